@@ -27,7 +27,7 @@ from placement_topo import topology_aware
 
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Cpus, Request
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -177,7 +177,7 @@ def full_round() -> None:
             str(i),
             int(gpus),
             app_class="ABC"[i % 3],
-            cpus=int(gpus) * 4,
+            cpus=Cpus(int(gpus) * 4),
             submit_s=float(i),
             time_limit_s=float(rng.integers(600, 86_400)),
         )

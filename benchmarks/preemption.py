@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.model.request import Cpus, PreemptionRights, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.preempt import plan_preemption
@@ -53,7 +53,7 @@ def asking(number: int, gpus: int, nodes: int) -> Request:
         min_nodes=nodes,
         max_nodes=nodes,
         preemption=PreemptionRights(tier=5.0),
-        cpus=gpus,
+        cpus=Cpus(gpus),
     )
 
 

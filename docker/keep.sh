@@ -81,7 +81,7 @@ fake_gpus() {
 # controllers, and one that is off the network would hold it up.
 watch_slurmctld() {
     local pid last="" silent=0 known asked=$state/ping.conf
-    sed -n -e "s/^SlurmctldHost=.*/SlurmctldHost=$(hostname)/p" -e '/^ClusterName=\|^Auth/p' /etc/slurm/slurm.conf |
+    sed -n -e "s/^SlurmctldHost=.*/SlurmctldHost=$(hostname)/p" -e '/^ClusterName=\|^SlurmUser=\|^Auth/p' /etc/slurm/slurm.conf |
         sort -u >"$asked"
     while sleep 3; do
         pid=$(cat "$state/slurmctld.pid" 2>/dev/null) || continue

@@ -15,13 +15,18 @@ from slurm_gpu_aware.admission.free_cores import with_sockets
 from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
 from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.config.settings import Config, GateConfig
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.models.performance_model import MODEL
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.power_budget import POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
+from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.stages import Round, plan_stages
 from slurm_gpu_aware.slurm.records import (
@@ -37,6 +42,42 @@ NOW = 1000.0
 SLURM = SlurmConfig((24, 11), "c", counts_memory=True, counts_cpus=True)
 SLURM_WITH_CORES = replace(SLURM, counts_cores=True)
 PROFILE = SiteProfile(Config(), {"node": 1.0, "cluster": 1.5})
+_FACETS = {
+    "due": DUE_DATE,
+    "table": TABLE,
+    "had_gpus": HAD_GPUS,
+    "shards": SHARDS,
+    "performance_model": MODEL,
+}
+_RECORDS = {
+    "nodes": ("eligible", "allowed", "required", "groups", "gpu_model", "whole"),
+    "sockets": ("bound", "several", "gpus_each", "fills"),
+    "wait": ("refused", "waited_s", "postponed", "relaxed"),
+}
+_INSIDE = {name: (record, name) for record, names in _RECORDS.items() for name in names} | {
+    "cpus": ("cpus", "total"),
+    "cpus_per_gpu": ("cpus", "per_gpu"),
+    "task_per_gpu": ("cpus", "task_per_gpu"),
+    "policy": ("policy", "name"),
+    "options": ("policy", "options"),
+}
+"""Name of a field for `job_request` -> record of a request, and field in it."""
+
+
+def job_request(job_id: str, gpus: int, *counts: int, **fields: Any) -> Request:
+    """The request of a job; fields of its records, and facets, by names of their own."""
+    return with_fields(Request(job_id, gpus, *counts), **fields)
+
+
+def with_fields(request: Request, **fields: Any) -> Request:
+    """The request with other fields, named as for `job_request`."""
+    records: dict[str, Any] = {}
+    for name in fields.keys() & _INSIDE.keys():
+        record, field = _INSIDE[name]
+        known = records.get(record, getattr(request, record))
+        records[record] = replace(known, **{field: fields.pop(name)})
+    facets = {_FACETS[name].name: fields.pop(name) for name in fields.keys() & _FACETS.keys()}
+    return replace(request, **records, **fields, facets={**request.facets, **facets})
 
 
 def slurm_job(number: int = 7, **fields: Any) -> SlurmJob:
@@ -106,8 +147,8 @@ def two_sockets(name: str, used: Sequence[int] = (), **fields: Any) -> SlurmNode
 
 def eligible(request: Request, context: AdmissionContext) -> set[str]:
     """Names of the nodes that a job may use."""
-    assert request.eligible is not None
-    return {context.cluster.nodes[i] for i in np.flatnonzero(request.eligible)}
+    assert request.nodes.eligible is not None
+    return {context.cluster.nodes[i] for i in np.flatnonzero(request.nodes.eligible)}
 
 
 def context_of(

@@ -19,15 +19,15 @@ from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.request import NodeGroups, Request
+from slurm_gpu_aware.model.request import NodeGroups, Request, SocketRules
 from slurm_gpu_aware.model.socket_views import socket_views
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.topology import BLOCK
 from slurm_gpu_aware.slurm.words import expand_hostlist
 
 _SHAPE = attrgetter(
-    *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "required"),
-    *("whole_node", "bound", "several_sockets", "gpus_per_socket", "memory"),
+    *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "memory", "sockets"),
+    *("nodes.required", "nodes.whole"),
 )
 """Fields by which requests fit an idle cluster alike, beside their nodes."""
 _TOKEN = re.compile(r"\s*([()&|,]|[A-Za-z0-9_.:+=-]+)")
@@ -187,21 +187,22 @@ def fits(request: Request, cluster: Cluster) -> bool:
     On several indexed nodes the same GPU indices must be free. The check counts indices that are
     free on enough nodes; it does not check that these are the same nodes for each index.
     """
-    if cluster.sockets is not None and request.by_socket:
+    if cluster.sockets is not None and request.sockets.given:
         return any(fits(one, view) for one, view in socket_views(request, cluster))
     counts = cluster.free.sum(axis=1)
-    allowed = np.ones(len(counts), np.bool_) if request.eligible is None else request.eligible
+    eligible = request.nodes.eligible
+    allowed = np.ones(len(counts), np.bool_) if eligible is None else eligible
     kinds = [cluster.indexed, ~cluster.indexed]
-    if request.whole_node:
+    if request.nodes.whole:
         allowed = allowed & (counts == cluster.exists.sum(axis=1))
         kinds = [np.ones(len(counts), np.bool_)]
     for nodes in request.node_counts(cluster.shape[1]):
         each = request.gpus // nodes
         able = allowed & (counts >= each) & _has_rest(request, cluster, nodes)
         for inside in (group for kind in kinds for group in _by_group(able & kind, request, nodes)):
-            if not all(inside[i] for i in request.required):
+            if not all(inside[i] for i in request.nodes.required):
                 continue
-            picked_by_slurm = request.whole_node or not cluster.indexed[inside].all()
+            picked_by_slurm = request.nodes.whole or not cluster.indexed[inside].all()
             if nodes == 1 or picked_by_slurm or not cluster.same_indices:
                 return True
             if int((cluster.free[inside].sum(axis=0) >= nodes).sum()) >= each:
@@ -217,8 +218,8 @@ def fits_idle(request: Request, context: AdmissionContext, *, repaired: bool = F
     where = context.repaired if repaired else context.empty
     request = request.unreserved if repaired else request
     # context.eligible keeps the mask alive; the only groups are context.groups
-    kind = request.node_groups is not None, where is context.empty
-    key = (_SHAPE(request), id(request.eligible), *kind)
+    kind = request.nodes.groups is not None, where is context.empty
+    key = (_SHAPE(request), id(request.nodes.eligible), *kind)
     if key not in context.idle:
         context.idle[key] = fits(request, where)
     return context.idle[key]
@@ -226,11 +227,11 @@ def fits_idle(request: Request, context: AdmissionContext, *, repaired: bool = F
 
 def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArray]:
     """Sets of at least ``nodes`` nodes within which a job may use any."""
-    if request.node_groups is None:
+    if request.nodes.groups is None:
         if int(here.sum()) >= nodes:
             yield here
         return
-    of = request.node_groups.of
+    of = request.nodes.groups.of
     sizes = np.bincount(of[here & (of >= 0)])
     for group in np.flatnonzero(sizes >= nodes):
         yield here & (of == group)
@@ -239,7 +240,7 @@ def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArr
 def _has_rest(request: Request, cluster: Cluster, nodes: int) -> BoolArray:
     """(N,) nodes with the CPUs and the memory of the request."""
     able = cluster.free_cpus >= request.cpus_on_node(nodes)
-    if request.whole_node and cluster.cpus is not None:
+    if request.nodes.whole and cluster.cpus is not None:
         able &= cluster.free_cpus >= cluster.cpus
     able &= cluster.free_memory_mb >= request.memory_on_node(nodes)
     if request.memory.whole and cluster.memory_mb is not None:
@@ -250,19 +251,19 @@ def _has_rest(request: Request, cluster: Cluster, nodes: int) -> BoolArray:
 def needs_both_kinds(request: Request, cluster: Cluster) -> bool:
     """Whether the request fits on idle nodes only if it gets indexed and plain nodes."""
     indexed = cluster.indexed
-    if request.whole_node or indexed.all() or not indexed.any():
+    if request.nodes.whole or indexed.all() or not indexed.any():
         return False
     counts = cluster.exists.sum(axis=1)
-    if request.eligible is not None:
-        counts = np.where(request.eligible, counts, 0)
+    if request.nodes.eligible is not None:
+        counts = np.where(request.nodes.eligible, counts, 0)
     fits_mixed = False
     for nodes in request.node_counts(cluster.shape[1]):
         able = counts >= request.gpus // nodes
-        kinds = [k for k in (indexed, ~indexed) if all(k[i] for i in request.required)]
+        kinds = [k for k in (indexed, ~indexed) if all(k[i] for i in request.nodes.required)]
         if any(int((able & k).sum()) >= nodes for k in kinds):
             return False
         # Without a required node (drained, just restarted) the job waits.
-        fits_mixed |= int(able.sum()) >= nodes and all(able[i] for i in request.required)
+        fits_mixed |= int(able.sum()) >= nodes and all(able[i] for i in request.nodes.required)
     return fits_mixed
 
 
@@ -279,7 +280,7 @@ def most_in_one_group(nodes: BoolArray, required: Sequence[int], entry: QueueEnt
 
 def required_groups(request: Request, entry: QueueEntry) -> NodeGroups | None:
     """Node groups of which it must not leave one; None: no such rule. Raises CannotPlanError."""
-    eligible, context = request.eligible, entry.context
+    eligible, context = request.nodes.eligible, entry.context
     assert eligible is not None  # noqa: S101 - every translation sets it
     most_there = int(eligible.sum())
     counts = [n for n in request.node_counts(context.cluster.shape[1]) if n <= most_there]
@@ -305,7 +306,7 @@ def required_groups(request: Request, entry: QueueEntry) -> NodeGroups | None:
     if fabric.kind == BLOCK and most > fabric.block_size:
         count = f"{least}" if least == most else f"{least} to {most}"
         raise _unsupported(f"it has {count} nodes, and a block counts as {fabric.block_size}")
-    if len({int(groups.of[node]) for node in request.required}) > 1:
+    if len({int(groups.of[node]) for node in request.nodes.required}) > 1:
         raise _unsupported(f"its required nodes are not in one {groups.name}")
     return groups
 
@@ -343,39 +344,40 @@ def fills_sockets(original: OriginalRequest, nodes: int) -> bool:
 
 def bind(request: Request, entry: QueueEntry) -> Request:
     """The request with its rules about sockets; ``--exclusive`` takes all of a node in any case."""
-    if request.whole_node:
+    if request.nodes.whole:
         return request
     if entry.form.kind == "socket":
-        request = replace(request, gpus_per_socket=entry.form.item.count)
+        request = replace(request, sockets=SocketRules(gpus_each=entry.form.item.count))
     if not binds_sockets(entry.job, entry.context.slurm):
         return request
     most = max(request.min_nodes, request.max_nodes or request.gpus)
     fills = any(fills_sockets(entry.original, n) for n in {request.min_nodes, most})
     # With --gpus and 1 CPU per node Slurm considers only one socket (_socks_per_node).
     several = 2 if entry.form.kind == "job" else 0
-    return replace(request, bound=True, fills_sockets=fills, several_sockets=several)
+    rules = replace(request.sockets, bound=True, fills=fills, several=several)
+    return replace(request, sockets=rules)
 
 
 def check_sockets(request: Request, context: AdmissionContext) -> None:
     """Leave a job to Slurm if its sockets cannot be planned. Raises CannotPlanError."""
-    spread, sockets = request.gpus_per_socket is not None, context.cluster.sockets
-    if not request.by_socket:
+    spread, sockets = request.sockets.gpus_each is not None, context.cluster.sockets
+    if not request.sockets.given:
         return
-    if request.bound and spread:
+    if request.sockets.bound and spread:
         raise CannotPlanError("--gpus-per-socket with --gres-flags=enforce-binding")
     option = "--gpus-per-socket" if spread else "--gres-flags=enforce-binding"
     left = f"{option} is left to Slurm"
-    if sockets is None or (request.bound and not context.slurm.counts_cores):
+    if sockets is None or (request.sockets.bound and not context.slurm.counts_cores):
         raise CannotPlanError(f"{left}, which counts no single cores here")
     unknown = np.any(context.cluster.exists & (sockets.gpu < 0), axis=1)
     if spread:
         unknown |= ~context.cluster.indexed
-    if request.eligible is not None:
-        unknown &= request.eligible
+    if request.nodes.eligible is not None:
+        unknown &= request.nodes.eligible
     if nodes := context.chosen(unknown):
         name = nodes[0].name
         raise CannotPlanError(f"{left}: the GPUs of node {name} are not each bound to one socket")
-    free = replace(request, bound=False, gpus_per_socket=None)
+    free = request.on_any_sockets
     if fits_idle(free, context, repaired=True) and not fits_idle(request, context, repaired=True):
         why = "no node has so many on each socket" if spread else "no socket has its GPUs and CPUs"
         raise CannotPlanError(f"{left}: {why}" + ("" if spread else " together"))

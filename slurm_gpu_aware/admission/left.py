@@ -28,7 +28,7 @@ from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray
-from slurm_gpu_aware.model.request import TIER, LeftToSlurm, Part, Request
+from slurm_gpu_aware.model.request import TIER, Cpus, LeftToSlurm, NodeRules, Part, Request
 from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition
 
@@ -78,11 +78,10 @@ def left_request(
         app_class=app_class,
         clock="default",
         user=job.user,
-        eligible=eligible,
-        allowed=allowed,
-        required=required,
-        whole_node=any(entry.whole_node for entry in entries),
-        cpus=max(1, sum(part.cpus for part in parts)),
+        nodes=NodeRules(
+            eligible, allowed, required, whole=any(entry.whole_node for entry in entries)
+        ),
+        cpus=Cpus(max(1, sum(part.cpus for part in parts))),
         time_limit_s=limit_s,
         **_standing(last, components),
         # Its record has no node lists of other components, to which they could be given back.

@@ -61,9 +61,9 @@ def as_many_nodes(request: Request, entry: QueueEntry) -> Request:
     `gpus_and_nodes` has counted the nodes with free GPUs; here CPUs, memory and the rest count.
     """
     most_asked = (entry.original.nodes or (1, None))[1]
-    if entry.form.on_node is None or most_asked is None or request.eligible is None:
+    if entry.form.on_node is None or most_asked is None or request.nodes.eligible is None:
         return request
-    least, _ = node_bounds(entry, request.eligible)
+    least, _ = node_bounds(entry, request.nodes.eligible)
     each, most = request.gpus // request.min_nodes, min(request.min_nodes, most_asked)
     for nodes in range(most, max(least, most - _MOST_COUNTS), -1):
         wide = replace(request, gpus=each * nodes, min_nodes=nodes, max_nodes=nodes)
@@ -173,7 +173,7 @@ def least_with_gpus(
 def default_cpus(job: SlurmJob, request: Request, context: AdmissionContext) -> int | None:
     """CPUs with each GPU, to be written as CPUs per task; None if no ``DefCpuPerGPU`` applies."""
     defaults = [context.slurm.per_gpu, *(p.per_gpu for p in open_partitions(job, context))]
-    return (request.cpus_per_gpu or None) if any(d.cpus is not None for d in defaults) else None
+    return (request.cpus.per_gpu or None) if any(d.cpus is not None for d in defaults) else None
 
 
 def check_default_cpus(request: Request, entry: QueueEntry) -> None:

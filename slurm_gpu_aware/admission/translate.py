@@ -25,6 +25,9 @@ from slurm_gpu_aware.admission.fitting import (
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
+from slurm_gpu_aware.features.models.performance_model import MODEL
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.shards.admission import shard_request
 from slurm_gpu_aware.features.sizes.moldable import cpus_of, moldable
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
@@ -32,9 +35,9 @@ from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form, form_of
 from slurm_gpu_aware.model.arrays import BoolArray
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.job_hints import JobHints, parse_comment
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Cpus, NodeRules, PolicyChoice, Request
 from slurm_gpu_aware.slurm.gres import shards_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
 from slurm_gpu_aware.slurm.words import expand_hostlist
@@ -197,6 +200,7 @@ def _request(entry: QueueEntry) -> Request:
     hints, before = _hints_of(job, original, context.config), context.moved.get(job.id)
     app_class = class_of(job, original, context.config, context.classes).app_class
     defaults = context.config.for_class(app_class)
+    first_s = job.submit_s if before is None else before.submit_s
     limit_s = entry.limit_s
     per_gpu = sizes.per_gpu_of(original, context.slurm.per_gpu, partition.per_gpu)
     allowed, eligible = allowed_nodes(entry), eligible_nodes(entry, limit_s)
@@ -218,25 +222,25 @@ def _request(entry: QueueEntry) -> Request:
             defaults.bandwidth_sensitive if hints.bw is None else hints.bw == "high"
         ),
         pattern=hints.pattern or "ring",
-        policy=hints.place if hints.place not in (None, "off") else None,
+        policy=PolicyChoice(hints.place if hints.place not in (None, "off") else None),
         clock=hints.freq,
-        performance_model=hints.model,
         user=job.user,
-        due=_due_date(hints, job, gpus, job.submit_s if before is None else before.submit_s),
-        had_gpus=0 if before is None else before.gpus,
         application=defaults.application,
-        eligible=eligible,
-        allowed=None if allowed is eligible else allowed,
-        required=required,
-        whole_node=entry.whole_node,
-        cpus=cpus_of(entry) if original.cpus_per_tres is None else 1,
-        cpus_per_gpu=per_gpu.cpus or 0,
+        nodes=NodeRules(
+            eligible, None if allowed is eligible else allowed, required, whole=entry.whole_node
+        ),
+        cpus=Cpus(cpus_of(entry) if original.cpus_per_tres is None else 1, per_gpu.cpus or 0),
         memory=sizes.memory_of(entry, per_gpu, allowed),
         time_limit_s=limit_s,
+        facets={
+            **named(MODEL, hints.model),
+            **named(DUE_DATE, _due_date(hints, job, gpus, first_s)),
+            **named(HAD_GPUS, 0 if before is None else before.gpus),
+        },
         **entry.standing(),
     )
-    if (node_groups := required_groups(request, entry)) is not None:
-        request = replace(request, node_groups=node_groups)
+    if (groups := required_groups(request, entry)) is not None:
+        request = replace(request, nodes=replace(request.nodes, groups=groups))
     request = sizes.as_many_nodes(bind(_step_fits(request, entry, per_gpu), entry), entry)
     return moldable(request, entry, hints.gpus, allowed) if hints.gpus is not None else request
 
@@ -322,9 +326,9 @@ def _check_time_min(request: Request, entry: QueueEntry) -> None:
     if shortest_s is None or shortest_s >= request.time_limit_s:
         return
     longer = eligible_nodes(entry, shortest_s)
-    if longer is request.eligible:
+    if longer is request.nodes.eligible:
         return
-    shortened = replace(request, eligible=longer)
+    shortened = request.on_nodes(longer)
     if any(
         fits(shortened, where) and not fits(request, where)
         for where in (entry.context.cluster, entry.context.empty)

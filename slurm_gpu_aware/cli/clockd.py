@@ -39,6 +39,7 @@ def clockd(once: bool, node: str | None) -> None:
     from slurm_gpu_aware.errors import ConfigError
     from slurm_gpu_aware.files import InstanceLock
     from slurm_gpu_aware.names import is_node_name
+    from slurm_gpu_aware.service import ALIVE, READY, notify
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     conf = read_clock_conf()
@@ -61,7 +62,9 @@ def clockd(once: bool, node: str | None) -> None:
         try:
             with agent.listening():
                 stopped = False
+                notify(READY)
                 while not stopped:
+                    notify(ALIVE)
                     _attempt(agent.turn, "the turn")
                     until = time.monotonic() + _TURN_S
                     while not stopped and (left := until - time.monotonic()) > 0:

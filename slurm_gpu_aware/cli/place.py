@@ -14,6 +14,7 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cli.options import GPUS, NODES, Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, place_text, print_json, say, table
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.model.size_table import TABLE
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
@@ -147,14 +148,16 @@ def _size(
     request = tables.tabled(replace(request, sizes=(request.gpus, twice)))
     if why := tables.why_none(request):
         say(paragraph(f"{why}."))
-    if (sizes := request.table) is None:
+    if (sizes := request.get(TABLE)) is None:
         return None
     clock_mhz = sizes.efficient_clock(request.gpus)
     return size_account(sizes, request.gpus, clock_mhz, more_gpus=twice, free_clock=True)
 
 
 def _request(config: Config, given: Mapping[str, Any]) -> Request:
-    from slurm_gpu_aware.model.request import Request
+    from slurm_gpu_aware.features.models.performance_model import MODEL
+    from slurm_gpu_aware.model.facets import named
+    from slurm_gpu_aware.model.request import NodeRules, Request
     from slurm_gpu_aware.topology.patterns import parse_pattern
 
     parse_pattern(given["pattern"])
@@ -174,9 +177,9 @@ def _request(config: Config, given: Mapping[str, Any]) -> Request:
         app_class=app_class,
         bandwidth_sensitive=of_class.bandwidth_sensitive if bw is None else bw == "high",
         pattern=given["pattern"],
-        gpu_model=given["gpu_model"],
+        nodes=NodeRules(gpu_model=given["gpu_model"]),
         application=of_class.application,
-        performance_model=given["application"],
+        facets=named(MODEL, given["application"]),
         estimate_s=_run_time_s(given["run_time"]),
     )
 

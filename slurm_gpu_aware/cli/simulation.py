@@ -13,6 +13,7 @@ from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
 from slurm_gpu_aware.features.power.simulated import parse_etas, simulated_power
+from slurm_gpu_aware.features.queue_order.rule import rule_of
 from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_class
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
@@ -106,6 +107,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         overrun=given["overrun"],
         estimate=given["estimate"],
         movable_share=given["movable"],
+        queue=rule_of(config.queue),
         due_by_pressure=config.due_dates.order == "pressure",
         classes=tuple(dict.fromkeys(classes)),
         locality=given["locality_effect"],

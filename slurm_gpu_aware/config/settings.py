@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from slurm_gpu_aware.bounds import MAX_PENALTY
 from slurm_gpu_aware.features.moves.settings import MoveSettings, Seconds
+from slurm_gpu_aware.features.queue_order.settings import QueueConfig
 from slurm_gpu_aware.filter_rules import LICENCE, MAX_NAME, RESERVATION, RUNS_FOLDER
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 from slurm_gpu_aware.names import NAME
@@ -287,6 +288,7 @@ class Config:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policy -> its options as in the file; the policy checks them."""
+    queue: QueueConfig = field(default_factory=QueueConfig)
     moves: MovesConfig = field(default_factory=MovesConfig)
     due_dates: DueDatesConfig = field(default_factory=DueDatesConfig)
     power: PowerConfig = field(default_factory=PowerConfig)

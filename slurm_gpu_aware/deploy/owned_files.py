@@ -34,6 +34,7 @@ from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.store.files import OF_SETUP, give_folder, of_selector, published_path
 
 _COMMANDS = Path(sys.prefix) / "bin"
+_AGENT = "gpu-aware-clockd.service"
 """Folder of the commands of this installation."""
 
 
@@ -194,10 +195,12 @@ class Units(Owned):
         values = {
             "User": site.user,
             "Environment": f"GPU_AWARE_CONFIG={site.config.source or DEFAULT_PATH}",
-            "ReadWritePaths": str(site.config.store.path.parent),
         }
-        changes = []
+        conf, changes = read_clock_conf(), []
+        of_controller = self._written(site.config, conf.orders)
+        of_node = f"-{conf.spool} -{conf.locks} -{conf.accounts or ACCOUNTS}"
         for source in shipped("systemd"):
+            values["ReadWritePaths"] = of_node if source.name == _AGENT else of_controller
             text = source.read_text(encoding="utf-8")
             for key, value in values.items():
                 line = f"{key}={value}".replace("\\", r"\\")
@@ -205,6 +208,16 @@ class Units(Owned):
             text = re.sub(r"^ExecStart=.*/", f"ExecStart={_COMMANDS}/", text, flags=re.M)
             changes.append(Change(site.unit_dir / source.name, text))
         return changes
+
+    @staticmethod
+    def _written(config: Config, orders: str) -> str:
+        """Folders that our programs on the controller write; those that are missing are skipped."""
+        events, published = config.events.submit_file, config.store.published
+        more = [events.parent, *([published.parent] if published else [])]
+        more += [Path(orders)] if orders else []
+        folders = dict.fromkeys([config.store.path.parent, *more])
+        first, *others = map(str, folders)
+        return " ".join([first, *(f"-{folder}" for folder in others)])
 
 
 class Events(Owned):

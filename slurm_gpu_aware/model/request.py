@@ -9,8 +9,7 @@ from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
-from slurm_gpu_aware.model.due_date import DueDate
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.facets import Faceted
 
 TIER = 2.0**32
 """Weight of a partition's tier in a priority; Slurm's own priorities have 32 bits."""
@@ -24,6 +23,65 @@ class NodeGroups:
     """(N,) group number of each node; -1: in no group, so not used."""
     name: str = "group"
     """Word for one group in sentences."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeRules:
+    """Which nodes a job may get; any if left empty. Compared by identity."""
+
+    eligible: BoolArray | None = None
+    """(N,) nodes that partition, features, reservations, -w and -x allow; None: all."""
+    allowed: BoolArray | None = None
+    """(N,) the same and those that reservations, which end, keep from it; None: ``eligible``."""
+    required: tuple[int, ...] = ()
+    """Node indices that the allocation must contain (``-w``)."""
+    groups: NodeGroups | None = None
+    """All nodes must belong to one of these groups; None: any nodes."""
+    gpu_model: str | None = None
+    """Only nodes with this GPU model; None: any."""
+    whole: bool = False
+    """``--exclusive``: the job gets every GPU of its nodes; only the nodes are chosen."""
+
+
+@dataclass(frozen=True)
+class SocketRules:
+    """Which sockets of a node may give a job GPUs and CPUs; any if left empty."""
+
+    bound: bool = False
+    """``--gres-flags=enforce-binding``: on each node GPUs and CPUs lie on one socket."""
+    several: int | None = None
+    """CPUs per node from which Slurm may give a bound job GPUs of several sockets; None: never."""
+    gpus_each: int | None = None
+    """``--gpus-per-socket``: GPUs on each socket that gives some; None: on any sockets."""
+    fills: bool = False
+    """Slurm gives a bound job every free core of the socket."""
+
+    @property
+    def given(self) -> bool:
+        """Whether the sockets of GPUs decide where the job fits."""
+        return self.bound or self.gpus_each is not None
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the job holds the sockets of its GPUs with all their cores."""
+        return self.bound and self.fills
+
+
+@dataclass(frozen=True)
+class Cpus:
+    """CPUs of a job, spread evenly over its nodes."""
+
+    total: int = 1
+    """As Slurm counts them for the job."""
+    per_gpu: int = 0
+    """CPUs per GPU, if these are more than ``total``."""
+    task_per_gpu: bool = False
+    """A moldable job has one task, or a fixed number of them, for each GPU; else its tasks, and so
+    its CPUs, are the same for all sizes."""
+
+    def resized(self, gpus: int, before: int) -> Cpus:
+        """Those of the job with another number of GPUs than ``before``."""
+        return replace(self, total=-(-self.total * gpus // before)) if self.task_per_gpu else self
 
 
 @dataclass(frozen=True)
@@ -40,6 +98,34 @@ class Postponement:
     """(node, slots) of these GPUs."""
     reason: str = ""
     """What was weighed; one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How a job has waited until this round."""
+
+    refused: bool = False
+    """It could not start where it was placed lately."""
+    waited_s: float = 0.0
+    """Waiting time; a round sets it for policies that may postpone."""
+    postponed: Postponement | None = None
+    """Its wait for a better set, as the last round that let it wait saw it; None: none has."""
+    relaxed: bool = False
+    """A question of capacity: a policy that may postpone accepts any set that fits."""
+
+    def since(self, now: float) -> float:
+        """When the job was first postponed; ``now`` if it was not."""
+        return now if self.postponed is None else min(self.postponed.since_s, now)
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """The policy of a job."""
+
+    name: str | None = None
+    """The one that the user names; None: the round's default."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Its options; the policy checks them."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +194,11 @@ class PreemptionRights:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
-    """One job (or array task) that waits for GPUs. Each of its nodes gives equally many."""
+class Request(Faceted):
+    """One job (or array task) that waits for GPUs. Each of its nodes gives equally many.
+
+    What only a feature reads of it is a facet of the feature.
+    """
 
     job_id: str
     """Slurm's job ID: ``98``, or ``98_3`` for an array task."""
@@ -125,75 +214,33 @@ class Request:
     """The job gains from links (MAPA); otherwise placement preserves links for other jobs."""
     pattern: str = "ring"
     """Communication pattern: ring, tree, ring+tree, all-to-all, none."""
-    policy: str | None = None
-    """Policy that the user names; None: the round's default."""
+    policy: PolicyChoice = PolicyChoice()
     clock: str | int | None = None
     """``auto``, ``max``, MHz, or None (class default)."""
-    performance_model: str | None = None
     user: str = ""
-    """The job's owner, whose own measurements of the model come first; empty: not known."""
+    """The job's owner; empty: not known."""
     sizes: tuple[int, ...] = ()
     """GPU counts that a moldable job may get, ascending, ``gpus`` among them; empty: only it."""
-    task_per_gpu: bool = False
-    """A moldable job has one task, or a fixed number of them, for each GPU; else its tasks, and so
-    its CPUs, are the same for all sizes."""
-    had_gpus: int = 0
-    """GPUs that it had before the selector moved it: it gets no fewer; 0: it was not moved."""
-    table: SizeTable | None = None
-    """Time and power by GPU count and clock; None: no performance model is known."""
-    due: DueDate | None = None
-    """When it should end; None: the job has no due date."""
     power_w: float = 0.0
     """Power above that of idle GPUs that the job needs at least; a round under a limit sets it."""
     application: str | None = None
     """Name in an interference profile (``topo-aware``); None: not known."""
-    gpu_model: str | None = None
-    """Only nodes with this GPU model; None: any."""
-    eligible: BoolArray | None = None
-    """(N,) nodes that partition, features, reservations, -w and -x allow; None: all."""
-    allowed: BoolArray | None = None
-    """(N,) the same and those that reservations, which end, keep from it; None: ``eligible``."""
-    required: tuple[int, ...] = ()
-    """Node indices that the allocation must contain (``-w``)."""
-    node_groups: NodeGroups | None = None
-    """All nodes must belong to one of these groups; None: any nodes."""
-    shards: int = 0
-    """Shards of one GPU that the job asks for (``--gres=shard:N``); 0: it asks for whole GPUs. A
-    round plans it as a job of one GPU (`shards.stage`)."""
-    whole_node: bool = False
-    """``--exclusive``: the job gets every GPU of its nodes; only the nodes are chosen."""
-    bound: bool = False
-    """``--gres-flags=enforce-binding``: on each node GPUs and CPUs lie on one socket."""
-    several_sockets: int | None = None
-    """CPUs per node from which Slurm may give a bound job GPUs of several sockets; None: never."""
-    gpus_per_socket: int | None = None
-    """``--gpus-per-socket``: GPUs on each socket that gives some; None: on any sockets."""
-    fills_sockets: bool = False
-    """Slurm gives a bound job every free core of the socket."""
-    cpus: int = 1
-    """Total CPUs that Slurm counts for the job, spread evenly over its nodes."""
-    cpus_per_gpu: int = 0
-    """CPUs per GPU, if their total exceeds ``cpus``."""
+    nodes: NodeRules = NodeRules()
+    sockets: SocketRules = SocketRules()
+    cpus: Cpus = Cpus()
     memory: Memory = Memory()
     time_limit_s: float = math.inf
     estimate_s: float | None = None
     """Expected run time on median GPUs without any slowdown; None: the time limit."""
     priority: float = 0.0
     """`TIER` times the partition's tier, and Slurm's priority; larger first."""
+    turn: int = 0
+    """Place in an order that the site has chosen; jobs of one turn stand in Slurm's order."""
     submit_s: float = 0.0
     preemption: PreemptionRights = PreemptionRights()
-    refused: bool = False
-    """It could not start where it was placed lately."""
-    waited_s: float = 0.0
-    """Waiting time; a round sets it for policies that may postpone."""
-    postponed: Postponement | None = None
-    """Its wait for a better set, as the last round that let it wait saw it; None: none has."""
+    wait: Wait = Wait()
     left: LeftToSlurm | None = None
     """Slurm chooses its nodes and GPUs; None: a policy does."""
-    relaxed: bool = False
-    """A question of capacity: a policy that may postpone accepts any set that fits."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the policy; the policy checks them."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus <= MAX_GPUS:
@@ -223,7 +270,7 @@ class Request:
         """The request with another of its ``sizes``.
 
         Where the request fixes the GPUs of each node, the nodes stay and their GPUs change. CPUs
-        and memory per GPU follow, and with ``task_per_gpu`` the CPUs of the tasks. Estimate and
+        and memory per GPU follow, and with `Cpus.task_per_gpu` the CPUs of the tasks. Estimate and
         time limit stay. Raises ValueError for a count that is not one of its sizes.
         """
         if gpus == self.gpus:
@@ -235,7 +282,7 @@ class Request:
             self,
             gpus=gpus,
             gpus_per_node=None if per_node is None else gpus * per_node // self.gpus,
-            cpus=-(-self.cpus * gpus // self.gpus) if self.task_per_gpu else self.cpus,
+            cpus=self.cpus.resized(gpus, self.gpus),
         )
 
     def from_size(self, least: int) -> Request:
@@ -262,12 +309,23 @@ class Request:
     @property
     def unreserved(self) -> Request:
         """The request when no reservation keeps nodes from it any more."""
-        return self if self.allowed is None else replace(self, eligible=self.allowed, allowed=None)
+        if self.nodes.allowed is None:
+            return self
+        nodes = replace(self.nodes, eligible=self.nodes.allowed, allowed=None)
+        return replace(self, nodes=nodes)
 
     @property
-    def by_socket(self) -> bool:
-        """Whether the sockets of GPUs decide where it fits."""
-        return self.bound or self.gpus_per_socket is not None
+    def on_any_sockets(self) -> Request:
+        """The request without its rules for sockets."""
+        return replace(self, sockets=SocketRules()) if self.sockets.given else self
+
+    def postponed(self, by: Postponement) -> Request:
+        """The request with its wait for a better set."""
+        return replace(self, wait=replace(self.wait, postponed=by))
+
+    def on_nodes(self, eligible: BoolArray | None) -> Request:
+        """The request with other eligible nodes."""
+        return replace(self, nodes=replace(self.nodes, eligible=eligible))
 
     @property
     def expected_s(self) -> float:
@@ -275,19 +333,15 @@ class Request:
         known = self.time_limit_s if self.estimate_s is None else self.estimate_s
         return min(known, self.time_limit_s)
 
-    def waits_since(self, now: float) -> float:
-        """When the job was first postponed; ``now`` if it was not."""
-        return now if self.postponed is None else min(self.postponed.since_s, now)
-
     @property
     def fewest_nodes(self) -> int:
-        """Least number of nodes by ``min_nodes`` and ``required``."""
-        return max(self.min_nodes, len(self.required))
+        """Least number of nodes by ``min_nodes`` and ``nodes.required``."""
+        return max(self.min_nodes, len(self.nodes.required))
 
     @property
     def total_cpus(self) -> int:
         """CPUs of the whole job."""
-        return max(self.cpus, self.cpus_per_gpu * self.gpus)
+        return max(self.cpus.total, self.cpus.per_gpu * self.gpus)
 
     def cpus_on_node(self, nodes: int) -> int:
         """CPUs needed on each of ``nodes`` nodes."""

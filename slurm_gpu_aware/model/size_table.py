@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.model.facets import Facet
 
 
 def least_energy(time_s: FloatArray, power: FloatArray | IntArray) -> int | None:
@@ -68,3 +69,7 @@ class SizeTable:
         row = self.row(gpus)
         best = None if row is None else least_energy(self.time_s[row], self.power_w[row])
         return None if best is None else int(self.clocks_mhz[best])
+
+
+TABLE: Facet[SizeTable | None] = Facet("table", None, SizeTable)
+"""Of a request: its time and power by GPU count and clock; None: no performance model is known."""

@@ -29,7 +29,7 @@ _MOST_SETS = 64
 
 def socket_views(request: Request, cluster: Cluster) -> Iterator[tuple[Request, Cluster]]:
     """Yield the views for a request whose GPUs depend on sockets (`Request.by_socket`)."""
-    return (views if request.bound else _spread_views)(request, cluster)
+    return (views if request.sockets.bound else _spread_views)(request, cluster)
 
 
 def _spread_views(request: Request, cluster: Cluster) -> Iterator[tuple[Request, Cluster]]:
@@ -40,12 +40,13 @@ def _spread_views(request: Request, cluster: Cluster) -> Iterator[tuple[Request,
 
     Raises ValueError if the sockets of the cluster or the GPUs per node are not known.
     """
-    sockets, each, per_socket = cluster.sockets, request.gpus_per_node, request.gpus_per_socket
+    sockets, each, per_socket = cluster.sockets, request.gpus_per_node, request.sockets.gpus_each
     if sockets is None or each is None or per_socket is None:
         raise ValueError(f"job {request.job_id}: its sockets are not known")
     there = cluster.free
-    asked = replace(request, gpus_per_socket=None)
-    rows = sockets.gpu if request.eligible is None else sockets.gpu[request.eligible]
+    asked = request.on_any_sockets
+    eligible = request.nodes.eligible
+    rows = sockets.gpu if eligible is None else sockets.gpu[eligible]
     for row in np.unique(rows, axis=0):  # a site has few kinds of nodes
         alike = (sockets.gpu == row).all(axis=1)
         for slots in _spread_sets(tuple(row.tolist()), per_socket, each // per_socket):
@@ -86,9 +87,9 @@ def views(request: Request, cluster: Cluster) -> Iterator[tuple[Request, Cluster
     for nodes in request.node_counts(cluster.shape[1]):
         each, cpus = request.gpus // nodes, request.cpus_on_node(nodes)
         fixed = replace(request, min_nodes=nodes, max_nodes=nodes, gpus_per_node=each)
-        asked = replace(fixed, bound=False, several_sockets=None)
+        asked = fixed.on_any_sockets
         named = ((mask, cluster.indexed) for mask in _one_socket(sockets, there, each, cpus))
-        least = request.several_sockets
+        least = request.sockets.several
         several = least is not None and request.total_cpus // nodes >= least and each > 1
         by_number = ((mask, by_slurm) for mask in _any_sockets(sockets, there, each, cpus))
         for mask, indexed in chain(named, by_number if several else ()):

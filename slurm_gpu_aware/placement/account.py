@@ -52,7 +52,7 @@ def assignment(
         score=score,
         level=level.name,
         slowdown=penalty * score,
-        exact=not request.whole_node and all(map(cluster.indexed.item, choice.nodes)),
+        exact=not request.nodes.whole and all(map(cluster.indexed.item, choice.nodes)),
         why=account,
     )
 

@@ -48,7 +48,7 @@ class Cell:
     - several nodes, ``split.same_slots``: the same slots of ``split.nodes`` rows of one ``group``;
     - several nodes, not ``same_slots``: any ``split.per_node`` slots of each of these rows;
     - ``split.uneven``: ``gpus`` slots of rows of one group, node counts as in the request;
-    - ``--exclusive`` (``request.whole_node``): all slots of the rows.
+    - ``--exclusive`` (``request.nodes.whole``): all slots of the rows.
 
     For PAL all sets of a cell are equal: same level, same worst score.
     """
@@ -199,7 +199,7 @@ def _parts(supply: Supply, level: LevelView, masks: MaskArray, per_node: int) ->
     assert level.domains is not None  # noqa: S101 - callers check
     parts: MaskArray = masks[:, None] & level.domains
     indexed = supply.cluster.indexed
-    if supply.request.whole_node:
+    if supply.request.nodes.whole:
         return np.asarray(parts * (indexed[:, None] & (parts == masks[:, None])))
     if per_node == 1:
         parts[:, 0] |= masks & ~np.bitwise_or.reduce(level.domains, axis=1)

@@ -83,26 +83,25 @@ class OnSockets(Constraint):
             best = min(filter(None, placed), key=lambda a: a.slowdown, default=None)
             if best is not None:
                 how = "with its CPUs on the socket of its GPUs"
-                if not request.bound:
-                    how = f"{request.gpus_per_socket} of its GPUs on each socket"
+                if not request.sockets.bound:
+                    how = f"{request.sockets.gpus_each} of its GPUs on each socket"
                 elif not best.exact:
                     how = "Slurm chooses its GPUs, with its CPUs on their sockets"
                 return _with_note(best, how, sockets=how)
         return None
 
     def without(self, request: Request, cluster: Cluster) -> Request:
-        by_socket = cluster.sockets is not None and request.by_socket
-        return replace(request, bound=False, gpus_per_socket=None) if by_socket else request
+        return request if cluster.sockets is None else request.on_any_sockets
 
     def broken(self, request: Request, cluster: Cluster) -> Reason:
         lacking = "too few CPUs on their sockets (enforce-binding)"
-        if not request.bound:
+        if not request.sockets.bound:
             lacking = "not as many on each socket (--gpus-per-socket)"
         return Reason(f"GPUs are free, but {lacking}")
 
 
 class OneGroup(Constraint):
-    """All nodes of a request with ``node_groups`` are in one group.
+    """All nodes of a request with ``nodes.groups`` are in one group.
 
     A policy with ``by_levels`` gets levels that do not span groups, so it compares all groups at
     once. Any other policy is first asked without groups; its answer counts if its nodes are in one
@@ -112,7 +111,7 @@ class OneGroup(Constraint):
     """
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        groups = request.node_groups
+        groups = request.nodes.groups
         if groups is None:
             return self.inner.place(request, cluster)
         usable = _usable(request, cluster, groups)
@@ -137,12 +136,12 @@ class OneGroup(Constraint):
         return best and _noted(best, groups, tried)
 
     def without(self, request: Request, cluster: Cluster) -> Request:
-        groups = request.node_groups
+        groups = request.nodes.groups
         return request if groups is None else _on(request, _usable(request, cluster, groups))
 
     def broken(self, request: Request, cluster: Cluster) -> Reason:
         """No group has room, or a rule of the policy applies inside a group."""
-        groups = request.node_groups
+        groups = request.nodes.groups
         assert groups is not None  # noqa: S101 - `without` changed the request
         usable = _usable(request, cluster, groups)
         for group in _able(request, cluster, groups.of, usable) if self.has_rules else ():
@@ -168,7 +167,7 @@ def _usable(request: Request, cluster: Cluster, groups: NodeGroups) -> BoolArray
 
 
 def _on(request: Request, nodes: BoolArray) -> Request:
-    return replace(request, node_groups=None, eligible=nodes)
+    return replace(request, nodes=replace(request.nodes, groups=None, eligible=nodes))
 
 
 def _free_by_group(cluster: Cluster, of: IntArray, usable: BoolArray) -> IntArray:
@@ -180,15 +179,15 @@ def _able(request: Request, cluster: Cluster, of: IntArray, usable: BoolArray) -
     """Groups with enough free GPUs, without CPUs and memory; fewest free GPUs first."""
     free = _free_by_group(cluster, of, usable)
     able = free >= request.gpus
-    if cluster.same_indices or request.whole_node or request.gpus_per_node is not None:
+    if cluster.same_indices or request.nodes.whole or request.gpus_per_node is not None:
         counts = cluster.free.sum(axis=1)
         even = np.zeros_like(able)
         for nodes in request.node_counts(cluster.shape[1]):
             enough = usable & (counts >= request.gpus // nodes)
             even |= np.bincount(of[enough], minlength=len(even)) >= nodes
         able &= even
-    if request.required:
-        there = {int(of[node]) for node in request.required}
+    if request.nodes.required:
+        there = {int(of[node]) for node in request.nodes.required}
         able &= np.isin(np.arange(len(able)), list(there)) if len(there) == 1 else False
     return sorted(np.flatnonzero(able).tolist(), key=lambda group: (int(free[group]), group))
 
@@ -215,11 +214,12 @@ class PowerSaving(Constraint):
         self, request: Request, cluster: Cluster, asleep: BoolArray
     ) -> Assignment | None:
         """``asleep``: (N,)."""
-        if asleep[list(request.required)].any():
+        if asleep[list(request.nodes.required)].any():
             return self.inner.place(request, cluster)
-        allowed = ~asleep if request.eligible is None else request.eligible & ~asleep
+        eligible = request.nodes.eligible
+        allowed = ~asleep if eligible is None else eligible & ~asleep
         free = int(np.count_nonzero(cluster.free[allowed]))
-        awake = replace(request, eligible=allowed)
+        awake = request.on_nodes(allowed)
         found = self.inner.place(awake, cluster) if free >= request.gpus else None
         if found is not None:
             return found
@@ -230,7 +230,7 @@ class PowerSaving(Constraint):
         def waking(count: int) -> Assignment | None:
             some = allowed.copy()
             some[woken[:count]] = True
-            return self.inner.place(replace(request, eligible=some), cluster)
+            return self.inner.place(request.on_nodes(some), cluster)
 
         if not free or len(woken) < 2:
             return found

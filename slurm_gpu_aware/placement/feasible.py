@@ -31,7 +31,7 @@ def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]
     Slurm's even share for an even split or ``--exclusive``, else in proportion to the GPUs.
     """
     total = request.total_cpus
-    if request.whole_node or gpus_here * nodes == request.gpus:
+    if request.nodes.whole or gpus_here * nodes == request.gpus:
         return request.cpus_on_node(nodes), request.memory_on_node(nodes)
     cpus = -(-total * gpus_here // request.gpus)
     return cpus, request.memory.needed_mb(cpus, gpus_here)
@@ -46,10 +46,10 @@ def all_memory_free(cluster: Cluster) -> BoolArray:
 
 def allowed_nodes(request: Request, cluster: Cluster) -> BoolArray | None:
     """(N,) nodes that eligibility and GPU model allow; None: all."""
-    allowed = request.eligible
-    if request.gpu_model is not None:
+    allowed = request.nodes.eligible
+    if request.nodes.gpu_model is not None:
         none = np.zeros(len(cluster.model), dtype=np.bool_)
-        named = _model_masks(cluster.model).get(request.gpu_model.lower(), none)
+        named = _model_masks(cluster.model).get(request.nodes.gpu_model.lower(), none)
         allowed = named if allowed is None else allowed & named
     return allowed
 
@@ -97,10 +97,10 @@ class Supply:
         """Cache of search results, with the keys of each step."""
         self.sets_cut = False
         """A search for common index sets ended early."""
-        self._whole = all_gpus(cluster.exists) if request.whole_node else None
+        self._whole = all_gpus(cluster.exists) if request.nodes.whole else None
         self._indexed: BoolArray | None = None
         """(N,) nodes on which GPUs can be chosen; None: all, or whole nodes are taken."""
-        if not request.whole_node and not every(cluster.indexed):
+        if not request.nodes.whole and not every(cluster.indexed):
             self._indexed = cluster.indexed
 
     def usable(self, split: Split) -> MaskArray:
@@ -147,7 +147,7 @@ class Supply:
         else:
             cpus, memory = request.cpus_on_node(split.nodes), request.memory_on_node(split.nodes)
             carrying = cluster.free_cpus >= cpus
-            if request.whole_node and cluster.cpus is not None:
+            if request.nodes.whole and cluster.cpus is not None:
                 carrying &= cluster.free_cpus >= cluster.cpus
             if memory > 0:
                 carrying &= cluster.free_memory_mb >= memory
@@ -159,9 +159,9 @@ class Supply:
             carrying &= cluster.indexed
         elif split.pool == "plain":
             carrying &= ~cluster.indexed
-        if split.nodes == 1 and request.required:
+        if split.nodes == 1 and request.nodes.required:
             only = np.zeros_like(carrying)
-            only[list(request.required)] = True
+            only[list(request.nodes.required)] = True
             carrying &= only
         return carrying
 
@@ -179,7 +179,7 @@ def fitting_groups(
 def _required_ok(supply: Supply, level: LevelView, nodes: IntArray) -> BoolArray:
     """(groups,) groups that hold all required nodes, each among the candidate rows."""
     fine = np.ones(level.groups, dtype=np.bool_)
-    required = list(supply.request.required)
+    required = list(supply.request.nodes.required)
     if required:
         fine[:] = False
         groups = set(level.group[required].tolist())
@@ -204,7 +204,7 @@ def _uneven_groups(
         for g in np.flatnonzero(fine):
             inside = group == g
             chosen = widest_nodes(
-                request.required, nodes[inside], capacity[inside], request.max_nodes
+                request.nodes.required, nodes[inside], capacity[inside], request.max_nodes
             )
             fine[g] = int(capacity[inside][chosen].sum()) >= request.gpus
     return fine
@@ -230,7 +230,7 @@ def common_reason(request: Request, cluster: Cluster) -> str:
     allowed = allowed_nodes(request, cluster)
     exists = cluster.exists if allowed is None else cluster.exists & allowed[:, None]
     if not exists.any():
-        what = f"GPU model {request.gpu_model}" if request.gpu_model else "usable GPUs"
+        what = f"GPU model {request.nodes.gpu_model}" if request.nodes.gpu_model else "usable GPUs"
         return f"no node that the job may use has {what}"
     free = exists & cluster.free
     return (
@@ -256,16 +256,16 @@ def _too_few(
     request: Request, cluster: Cluster, choices: tuple[Split, ...], what: str, counts: IntArray
 ) -> str | None:
     """Reason why (N,) ``counts`` of GPUs are too few for every split, without CPUs and memory."""
-    if request.whole_node:
+    if request.nodes.whole:
         counts = np.where(counts == cluster.exists.sum(axis=1), counts, 0)
-    for node in request.required:
+    for node in request.nodes.required:
         if not counts[node]:
             return f"required node {cluster.nodes[node]} has no {what}GPU that the job may use"
     for split in choices:
         many = (counts >= split.per_node).sum() >= split.nodes
         if counts.sum() >= request.gpus if split.uneven else many:
             return None
-    entire = "entirely free " if request.whole_node and what else ""
+    entire = "entirely free " if request.nodes.whole and what else ""
     if len(choices) == 1 and choices[0].nodes > 1:
         only = choices[0]
         have = int((counts >= only.per_node).sum())
@@ -291,13 +291,13 @@ def _not_beside(
         cpus, memory = node_demand(request, nodes, per_node)
         enough = counts >= per_node
         with_cpus = enough & (cluster.free_cpus >= cpus)
-        if request.whole_node and cluster.cpus is not None:
+        if request.nodes.whole and cluster.cpus is not None:
             with_cpus &= cluster.free_cpus >= cluster.cpus
         with_both = with_cpus & (cluster.free_memory_mb >= memory)
         if request.memory.whole:
             with_both &= all_memory_free(cluster)
         if int(enough.sum()) >= nodes and int(with_both.sum()) < nodes:
-            wanted = "all CPUs free" if request.whole_node else f"{cpus} free CPUs"
+            wanted = "all CPUs free" if request.nodes.whole else f"{cpus} free CPUs"
             mb = "all their memory free" if request.memory.whole else f"{memory} MB of memory"
             short = wanted if int(with_cpus.sum()) < nodes else mb
             return f"GPUs are free, but too few nodes have {short}"
@@ -306,6 +306,6 @@ def _not_beside(
         least = several[0]
         indices = "GPU index" if least.per_node == 1 else f"{least.per_node} GPU indices"
         return f"no {least.nodes} nodes have the same {indices} free, as Slurm needs"
-    if request.required:
+    if request.nodes.required:
         return "its required nodes do not fit together with the rest of the request"
     return "the policy waits for better GPUs than the free ones"

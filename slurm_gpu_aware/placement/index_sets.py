@@ -45,7 +45,7 @@ def supports(
                 yield int(numbers[nth]), wide.sets
         return
     sets = sets_of(width, split.per_node)
-    if supply.request.required:
+    if supply.request.nodes.required:
         sets = sets[(sets & _common_slots(supply, nodes, masks)) == sets]
     if level.groups == 1:
         if len(sets) * len(masks) <= _FEW_PAIRS:
@@ -95,7 +95,7 @@ def _able(
     supply: Supply, level: LevelView, split: Split, nodes: IntArray, masks: MaskArray
 ) -> tuple[IntArray, MaskArray, IntArray]:
     """Nodes and masks in groups with enough nodes, and the numbers of these groups."""
-    if level.groups == 1 and not supply.request.required:
+    if level.groups == 1 and not supply.request.nodes.required:
         numbers = np.zeros(1 if len(nodes) >= split.nodes else 0, dtype=np.int64)
         return nodes, masks, numbers
     wanted = fitting_groups(supply, level, split, nodes, masks)
@@ -106,7 +106,7 @@ def _able(
 def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
     """Slots that all required nodes have; all slots without required nodes."""
     common = (1 << supply.cluster.shape[1]) - 1
-    for node in supply.request.required:
+    for node in supply.request.nodes.required:
         common &= int(masks[np.searchsorted(nodes, node)])
     return common
 

@@ -33,7 +33,7 @@ class LeftPolicy(Policy):
         if found is None:
             return None
         nodes = tuple(sorted(found))
-        whole = cluster.shape[1] if request.whole_node else 0  # it gets all GPUs of its nodes
+        whole = cluster.shape[1] if request.nodes.whole else 0  # it gets all GPUs of its nodes
         slots = tuple(
             tuple(_first(cluster.not_held[node], max(whole, found[node]))) for node in nodes
         )
@@ -82,7 +82,7 @@ class _Room:
     def __init__(self, request: Request, cluster: Cluster) -> None:
         assert request.left is not None  # noqa: S101 - the policy of such requests
         self.request, self.cluster, self.left = request, cluster, request.left
-        allowed = request.eligible
+        allowed = request.nodes.eligible
         self.allowed = np.ones(cluster.shape[0], np.bool_) if allowed is None else allowed
         here = self.allowed if cluster.starting is None else self.allowed & ~cluster.starting
         self.closed = self.left.fixed and not np.array_equal(here, self.allowed)
@@ -90,7 +90,7 @@ class _Room:
         self.counts: IntArray = np.where(here, cluster.not_held.sum(axis=1), 0)
         self.cpus, self.memory_mb = cluster.free_cpus.copy(), cluster.free_memory_mb.copy()
         self.here = here
-        self.wanted = list(request.required)
+        self.wanted = list(request.nodes.required)
 
     def place(self) -> _Counts | None:
         """Node -> GPUs of the whole job; None: it has no place."""
@@ -141,7 +141,7 @@ class _Room:
         for free, total in ((self.cpus, part.cpus), (self.memory_mb, part.memory_mb)):
             if total > 0:
                 most = np.minimum(most, np.maximum(free, 0) * part.gpus // total)
-        if self.request.whole_node:
+        if self.request.nodes.whole:
             whole = self.counts == self.cluster.exists.sum(axis=1)
             if self.cluster.cpus is not None:
                 whole &= self.cpus >= self.cluster.cpus
@@ -194,6 +194,6 @@ def left_demand(request: Request, gpus_here: int) -> tuple[int, int]:
     assert request.left is not None  # noqa: S101 - the policy of such requests
     cpus = sum(part.cpus for part in request.left.parts)
     memory_mb = sum(part.memory_mb for part in request.left.parts)
-    if gpus_here == 0 or request.whole_node:  # shards of a used GPU, or nothing is left beside it
+    if gpus_here == 0 or request.nodes.whole:  # shards of a used GPU, or nothing is left beside it
         return cpus, memory_mb
     return _share(cpus, gpus_here, request.gpus), _share(memory_mb, gpus_here, request.gpus)

@@ -67,7 +67,7 @@ class WaitRule(NamedTuple):
 
     def by_share_s(self, request: Request, now: float) -> float:
         """Latest start by ``cap``, on the clock of ``now``."""
-        return request.waits_since(now) + self.cap * request.expected_s
+        return request.wait.since(now) + self.cap * request.expected_s
 
     def by_longest_s(self, request: Request) -> float:
         """Latest start by ``longest_s``."""
@@ -126,7 +126,9 @@ class Policy(ABC):
 
     def relaxed(self, request: Request) -> Request:
         """Return the request as a question of capacity: more free GPUs never turn it down."""
-        return replace(request, relaxed=True) if self.may_postpone else request
+        if not self.may_postpone:
+            return request
+        return replace(request, wait=replace(request.wait, relaxed=True))
 
     def postpones(self, request: Request, cluster: Cluster) -> bool:
         """Say whether a request without a place only waits for a better one."""

@@ -53,7 +53,7 @@ def splits(request: Request, cluster: Cluster) -> tuple[Split, ...]:
     """Return the splits that the request and the cluster's GRES rule allow, fewest nodes first."""
     counts = request.gpus, request.fewest_nodes, request.max_nodes, request.gpus_per_node
     plain, width = not every(cluster.indexed), cluster.shape[1]
-    return _splits(counts, width, request.whole_node, cluster.same_indices, plain)
+    return _splits(counts, width, request.nodes.whole, cluster.same_indices, plain)
 
 
 @lru_cache(maxsize=4096)

@@ -86,6 +86,6 @@ def _kept_off(one: Assignment, request: Request, exact: BoolArray, others: bool)
     off = np.ones_like(exact) if narrow else exact.copy()
     off[list(one.kept_off)] = True
     off[list(one.nodes)] = False
-    if request.eligible is not None:
-        off &= request.eligible
+    if request.nodes.eligible is not None:
+        off &= request.nodes.eligible
     return replace(one, kept_off=tuple(np.flatnonzero(off).tolist()))

@@ -61,7 +61,7 @@ def reserve(
     """
     if wait is not None and (gpus := awaited(head, wait, cluster)):
         nodes = [node for node, _ in gpus]
-        exact = not head.whole_node and bool(cluster.indexed[nodes].all())
+        exact = not head.nodes.whole and bool(cluster.indexed[nodes].all())
         ended = dispatcher.ends.beside_gpus(nodes, wait.start_s)
         rest = Timeline(ended, wait.start_s).at(cluster, math.inf)
         for node, slots in gpus:
@@ -70,7 +70,7 @@ def reserve(
             gone = [end.job for end in dispatcher.ends.until(wait.start_s)]
             rest.power_w[:] = Timeline(gone, 0.0).at(cluster, math.inf).power_w
         hold(rest, head, gpus, exact=exact)
-        return Shadow(wait.start_s, gpus, rest, head.bound)
+        return Shadow(wait.start_s, gpus, rest, head.sockets.bound)
 
     @cache
     def at(time_s: float) -> tuple[Assignment | None, Cluster]:
@@ -92,7 +92,7 @@ def reserve(
     assignment, rest = at(start_s)
     assert assignment is not None  # noqa: S101 - it fits then
     take(rest, head, assignment)
-    return Shadow(start_s, assignment.gpus, rest, head.bound, head.left is not None)
+    return Shadow(start_s, assignment.gpus, rest, head.sockets.bound, head.left is not None)
 
 
 class BackfillRoom:
@@ -207,9 +207,9 @@ class BackfillRoom:
             return self.now
         if request.left is not None:
             return self._for_slurm(request)
-        if self.shadow.bound and not request.bound:
+        if self.shadow.bound and not request.sockets.bound:
             return _keeping_cores(self._outside, request, self.shadow.gpus)
-        if request.bound and request.fills_sockets:
+        if request.sockets.takes_all:
             return _unreserved_sockets(self._outside, request, self.now)
         return self._outside
 
@@ -263,7 +263,7 @@ class BackfillRoom:
         """The cluster for a job of which Slurm chooses the GPUs: no node with reserved ones."""
         kept = self._reserved_nodes(request)
         if request.left is not None and request.left.fixed:
-            may = kept if request.eligible is None else kept & request.eligible
+            may = kept if request.nodes.eligible is None else kept & request.nodes.eligible
             kept = np.full(len(kept), bool(may.any()))
         elif self.shadow is None or (self.shadow.by_slurm and not _shares(request)):
             return self._outside  # on the nodes that it is planned for, counts suffice

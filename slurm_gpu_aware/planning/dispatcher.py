@@ -24,10 +24,9 @@ from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement
 
 log = logging.getLogger(__name__)
 _SHAPE = attrgetter(
-    *("gpus", "min_nodes", "max_nodes", "gpus_per_node", "required", "node_groups", "whole_node"),
-    *("app_class", "bandwidth_sensitive", "pattern", "policy", "gpu_model"),
-    *("bound", "several_sockets", "fills_sockets", "gpus_per_socket", "cpus", "cpus_per_gpu"),
-    *("memory", "power_w", "left"),
+    *("gpus", "min_nodes", "max_nodes", "gpus_per_node", "cpus.total", "cpus.per_gpu", "memory"),
+    *("nodes.required", "nodes.groups", "nodes.gpu_model", "nodes.whole", "sockets"),
+    *("app_class", "bandwidth_sensitive", "pattern", "policy.name", "power_w", "left"),
 )
 _LEFT = LeftPolicy()
 
@@ -92,7 +91,7 @@ class Dispatcher:
 
     def _wait(self, request: Request, cluster: Cluster, policy: Policy) -> Postponement | None:
         """The wait of a postponed job until its time has come; None: weigh anew."""
-        wait, rule = request.postponed, policy.wait_rule()
+        wait, rule = request.wait.postponed, policy.wait_rule()
         if wait is None or rule is None:
             return None
         if not self.now < wait.start_s <= rule.until_s(request, self.now):
@@ -154,8 +153,8 @@ class Dispatcher:
     def _policy(self, request: Request) -> Policy:
         if request.left is not None:
             return _LEFT
-        name = request.policy or self.settings.policy
-        options = {**self.options.get(name, {}), **request.options}
+        name = request.policy.name or self.settings.policy
+        options = {**self.options.get(name, {}), **request.policy.options}
         key = f"{name} {sorted(options.items())!r}" if options else name
         if key not in self._policies:
             self._policies[key] = constrained(make_policy(name, options))
@@ -165,7 +164,8 @@ class Dispatcher:
         """The request, with its waiting time for a policy that may postpone."""
         if not policy.may_postpone:
             return request
-        return replace(request, waited_s=max(0.0, self.now - request.submit_s))
+        waited_s = max(0.0, self.now - request.submit_s)
+        return replace(request, wait=replace(request.wait, waited_s=waited_s))
 
 
 def _enough(request: Request, cluster: Cluster) -> bool:
@@ -182,4 +182,5 @@ def _power_words(request: Request, cluster: Cluster) -> str:
 
 def shape_of(request: Request) -> object:
     """Key of all fields that decide whether a request fits; arrays by identity."""
-    return *_SHAPE(request), id(request.eligible), repr(sorted(request.options.items()))
+    options = repr(sorted(request.policy.options.items()))
+    return *_SHAPE(request), id(request.nodes.eligible), options

@@ -51,8 +51,7 @@ class Impossible:
         ask, missing = self._dispatcher, self._missing(request)
         now, later = ask.why_not(request, self._empty), request.unreserved
         # The sockets of a node that is down may not be known.
-        anywhere = replace(later, bound=False, gpus_per_socket=None)
-        if missing and ask.could_place(anywhere, self._repaired) is not None:
+        if missing and ask.could_place(later.on_any_sockets, self._repaired) is not None:
             return replace(now, text=f"{now.text}; down, drained or reserved: {missing}")
         never = ask.why_not(later, self._repaired).text
         return replace(now, text=f"cannot start even on an idle cluster: {never}")
@@ -60,9 +59,9 @@ class Impossible:
     def _missing(self, request: Request) -> str:
         """Names of the nodes on which something that the job may use cannot be used now."""
         missing = (self._repaired.exists & ~self._cluster.exists).any(axis=1)
-        if request.eligible is not None:
-            missing |= ~request.eligible
-        if (allowed := request.unreserved.eligible) is not None:
+        if request.nodes.eligible is not None:
+            missing |= ~request.nodes.eligible
+        if (allowed := request.unreserved.nodes.eligible) is not None:
             missing &= allowed
         names = [self._cluster.nodes[i] for i in np.flatnonzero(missing)]
         more = len(names) - _MOST_NAMES

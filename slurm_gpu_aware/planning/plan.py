@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Gpus
+from slurm_gpu_aware.model.facets import Faceted
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.registry import DEFAULT
-from slurm_gpu_aware.planning.facets import Faceted
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def postponement(request: Request, later: Later, now: float, nodes: Sequence[str
     names = [nodes[node] for node in found.nodes]
     gpus = tuple(zip(names, found.slots, strict=True))
     reason = f"postponed: {weighed_words(later, nodes)}"
-    return Postponement(request.waits_since(now), later.start_s, later.end_s, gpus, reason)
+    return Postponement(request.wait.since(now), later.start_s, later.end_s, gpus, reason)
 
 
 def weighed_words(later: Later, nodes: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -108,7 +108,7 @@ def _on_one_node(
     for option in _options(request, cluster, queue, ranks)[:_MOST_NODES]:
         if best is not None and best[0] <= option.price:
             break
-        narrowed = replace(request, eligible=np.arange(cluster.shape[0]) == option.node)
+        narrowed = request.on_nodes(np.arange(cluster.shape[0]) == option.node)
         for chosen in option.sets(queue.order):
             assignment = dispatcher.could_place(narrowed, _without(cluster, chosen))
             if assignment is None:
@@ -157,17 +157,17 @@ def _options(
     held = {job.job_id: {node: len(slots) for node, slots in job.gpus} for job in queue.jobs}
     options = []
     for node in queue.places:
-        if request.eligible is not None and not request.eligible[node]:
+        if request.nodes.eligible is not None and not request.nodes.eligible[node]:
             continue
         holders = [
             _Holder(gpus, ranks[job.job_id], job)
             for job in queue.on(node)
-            if (gpus := held[job.job_id].get(node, 0)) or request.whole_node
+            if (gpus := held[job.job_id].get(node, 0)) or request.nodes.whole
         ]
-        missing = (there[node] if request.whole_node else request.gpus) - free[node]
+        missing = (there[node] if request.nodes.whole else request.gpus) - free[node]
         if not holders or missing > sum(holder.gpus for holder in holders):
             continue
-        cheapest = holders if request.whole_node else _cheapest(holders, missing)
+        cheapest = holders if request.nodes.whole else _cheapest(holders, missing)
         price = _price(holder.rank for holder in cheapest)
         options.append(_Option(node, price, cheapest, holders, missing))
     return sorted(options, key=lambda option: (option.price, option.node))

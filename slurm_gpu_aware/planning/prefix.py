@@ -18,8 +18,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def in_slurm_order(queue: Iterable[Request]) -> list[Request]:
-    """Return the queue by priority (larger first), submit time, :func:`id_key`."""
-    return sorted(queue, key=lambda r: (-r.priority, r.submit_s, *id_key(r.job_id)))
+    """Return the queue by turn, priority (larger first), submit time, :func:`id_key`."""
+    return sorted(queue, key=lambda r: (r.turn, -r.priority, r.submit_s, *id_key(r.job_id)))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -19,11 +19,11 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import (
     Cluster,
 )
+from slurm_gpu_aware.model.facets import Facet, named
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.planning.facets import Facet
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
 
@@ -31,10 +31,9 @@ Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""
 Clocks = dict[str, int | None]
 """Job that starts, or running job with a new clock -> SM clock, MHz; None: the default clock."""
-_DEFAULT = {f.name: getattr(Request("", 1), f.name) for f in fields(Request)}
-_MASKS = ("eligible", "allowed")
-_SHARED = {"eligible": "masks", "allowed": "masks", "node_groups": "groups", "table": "tables"}
-"""Field of requests and facets -> where its value stands."""
+_DEFAULT = Request("", 1)
+_SHARED = {"eligible": "masks", "allowed": "masks", "groups": "groups", "table": "tables"}
+"""Field or facet -> where its value stands, if that is an array, groups of nodes or a table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +52,8 @@ def record_round(asked: Round, plan: Plan, stages: Sequence[Stage]) -> dict[str,
 
     Of its facets those that are inputs of ``stages``.
     """
-    used = {request.policy or asked.settings.policy for request in asked.queue}
-    shared, names = _Shared(), asked.cluster.nodes
+    used = {request.policy.name or asked.settings.policy for request in asked.queue}
+    shared, names = _Shared(_of_requests(stages)), asked.cluster.nodes
     content = {
         "asked": {
             "now": asked.now,
@@ -77,6 +76,8 @@ def record_round(asked: Round, plan: Plan, stages: Sequence[Stage]) -> dict[str,
 class _Shared:
     """What several requests or nodes share, and its number."""
 
+    facets: Sequence[Facet[Any]]
+    """Those of requests that the record holds."""
     masks: dict[bytes, int] = field(default_factory=dict)
     groups: dict[NodeGroups, int] = field(default_factory=dict)
     tables: dict[SizeTable, int] = field(default_factory=dict)
@@ -86,16 +87,21 @@ class _Shared:
         """The same fields with numbers for what is shared."""
         found = dict(values)
         for name in found.keys() & _SHARED:
-            if (value := found[name]) is not None:
-                key = value.astype(np.bool_).tobytes() if name in _MASKS else value
+            if isinstance(value := found[name], np.ndarray | NodeGroups | SizeTable):
+                mask = isinstance(value, np.ndarray)
+                key = np.asarray(value, np.bool_).tobytes() if mask else value
                 numbers = getattr(self, _SHARED[name])
                 found[name] = numbers.setdefault(key, len(numbers))
         return found
 
     def content(self) -> dict[str, list[Any]]:
         """All of it by number; of a mask the nodes."""
-        masks = [np.flatnonzero(np.frombuffer(mask, np.bool_)) for mask in self.masks]
-        return {**{name: list(numbers) for name, numbers in vars(self).items()}, "masks": masks}
+        return {
+            "masks": [np.flatnonzero(np.frombuffer(mask, np.bool_)) for mask in self.masks],
+            "groups": list(self.groups),
+            "tables": list(self.tables),
+            "graphs": list(self.graphs),
+        }
 
 
 def _plain_array(value: Any) -> Any:
@@ -110,8 +116,13 @@ def _places(assignments: Iterable[Assignment], names: Sequence[str]) -> Placed:
 
 
 def _inputs(stages: Iterable[Stage]) -> Iterator[Facet[Any]]:
-    """The facets that a record holds."""
+    """The facets of a round that a record holds."""
     return chain.from_iterable(stage.inputs for stage in stages)
+
+
+def _of_requests(stages: Iterable[Stage]) -> list[Facet[Any]]:
+    """The facets of requests that a record holds."""
+    return list(dict.fromkeys(chain.from_iterable(stage.reads for stage in stages)))
 
 
 def _facet(value: Any, shared: _Shared) -> Any:
@@ -140,8 +151,26 @@ def _options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _request(request: Request, shared: _Shared) -> dict[str, Any]:
     """Fields that differ from their default."""
-    values = shared.numbered({name: getattr(request, name) for name in _DEFAULT})
-    return {n: v for n, v in values.items() if n in ("job_id", "gpus") or v != _DEFAULT[n]}
+    row = {"job_id": request.job_id, "gpus": request.gpus, **_changed(request, _DEFAULT, shared)}
+    facets = {
+        facet.name: request.get(facet)
+        for facet in shared.facets
+        if named(facet, request.get(facet))
+    }
+    return {**row, "facets": _facet(shared.numbered(facets), shared)} if facets else row
+
+
+def _changed(value: Any, default: Any, shared: _Shared) -> dict[str, Any]:
+    """Fields of a record, and of those inside it, that differ from their default."""
+    found: dict[str, Any] = {}
+    names = (one.name for one in fields(value) if one.name != "facets")
+    for name, own in shared.numbered({name: getattr(value, name) for name in names}).items():
+        usual = getattr(default, name)
+        if is_dataclass(usual):
+            own, usual = _changed(own, usual, shared), {}
+        if own != usual:
+            found[name] = own
+    return found
 
 
 def _clocks(plan: Plan) -> Clocks:
@@ -161,13 +190,14 @@ def _cluster(cluster: Cluster, shared: _Shared) -> dict[str, Any]:
 def read_round(content: Mapping[str, Any], stages: Sequence[Stage]) -> RecordedRound:
     """Build the round again. Raises ValueError if a value is missing or wrong."""
     try:
-        asked, shared = dict(content["asked"]), _read_shared(content)
-        asked["queue"] = [_with_shared(row, shared) for row in asked["queue"]]
-        graphs = [None if i is None else shared["graphs"][i] for i in asked["cluster"]["graphs"]]
+        asked, shared = dict(content["asked"]), _read_shared(content, _of_requests(stages))
+        asked["queue"] = [shared.in_place(row) for row in asked["queue"]]
+        numbers = asked["cluster"]["graphs"]
+        graphs = [None if i is None else shared.values["graphs"][i] for i in numbers]
         asked["cluster"] = {**asked["cluster"], "graphs": graphs}
         asked["options"] = {name: _read_options(row) for name, row in asked["options"].items()}
         asked["facets"] = {
-            facet.name: records.read(_read_facet(value, shared), facet.kind, _array)
+            facet.name: records.read(shared.in_place(value), facet.kind, _array)
             for facet in _inputs(stages)
             if (value := asked.get(facet.name)) is not None
         }
@@ -177,19 +207,32 @@ def read_round(content: Mapping[str, Any], stages: Sequence[Stage]) -> RecordedR
         raise ValueError(f"not a recorded round: {why}") from exc
 
 
-def _read_facet(value: Any, shared: Mapping[str, Sequence[Any]]) -> Any:
-    """The value with what is shared in the place of its numbers."""
-    if isinstance(value, Mapping):
-        row = {key: _read_facet(one, shared) for key, one in value.items()}
-        return _with_shared(row, shared)
-    if isinstance(value, list) and value and isinstance(value[0], Mapping):
-        return [_read_facet(one, shared) for one in value]
-    return value
+@dataclass(frozen=True)
+class _Stored:
+    """What stands once in a record for several requests or nodes."""
+
+    values: Mapping[str, Sequence[Any]]
+    kinds: Mapping[str, Any]
+    """Facet of requests -> its type."""
+
+    def in_place(self, value: Any) -> Any:
+        """A value with what is shared in the place of its numbers, and with facets of requests."""
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            return [self.in_place(one) for one in value]
+        if not isinstance(value, Mapping):
+            return value
+        row = {key: self.in_place(one) for key, one in value.items()}
+        there = {name: kind for name, kind in _SHARED.items() if isinstance(row.get(name), int)}
+        row |= {name: self.values[kind][row[name]] for name, kind in there.items()}
+        if "facets" in row:
+            facets = row["facets"].items()
+            row["facets"] = {n: records.read(one, self.kinds[n], _array) for n, one in facets}
+        return row
 
 
-def _read_shared(content: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+def _read_shared(content: Mapping[str, Any], facets: Iterable[Facet[Any]]) -> _Stored:
     shared, n = content["shared"], len(content["asked"]["cluster"]["nodes"])
-    return {
+    values: dict[str, Sequence[Any]] = {
         "masks": [np.isin(np.arange(n), nodes) for nodes in shared["masks"]],
         "groups": records.read(shared["groups"], list[NodeGroups], _array),
         "tables": records.read(shared["tables"], list[SizeTable], _array),
@@ -198,11 +241,7 @@ def _read_shared(content: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
             for row in shared["graphs"]
         ],
     }
-
-
-def _with_shared(row: Mapping[str, Any], shared: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    there = {name: kind for name, kind in _SHARED.items() if isinstance(row.get(name), int)}
-    return {**row, **{name: shared[kind][row[name]] for name, kind in there.items()}}
+    return _Stored(values, {facet.name: facet.kind for facet in facets})
 
 
 def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def place_round(
     policy_options: Mapping[str, Mapping[str, Any]] | None = None,
     explain: bool = True,
     grows: bool = False,
+    behind: Mapping[str, int] | None = None,
 ) -> Placement:
     """Place the jobs of a queue.
 
@@ -77,13 +78,14 @@ def place_round(
     explain : find the reasons of jobs that wait, and infeasible ones. A simulation, in which all
         jobs fit on the idle cluster, asks for neither: that takes longer than the decisions.
     grows : what is spare goes to growth, so the head gets a reservation in any case.
+    behind : turns of the jobs behind the head, in which backfill tries them; None: the queue's.
     """
     cluster = replace(cluster, running=RunningJobs.of(cluster.running))
     if any(request.left is not None for request in queue):
         cluster = with_slurms_choice(cluster)
     dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
     one = _Round(cluster, settings, now, dispatcher, explain, grows=grows)
-    plan = one.plan(list(queue))
+    plan = one.plan(list(queue), behind or {})
     return Placement(plan, queue, cluster, one.placed, one.spare, dispatcher)
 
 
@@ -125,10 +127,13 @@ class _Round:
         """GPUs that jobs wait for, which no job behind them waits for."""
         self._refusals = Refusals(dispatcher, self.running, self.placed)
 
-    def plan(self, ordered: list[Request]) -> Plan:
+    def plan(self, ordered: list[Request], turns: Mapping[str, int]) -> Plan:
         behind, wait = self._continue(self._prefix(ordered))
         if behind:
-            self._behind_head(behind[0], behind[1:], wait)
+            head, rest = behind[0], behind[1:]
+            if turns and self.settings.backfill:
+                rest.sort(key=lambda request: turns[request.job_id])
+            self._behind_head(head, rest, wait)
         return Plan(tuple(self.assignments), tuple(self.waiting.values()))
 
     def _prefix(self, ordered: list[Request]) -> list[Request]:
@@ -208,7 +213,7 @@ class _Round:
         placed = {assignment.job_id for assignment in self.assignments}
         others = [job for job in (*self.running, *self.started) if job.job_id not in placed]
         # The victims of GPUs that Slurm itself chooses are not known.
-        named = replace(request, several_sockets=None) if request.bound else request
+        named = replace(request, sockets=replace(request.sockets, several=None))
         preemption = plan_preemption(named, self.cluster, others, self.dispatcher)
         if preemption is None or not preemption.after.has_power(request.power_w):
             return False

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Protocol
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.facets import Facet, Faceted
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.apart import kept_apart
-from slurm_gpu_aware.planning.facets import Facet, Faceted
 from slurm_gpu_aware.planning.placed import Placement
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
@@ -41,6 +41,8 @@ class Round(Faceted):
     """As of `place_round`."""
     ordered: bool = False
     """A stage has put the queue in the order in which jobs start; else Slurm's order counts."""
+    behind: Mapping[str, int] = field(default_factory=dict)
+    """Job -> its turn among the jobs behind the first one that waits; empty: that of the queue."""
     aside: tuple[Request, ...] = ()
     """Jobs that a stage has taken out of the queue and places after it."""
     first: tuple[Assignment, ...] = ()
@@ -86,6 +88,8 @@ class Stage:
     name: ClassVar[str]
     inputs: ClassVar[tuple[Facet[Any], ...]] = ()
     """What it must be told of the world; a record of a round holds it."""
+    reads: ClassVar[tuple[Facet[Any], ...]] = ()
+    """What it reads of requests; a record of a round holds it."""
     optional: ClassVar[bool] = False
     """The round goes on without the stage if that fails."""
     passes: ClassVar[bool] = False
@@ -127,6 +131,7 @@ class _Placement(Stage):
             policy_options=one.options,
             explain=one.explain,
             grows=one.grows,
+            behind=one.behind,
         )
         placed = found.plan
         plan = replace(one.plan, assignments=placed.assignments, waiting=placed.waiting)

@@ -79,7 +79,7 @@ def _hold_by_slurm(cluster: Cluster, request: Request, gpus: Gpus) -> Mapping[in
         held[node] = share
     nodes = np.isin(np.arange(cluster.shape[0]), [node for node, _ in gpus])
     if request.left.fixed:
-        nodes = np.ones_like(nodes) if request.eligible is None else request.eligible
+        nodes = np.ones_like(nodes) if request.nodes.eligible is None else request.nodes.eligible
     cluster.leave_to_slurm(nodes)
     cluster.draw(request.power_w)
     return held
@@ -90,7 +90,7 @@ def _on_sockets(
 ) -> NodeShare:
     """The share with the CPUs of each socket, and with all CPUs that Slurm adds."""
     assert cluster.sockets is not None  # noqa: S101 - the caller checks
-    fills = request.bound and request.fills_sockets
+    fills = request.sockets.takes_all
     taken = cluster.sockets.share(node, slots, held.cpus, all_free=fills)
     if not fills:
         return held._replace(socket_cpus=taken)

@@ -43,7 +43,7 @@ class Shortage:
         shortage = cls()
         for node, slots in assignment.gpus:
             cpus, memory = node_demand(request, len(assignment.nodes), len(slots))
-            if request.whole_node:
+            if request.nodes.whole:
                 slots = tuple(np.flatnonzero(cluster.exists[node]).tolist())
                 cpus = cpus if cluster.cpus is None else int(cluster.cpus[node])
             if request.memory.whole and cluster.memory_mb is not None:
@@ -51,8 +51,8 @@ class Shortage:
             shortage.slots |= {(node, slot) for slot in slots if not cluster.free[node, slot]}
             shortage.amounts["cpus", node] = cpus - int(cluster.free_cpus[node])
             shortage.amounts["memory_mb", node] = memory - int(cluster.free_memory_mb[node])
-        by_slurm = not assignment.exact and not request.whole_node
-        if by_slurm or request.bound or not shortage:
+        by_slurm = not assignment.exact and not request.nodes.whole
+        if by_slurm or request.sockets.bound or not shortage:
             shortage.jobs = {job.job_id for job in needed}
         return shortage
 

@@ -16,6 +16,8 @@ from slurm_gpu_aware.admission.translate import class_of, to_request, why_not_mo
 from slurm_gpu_aware.features.classes.history import AskedClass
 from slurm_gpu_aware.features.estimates.history import Estimate
 from slurm_gpu_aware.features.estimates.live import Estimates
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS
+from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Request
@@ -334,18 +336,18 @@ class Candidates:
         """``gated``: the job, or the task of the record. Raises CannotPlanError."""
         job, job_id = gated.job, gated.id
         request = to_request(gated, self.context)
-        if request.bound and self.backoff.misplaced(job_id):
+        if request.sockets.bound and self.backoff.misplaced(job_id):
             # Only Slurm knows all that it checks, and no job may wait longer because of us.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
             raise CannotPlanError(why, leave=True)
         if self.backoff.failed(job_id, self.context.config.moves.again_s):
-            request = replace(request, refused=True)
+            request = replace(request, wait=replace(request.wait, refused=True))
         if request.sizes and self.backoff.failed(job_id):
             # A limit may allow only what its options say, or what it ran with before its move.
-            had = tuple(size for size in request.sizes if size == request.had_gpus)
+            had = tuple(size for size in request.sizes if size == request.get(HAD_GPUS))
             request = replace(request.resized(*had) if had else request, sizes=had)
         cpus = default_cpus(job, request, self.context)
-        estimate = None if request.shards else self.estimates.of(job, request)
+        estimate = None if request.get(SHARDS) else self.estimates.of(job, request)
         if estimate is not None and estimate.runs:
             request = replace(request, estimate_s=estimate.seconds)
         unsplit = record.job.array_tasks is not None

@@ -35,6 +35,7 @@ from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.selector.round_state import Outcome
 from slurm_gpu_aware.selector.waiting_jobs import folded
+from slurm_gpu_aware.service import ALIVE, READY, notify
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.ledger import RoundRecord
 
@@ -138,6 +139,7 @@ class Selector:
         """Run rounds until a signal asks to stop; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        notify(READY)
         with contextlib.suppress(OSError):  # a file that exists can be watched
             self._config.events.submit_file.touch(0o644)
         while self._await_gate():
@@ -159,6 +161,7 @@ class Selector:
         self._rounds.start_monitor.start()
         self._rounds.estimates.reader.start()
         while not self._stopping:
+            notify(ALIVE)
             self._round(trigger)
             if self._heartbeat.other is not None:
                 return
@@ -204,6 +207,7 @@ class Selector:
         """
         warned = prepared = claimed = False
         while not self._stopping:
+            notify(ALIVE)
             try:
                 if self._standby.may_work():
                     # Right after a takeover a call may hang: the first one has a short limit.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.snapshot import is_usable
+from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.slurm.records import (
@@ -94,8 +95,8 @@ class KeptCandidates:
         if (
             len(job.partitions) == 1  # else that in which it can start now
             and job.time_min_s is None
-            and not request.shards
-            and not request.by_socket
+            and not request.get(SHARDS)
+            and not request.sockets.given
             and (sized or not context.slurm.counts_memory)  # --mem=0: nodes of which all is free
             and most in (None, least)  # --nodes=2-4: as many as can start now
             and asked is not None

@@ -172,18 +172,19 @@ def infeasible(
 
 def fits_by_counts(request: Request, cluster: Cluster) -> bool:
     """Whether the usable nodes have enough GPUs and CPUs, whatever indices and running jobs."""
-    if (groups := request.node_groups) is not None:
+    if (groups := request.nodes.groups) is not None:
         # A job that Slurm would not start either stays parked.
-        inside = groups.of >= 0 if request.eligible is None else request.eligible
+        rules = replace(request.nodes, groups=None)
+        inside = groups.of >= 0 if rules.eligible is None else rules.eligible
         for group in np.unique(groups.of[groups.of >= 0]):
-            part = replace(request, node_groups=None, eligible=inside & (groups.of == group))
+            part = replace(request, nodes=replace(rules, eligible=inside & (groups.of == group)))
             if fits_by_counts(part, cluster):
                 return True
         return False
     counts = cluster.exists.sum(axis=1)
-    if request.eligible is not None:
-        counts = np.where(request.eligible, counts, 0)
-    required = list(request.required)
+    if request.nodes.eligible is not None:
+        counts = np.where(request.nodes.eligible, counts, 0)
+    required = list(request.nodes.required)
     for nodes in request.node_counts(cluster.shape[1]):
         able = counts >= request.gpus // nodes
         if cluster.cpus is not None:
@@ -191,7 +192,7 @@ def fits_by_counts(request: Request, cluster: Cluster) -> bool:
         if int(able.sum()) >= nodes and all(able[required]):
             return True
     # Without a fixed count per node the GPUs may be spread unevenly.
-    if request.gpus_per_node is not None or request.whole_node or not all(counts[required]):
+    if request.gpus_per_node is not None or request.nodes.whole or not all(counts[required]):
         return False
     most = min(request.max_nodes or request.gpus, request.gpus)
     others = np.sort(np.delete(counts, required))[::-1][: max(0, most - len(required))]

@@ -15,6 +15,9 @@ from math import isfinite
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.models.performance_model import MODEL
+from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.gate.admin_comment import marked, unmarked
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, task_number
 from slurm_gpu_aware.gate.request_forms import (
@@ -276,9 +279,10 @@ def _decision(
     candidate: Candidate, assignment: Assignment, names: tuple[str, ...], took_s: float, now: float
 ) -> Decision:
     request, job, asked_class = candidate.request, candidate.gated.job, candidate.asked_class
+    due = request.get(DUE_DATE)
     asked = {
-        "gpus": request.gpus if not request.shards else None,
-        "shards": request.shards or None,
+        "gpus": request.gpus if not request.get(SHARDS) else None,
+        "shards": request.get(SHARDS) or None,
         "gpus_range": f"{request.sizes[0]}-{request.sizes[-1]}" if request.sizes else None,
         "class": request.app_class,
         "class_from": asked_class.source if asked_class is not None else None,
@@ -287,14 +291,14 @@ def _decision(
         "gpus_per_node": request.gpus_per_node,
         "bw": "high" if request.bandwidth_sensitive else "low",
         "pattern": request.pattern,
-        "policy": request.policy,
+        "policy": request.policy.name,
         "freq": request.clock,
-        "model": request.performance_model,
-        "exclusive": request.whole_node,
+        "model": request.get(MODEL),
+        "exclusive": request.nodes.whole,
         "comment": job.comment,
         "name": job.name[:MAX_JOB_NAME],
         "account": job.account,
-        "due_s": None if request.due is None else request.due.due_s,
+        "due_s": None if due is None else due.due_s,
         "time_limit_s": request.time_limit_s if isfinite(request.time_limit_s) else None,
     }
     return Decision(

@@ -112,7 +112,7 @@ class Rounds:
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
-        self.planner = RoundPlanner(*parts, guards=config.gate.guard_head)
+        self.planner = RoundPlanner(*parts, config.queue, guards=config.gate.guard_head)
         self._promises = Promises()
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
@@ -283,7 +283,7 @@ class Rounds:
         plan, for_good = self._turns.opened_for_good(plan, candidates)
         leave += for_good
         with contained("jobs that are opened ahead"):
-            may = not (self.power.limited or self.mover.under_way.jobs)
+            may = not (self.power.limited or self.mover.under_way.jobs or self.planner.exchanges)
             plan = self._successors.extended(plan, candidates, view, self.policy.settings, may=may)
         self._tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):

@@ -13,6 +13,9 @@ from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.features.power.site_power import SitePower
+from slurm_gpu_aware.features.queue_order.rule import rule_of
+from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment
@@ -37,10 +40,16 @@ class RoundPlanner:
     mover: Mover
     postponements: Postponements
     due: DueDates
+    queue: QueueConfig = QueueConfig()  # noqa: RUF009 - it is frozen
     guards: bool = True
     """Whether the GPUs of the head are held against jobs that pass the gate."""
     features: Sequence[Stage] = FEATURES
     """The stages of a round."""
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether jobs start in another order than Slurm's."""
+        return self.queue.order != "slurm"
 
     def plan(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None
@@ -92,6 +101,7 @@ class RoundPlanner:
                 moving = self.mover.moving(view.gated, context, self.power.tables, dates)
         options = self.policy.options
         one = Round(queue, cluster, settings, now, options)
+        one = one.put(RULE, rule_of(self.queue, context.slurm.age_per_s))
         return one.put(POWER, power).put(RETURNING, returning).put(MOVING, moving)
 
 

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.admission.left import part_of
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import LeftToSlurm, Request
@@ -228,7 +230,8 @@ def _is_simple(one: Candidate, candidates: Candidates) -> bool:
         request.gpus == 1
         and request.min_nodes == 1
         and len(job.partitions) == 1
-        and not (request.shards or request.sizes or request.due or request.whole_node)
+        and not (request.sizes or request.nodes.whole)
+        and not (request.get(SHARDS) or request.get(DUE_DATE))
         and not (request.left is not None and (request.left.fixed or request.left.again))
         and not candidates.is_untried(job)
         and not candidates.backoff.knows(one.id)

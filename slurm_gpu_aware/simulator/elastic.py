@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.plan import due_work
 from slurm_gpu_aware.features.due_dates.work import empirical
 from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
@@ -26,6 +27,7 @@ from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
 from slurm_gpu_aware.simulator.active import ActiveJob
@@ -121,14 +123,14 @@ class ElasticRounds(Rounds):
             request.job_id,
             sizes,
             sizes[0] * self.power.max_w,
-            request.table,
+            request.get(TABLE),
             work=self._work(active),
             must_run=fixed,
         )
 
     def _work(self, active: ActiveJob) -> float:
         """Iterations that are left, for AFS; PowerFlow counts gains as shares of a job's time."""
-        request, table = active.request, active.request.table
+        request, table = active.request, active.request.get(TABLE)
         row = None if table is None else table.row(request.gpus)
         if table is None or row is None:
             return 1.0
@@ -155,9 +157,8 @@ class ElasticRounds(Rounds):
             request = active.request.resized(sized[active.job.job_id].gpus)
             if (node := self.nodes.get(active.job.job_id)) is not None:
                 only = np.arange(len(self.state.idle.nodes)) == node if chosen else None
-                request = replace(request, max_nodes=1, eligible=only)
-            bare = replace(request, sizes=(), table=None, due=None, priority=float(-place))
-            requests.append(bare)
+                request = replace(request.on_nodes(only), max_nodes=1)
+            requests.append(replace(request, sizes=(), facets={}, priority=float(-place)))
         shown, now = self.state.view(keep, with_holders=False), self.state.clock.now
         one = Round(requests, shown, self.placing, now, self.options, explain=False)
         plan = plan_stages(one, self.stages)
@@ -212,20 +213,20 @@ def _due_job(active: ActiveJob, width: int, gpu_w: float, now: float, restart_s:
     name, request, held = active.job.job_id, active.request, None
     if active.placed is not None:
         held = Share(active.placed.nodes[0], active.size)
-    known = due_work(request, now)
+    known, due = due_work(request, now), request.get(DUE_DATE)
     speeds = None if known is None else _within(known[1], width)
-    if known is None or speeds is None or request.due is None:
+    if known is None or speeds is None or due is None:
         gpus = active.size if held else request.gpus
         seconds = max(min(request.expected_s, 1e9), 1.0)
         one = Speeds(np.array([float(gpus)]), np.ones(1), np.array([gpus * gpu_w]))
         work = empirical([seconds], seconds)
         return DueJob(name, math.inf, 0.0, work, {_MODEL: one}, held, movable=False)
-    late = request.due.weight * LATE_COST * float(speeds.power[-1])
+    late = due.weight * LATE_COST * float(speeds.power[-1])
     movable = bool(active.job.elastic)
     if active.placed is not None:
         speeds = replace(speeds, speed=speeds.speed / active.placed.slowdown)
     steps = int(np.sum(speeds.gpus > (held.gpus if held else speeds.gpus[0])))
-    due_s = request.due.due_s - (steps * restart_s if movable else 0.0)
+    due_s = due.due_s - (steps * restart_s if movable else 0.0)
     return DueJob(name, due_s, late, known[0], {_MODEL: speeds}, held, movable=movable)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.simulated import due_facet
 from slurm_gpu_aware.features.estimates.simulated import Estimates, estimate_of
 from slurm_gpu_aware.features.moves.movable import MOVES, Move
 from slurm_gpu_aware.features.moves.simulated import Mover
@@ -35,8 +36,9 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.due_date import DueDate
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.facets import named
+from slurm_gpu_aware.model.request import PolicyChoice, Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.registry import make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
@@ -90,7 +92,7 @@ class Simulator:
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock)
         dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
-        self.state.estimates = Estimates(estimate_of(settings, trace), dated=dated)
+        self.state.estimates = Estimates(estimate_of(settings, trace), settings, dated=dated)
         moves = settings.moves
         self.mover = None if moves is None else Mover(self.state, moves, dated=dated)
         power = settings.power
@@ -207,6 +209,9 @@ class Simulator:
     def _request(self, job: TraceJob) -> Request:
         sizes = () if self.settings.sizing in ("as-asked", "zeus") else job.sizes
         power = self.settings.power
+        table = None if power is None else power.known.get(job.model or "", job.table)
+        restart_s = None if self.mover is None else self.mover.restart_s(job)
+        dated, known = sizes and self.settings.due_dates, self.known_options
         return Request(
             job_id=job.job_id,
             user=job.user or "",
@@ -214,23 +219,15 @@ class Simulator:
             min_nodes=job.nodes or 1,
             max_nodes=job.nodes,
             sizes=sizes,
-            table=None if power is None else power.known.get(job.model or "", job.table),
             app_class=job.app_class,
             bandwidth_sensitive=job.bandwidth_sensitive,
             pattern=job.pattern,
             time_limit_s=self._limit_s(job),
             submit_s=job.submit_s,
             application=job.model if self.rounds.profiled else None,
-            due=self._due(job) if sizes else None,
-            options={k: v for k, v in job.options.items() if k in self.known_options},
+            policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
+            facets=named(TABLE, table) | (due_facet(job, restart_s) if dated else {}),
         )
-
-    def _due(self, job: TraceJob) -> DueDate | None:
-        """The due date by which a job is sized; None: it has none."""
-        if job.deadline_s is None or not self.settings.due_dates:
-            return None
-        restart_s = None if self.mover is None else self.mover.restart_s(job)
-        return DueDate(job.deadline_s, weight=job.weight, restart_s=restart_s)
 
     def _limit_s(self, job: TraceJob) -> float:
         """Time limit of a job in seconds; inf: none."""
@@ -300,8 +297,8 @@ class Simulator:
         """Note which jobs wait for a better set; return when the first of them expects it."""
         waits = {w.job_id: w.postponement for w in due.plan.waiting if w.postponement is not None}
         for active in due.queue if waits else ():
-            if (wait := waits.get(active.job.job_id)) and wait != active.request.postponed:
-                active.request = replace(active.request, postponed=wait)
+            if (wait := waits.get(active.job.job_id)) and wait != active.request.wait.postponed:
+                active.request = active.request.postponed(wait)
         times = (wait.start_s for wait in waits.values())
         return min((time for time in times if time > self.clock.now), default=None)
 
@@ -343,9 +340,9 @@ class Simulator:
             active.start_s = self.clock.now
         else:
             active.migrations += not same_gpus(active.last, assignment)
-        power, request = self.settings.power, active.request
-        if power is not None and self.settings.sizing == "zeus" and request.table is not None:
-            clock_mhz = zeus_clock(request.table, request.gpus, request.gpus * power.max_w)
+        power, gpus, table = self.settings.power, active.request.gpus, active.request.get(TABLE)
+        if power is not None and self.settings.sizing == "zeus" and table is not None:
+            clock_mhz = zeus_clock(table, gpus, gpus * power.max_w)
             assignment = replace(assignment, clock_mhz=clock_mhz)
         self.rounds.stop_waiting(active)
         active.target = None

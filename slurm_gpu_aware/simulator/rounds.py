@@ -10,12 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Moving
 from slurm_gpu_aware.features.moves.simulated import Mover
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
+from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import guaranteed_prefix
@@ -84,7 +87,8 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._whole = settings.due_by_pressure or any(stage.passes for stage in stages)
+        self._whole = settings.due_by_pressure or settings.queue.exchanges
+        self._whole |= any(stage.passes for stage in stages)
         """Any job of the queue may start."""
         self._patient = settings.backfill or policy.may_postpone or self._whole
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
@@ -191,7 +195,7 @@ class Rounds:
         """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
         holders = self.settings.backfill or self.profiled or self._weighs or self.limited
         holders |= moving is not None
-        holders |= any(active.request.due is not None for active in queue)
+        holders |= any(active.request.get(DUE_DATE) is not None for active in queue)
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}
@@ -214,7 +218,7 @@ class Rounds:
         )
         returning = {a.job.job_id: a.target for a in queue if a.target is not None}
         one = one.put(POWER, self._power_state(keep)).put(RETURNING, returning).put(MOVING, moving)
-        return plan_stages(one, self.stages)
+        return plan_stages(one.put(RULE, self.settings.queue), self.stages)
 
     def _power_state(self, keep: set[int] | None) -> PowerState | None:
         """What a round knows of power; None: there is no limit.
@@ -233,9 +237,9 @@ class Rounds:
                 (active := running[position]).job.job_id: PoweredJob(
                     active.size,
                     active.size * power.max_w,
-                    active.request.table,
+                    active.request.get(TABLE),
                     active.clock_mhz,
-                    adjustable=active.request.table is not None,
+                    adjustable=active.request.get(TABLE) is not None,
                 )
                 for position in (running if keep is None else keep)
             },

@@ -10,6 +10,7 @@ from typing import Any
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.allocation import power_limit_w
+from slurm_gpu_aware.features.queue_order.rule import OrderRule
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.registry import DEFAULT
@@ -58,6 +59,7 @@ STS = ("sts", "sts-preempt")
 """Those of the stochastic scheduler."""
 ANEW = ("powerflow", "afs", *STS)
 """Those that size running jobs, too: these restart."""
+_ORDERED = "@"
 _NO_DUE = ":no-due"
 """Ends the name of a run that ignores due dates."""
 _MODES = ("sticky", "non-sticky", "moves", *(s for s in SIZINGS if s != "round"))
@@ -112,6 +114,8 @@ class SimSettings:
     """A key of :data:`OVERRUNS`: what becomes of a job that reaches its limit."""
     estimate: str | None = None
     """A key of :data:`ESTIMATES`; None: history for a trace with users, else limit."""
+    estimate_error: float = 0.0
+    """Of ``exact``: standard deviation of ln(estimate / work)."""
     moves: MoveSettings | None = None
     """Running jobs move to better GPUs, as the selector moves them; None: no job moves."""
     movable_share: float = 1.0
@@ -122,6 +126,8 @@ class SimSettings:
     """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
     due_by_pressure: bool = False
     """As of `PlanSettings`."""
+    queue: OrderRule = OrderRule()  # noqa: RUF009 - it is frozen
+    """Which jobs go before others in ``order``."""
     classes: tuple[str, ...] = ("A", "B", "C")
     locality: bool = True
     """Jobs that span nodes (or other levels) are slowed by L."""
@@ -178,6 +184,8 @@ class SimSettings:
         """``pal``, ``pal:moves`` or ``pal:non-sticky``; with a power limit ``pal eta=0.6``."""
         limit = math.inf if self.power is None else self.power.eta
         mode = self._mode if self.due_dates else self._mode + _NO_DUE
+        if self.queue.exchanges:
+            mode += f"{_ORDERED}{self.queue.label}"
         return mode if limit == math.inf else f"{mode} eta={limit:g}"
 
     @property
@@ -193,9 +201,13 @@ class SimSettings:
 def parse_policy(text: str, base: SimSettings, moves: MoveSettings | None = None) -> SimSettings:
     """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of ``_MODES``.
 
-    ``:no-due`` may end both. ``moves``: settings of the mode ``moves``; None: the defaults. Raises
-    PolicyError if the part after the colon is invalid; the name is not checked here.
+    ``:no-due`` may end both, and then an order of the queue, ``@expected=0.1``. ``moves``: settings
+    of the mode ``moves``; None: the defaults. Raises PolicyError if a part after the name is
+    invalid; the name is not checked here.
     """
+    named, ordered, order = text.partition(_ORDERED)
+    if ordered:
+        return parse_policy(named, replace(base, queue=base.queue.named(order)), moves)
     if text.endswith(_NO_DUE):
         undated = replace(base, due_dates=False)
         return parse_policy(text.removesuffix(_NO_DUE), undated, moves)

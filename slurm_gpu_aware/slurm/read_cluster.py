@@ -232,7 +232,16 @@ def config_of(settings: Mapping[str, str]) -> SlurmConfig:
         private_reservations="RESERVATIONS" in _modes(settings.get("PrivateData", "none")),
         conf_file=_value(settings.get("SLURM_CONF", "")),
         topology_optional="TOPOOPTIONAL" in _modes(settings.get("TopologyParam", "")),
+        age_per_s=_age_per_s(settings),
     )
+
+
+def _age_per_s(settings: Mapping[str, str]) -> float | None:
+    """What a second of age adds to a priority; None: it says only the order of the jobs."""
+    if not settings.get("PriorityType", "").endswith("multifactor"):
+        return None
+    weight, most_s = settings.get("PriorityWeightAge", ""), settings.get("PriorityMaxAge", "")
+    return float(weight) / parse_duration(most_s) if weight.isdigit() and most_s else 0.0
 
 
 def _preemption_order(preempting: str, scheduling: str) -> PreemptionOrder:

@@ -365,5 +365,8 @@ class SlurmConfig:
     """Path of the slurm.conf in use; empty: not known."""
     topology_optional: bool = False
     """Only jobs with --switches are placed by topology/tree (TopologyParam=TopoOptional)."""
+    age_per_s: float | None = None
+    """What a second of age adds to a job's priority; None: priorities say only the order of the
+    jobs (``priority/basic``)."""
     default_topology: str = "default"
     """Topology of the partitions that name none; ``default`` without topology.yaml."""

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from luafilter import ALICE, SUCCESS, Filter, MakeFilter
+from make import job_request
 
 from slurm_gpu_aware.config.settings import EventsConfig
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.shortest_runs import shortest_text
-from slurm_gpu_aware.model.due_date import DueDate
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 
 H = 3600.0
@@ -214,7 +214,7 @@ def test_what_it_tells_is_what_the_selector_finds(
         np.array(GPUS), np.array([1000]), 1 / speeds[:, None], 300.0 * np.array(GPUS)[:, None]
     )
     due = DueDate(60.0 * due_min, tuple(runs), epochs and (epochs[0], 2, float(epochs[1])))
-    request = Request(
+    request = job_request(
         "1",
         2,
         sizes=tuple(n for n in GPUS if sizes[0] <= n <= sizes[1]),

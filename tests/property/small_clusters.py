@@ -6,9 +6,10 @@ from itertools import combinations, product
 
 import numpy as np
 from hypothesis import strategies as st
+from make import job_request
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
-from slurm_gpu_aware.model.request import Memory, Request
+from slurm_gpu_aware.model.request import Memory
 
 BINS = (0.89, 0.94, 1.06, 2.55)
 
@@ -61,7 +62,7 @@ def requests(draw, cluster, job_id="1", app_class="A"):
     required = ()
     if draw(st.integers(0, 4)) == 0:
         required = tuple(sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=2))))
-    return Request(
+    return job_request(
         job_id,
         gpus,
         min_nodes=draw(st.sampled_from([1, 1, 1, 2])),
@@ -71,7 +72,7 @@ def requests(draw, cluster, job_id="1", app_class="A"):
         gpu_model=draw(st.sampled_from([None, None, None, "a100"])),
         eligible=eligible,
         required=required,
-        whole_node=draw(st.integers(0, 4)) == 0,
+        whole=draw(st.integers(0, 4)) == 0,
         cpus=draw(st.sampled_from([0, 1, 4, 8])),
         memory=Memory(per_gpu_mb=draw(st.sampled_from([0, 0, 2]))),
     )
@@ -82,13 +83,13 @@ def all_sets(request, cluster):
     n, width = cluster.shape
     per_node = [[] for _ in range(n)]
     for node in range(n):
-        if request.eligible is not None and not request.eligible[node]:
+        if request.nodes.eligible is not None and not request.nodes.eligible[node]:
             continue
-        if request.gpu_model is not None and cluster.model[node] != request.gpu_model:
+        if request.nodes.gpu_model is not None and cluster.model[node] != request.nodes.gpu_model:
             continue
         there = [s for s in range(width) if cluster.exists[node, s]]
         free = [s for s in there if cluster.free[node, s]]
-        if request.whole_node:
+        if request.nodes.whole:
             per_node[node] = [tuple(there)] if there and free == there else []
         elif not cluster.indexed[node]:  # Slurm chooses: only the count is ours
             per_node[node] = [tuple(free[:c]) for c in range(1, len(free) + 1)]
@@ -99,7 +100,7 @@ def all_sets(request, cluster):
     most = min(n, request.max_nodes or request.gpus, request.gpus)
     for count in range(request.min_nodes, most + 1):
         for nodes in combinations(range(n), count):
-            if not set(request.required) <= set(nodes):
+            if not set(request.nodes.required) <= set(nodes):
                 continue
             for slots in product(*(per_node[node] for node in nodes)):
                 chosen = tuple(zip(nodes, slots, strict=True))
@@ -110,12 +111,12 @@ def all_sets(request, cluster):
 def _allowed(request, cluster, chosen):
     count = len(chosen)
     sizes = [len(slots) for _, slots in chosen]
-    total_cpus = request.cpus_per_gpu * request.gpus if request.cpus_per_gpu else request.cpus
+    total_cpus = request.cpus.per_gpu * request.gpus if request.cpus.per_gpu else request.cpus.total
     even = request.gpus % count == 0
     share = request.gpus // count
     if request.gpus_per_node is not None and (not even or share != request.gpus_per_node):
         return False
-    if request.whole_node:
+    if request.nodes.whole:
         if not even or any(size < share for size in sizes):
             return False
         wanted = [share] * count
@@ -149,7 +150,7 @@ def cost(request, cluster, chosen, scores):
     worst, total = 0.0, 0
     for node, slots in chosen:
         values = [scores[node, s] for s in slots]
-        if not cluster.indexed[node] and not request.whole_node:
+        if not cluster.indexed[node] and not request.nodes.whole:
             values = [max(scores[node, s] for s in np.flatnonzero(cluster.free[node]))] * len(slots)
         worst = max(worst, *values)
         total += sum(round(v * 1e5) for v in values)

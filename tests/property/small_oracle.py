@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from make import with_fields
 from small_clusters import all_sets
 
 from slurm_gpu_aware.placement.registry import make_policy
@@ -49,9 +50,9 @@ def relabelled(request, cluster, order):
         model=tuple(cluster.model[i] for i in order),
         graphs=tuple(cluster.graphs[i] for i in order) if cluster.graphs else (),
     )
-    wanted = replace(
+    wanted = with_fields(
         request,
-        eligible=None if request.eligible is None else request.eligible[order],
-        required=tuple(sorted(place_of[i] for i in request.required)),
+        eligible=None if request.nodes.eligible is None else request.nodes.eligible[order],
+        required=tuple(sorted(place_of[i] for i in request.nodes.required)),
     )
     return wanted, moved

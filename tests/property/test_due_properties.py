@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from make import plan_round
+from make import job_request, plan_round, with_fields
 from test_move_properties import NOW, scaling, sites
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
@@ -19,9 +20,8 @@ from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.moves.moved import begun
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.job_hints import parse_comment
-from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.model.request import TIER
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 PACKED = PlanSettings(policy="packed")
@@ -34,7 +34,7 @@ def dated(draw, request):
     """The request with a due date; without earlier runs nothing may come of it."""
     due_s = NOW + draw(st.floats(-1_000.0, 20_000.0))
     due = DueDate(due_s, draw(runs), restart_s=draw(st.none() | st.floats(0.0, 900.0)))
-    return replace(request, due=due)
+    return with_fields(request, due=due)
 
 
 @given(sites(), st.data())
@@ -47,7 +47,7 @@ def test_no_decision_takes_gpus_from_a_running_job(site, data):
     for move in moves:
         assert move.request.gpus >= move.of.request.gpus
         assert not move.due or move.request.gpus > move.of.request.gpus
-        assert not move.due or move.of.request.due.restart_s is not None
+        assert not move.due or move.of.request.get(DUE_DATE).restart_s is not None
     begun(cluster, moves, PACKED, NOW)  # raises if a GPU is taken twice
 
 
@@ -56,12 +56,12 @@ def test_with_gpus_for_all_a_job_gets_at_least_the_size_that_its_due_date_needs(
     site, exponent, data
 ):
     cluster, _, queue = site
-    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
+    plain = [with_fields(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
     queue = [data.draw(dated(request)) for request in plain]
     least = {request.job_id: due_account(request, NOW) for request in queue}
     plan = plan_round(queue, cluster, PACKED, NOW)
     needs = [max(least[request.job_id].gpus, 1) for request in queue]
-    fixed = [replace(r, gpus=n, sizes=(), due=None) for r, n in zip(plain, needs, strict=True)]
+    fixed = [with_fields(r, gpus=n, sizes=(), due=None) for r, n in zip(plain, needs, strict=True)]
     enough = len(plan_round(fixed, cluster, PACKED, NOW).assignments) == len(queue)
     for one in plan.assignments:
         account = least[one.job_id]
@@ -76,7 +76,7 @@ def test_a_job_gets_a_size_that_its_nodes_have_or_waits_for_gpus_that_come(
     cluster, _, queue = site
     masks = [None, *(np.array(mask) for mask in ([True, True, False, False], [False] * 3 + [True]))]
     plain = [
-        replace(
+        with_fields(
             request,
             gpus=1,
             sizes=(1, 2, 4),
@@ -91,25 +91,26 @@ def test_a_job_gets_a_size_that_its_nodes_have_or_waits_for_gpus_that_come(
     now = NOW + later_s
     sized = with_due_sizes(queue, due_accounts(queue, now), cluster, now, None)
     for asked, request in zip(queue, sized, strict=True):
-        nodes = slice(None) if request.eligible is None else request.eligible
+        nodes = slice(None) if request.nodes.eligible is None else request.nodes.eligible
         free, least = np.count_nonzero(cluster.free[nodes]), request.sizes[0]
         if least > max(free, 1):
             assert request is sized[-1]
-            assert asked.due.restart_s is None
+            assert asked.get(DUE_DATE).restart_s is None
             ends = [
                 job.until_s
                 for job in cluster.running
                 for gpu in job.each_gpu
-                if cluster.exists[gpu] and (asked.eligible is None or asked.eligible[gpu[0]])
+                if cluster.exists[gpu]
+                and (asked.nodes.eligible is None or asked.nodes.eligible[gpu[0]])
             ]
-            assert now < asked.due.due_s
-            assert sorted(ends)[least - free - 1] < asked.due.due_s
+            assert now < asked.get(DUE_DATE).due_s
+            assert sorted(ends)[least - free - 1] < asked.get(DUE_DATE).due_s
 
 
 @given(sites(), st.floats(0.2, 1.0), st.data())
 def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, data):
     _, _, queue = site
-    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
+    plain = [with_fields(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
     some = [replace(r, submit_s=NOW - data.draw(st.floats(0.0, 2 * r.expected_s))) for r in some]
     before, after = (
@@ -119,11 +120,11 @@ def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, data):
     assert sorted(r.job_id for r in before) == sorted(r.job_id for r in after)
     for place, one in enumerate(after):
         passed = {r.job_id for r in before[: before.index(one)]} - {r.job_id for r in after[:place]}
-        if one.due is None:
+        if one.get(DUE_DATE) is None:
             assert not passed
         for other in before[: before.index(one)]:
             if other.job_id in passed:
-                assert other.due is not None
+                assert other.get(DUE_DATE) is not None
                 assert NOW - other.submit_s < other.expected_s
 
 
@@ -147,7 +148,7 @@ TIERS = st.sampled_from([0, 0, 0, 1])
 def written(draw, number):
     """A waiting job of some user and priority with a comment, and earlier runs made for it."""
     gpus = draw(st.sampled_from([1, 2, 4]))
-    request = Request(
+    request = job_request(
         str(number),
         gpus,
         time_limit_s=draw(LIMITS),
@@ -163,7 +164,7 @@ def written(draw, number):
     epochs = None if hints.epochs is None else (hints.epochs[0], gpus, float(hints.epochs[1]))
     short = st.sampled_from([(), ((1, 1.0),), ((2, 60.0), (4, 2_000.0))])
     due = DueDate(request.submit_s + float(hints.due), draw(short), epochs)
-    return replace(request, due=replace(due, weight=draw(st.sampled_from([1.0, 1.0, 2.0]))))
+    return with_fields(request, due=replace(due, weight=draw(st.sampled_from([1.0, 1.0, 2.0]))))
 
 
 queues = st.integers(0, 9).flatmap(lambda n: st.tuples(*map(written, range(n))))
@@ -178,9 +179,9 @@ def test_by_pressure_no_user_passes_another_of_higher_priority(queue):
     for place, other in enumerate(found):
         for one in found[:place]:  # which stands before the other
             if one.priority < other.priority and (one.user != other.user or not one.user):
-                assert one.due is not None
-                assert other.due is not None
-                assert one.due.weight > other.due.weight
+                assert one.get(DUE_DATE) is not None
+                assert other.get(DUE_DATE) is not None
+                assert one.get(DUE_DATE).weight > other.get(DUE_DATE).weight
                 assert one.tier == other.tier
 
 
@@ -188,7 +189,10 @@ def test_by_pressure_no_user_passes_another_of_higher_priority(queue):
 def test_by_pressure_users_keep_the_places_of_their_jobs(queue):
     """Where each job has a priority of its own, and the site sets no weights."""
     queue = [replace(one, priority=float(n)) for n, one in enumerate(queue)]
-    queue = [(one.due and replace(one, due=replace(one.due, weight=1.0))) or one for one in queue]
+    queue = [
+        (one.get(DUE_DATE) and with_fields(one, due=replace(one.get(DUE_DATE), weight=1.0))) or one
+        for one in queue
+    ]
     accounts = due_accounts(queue, NOW)
     found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts, NOW)
     assert [one.user for one in found] == [one.user for one in reversed(queue)]
@@ -197,11 +201,11 @@ def test_by_pressure_users_keep_the_places_of_their_jobs(queue):
 @given(sites(), st.floats(0.2, 1.0), st.data())
 def test_beside_others_a_job_without_due_date_or_history_is_untouched(site, exponent, data):
     cluster, _, queue = site
-    plain = [replace(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
+    plain = [with_fields(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
     sized = with_due_sizes(some, due_accounts(some, NOW), cluster, NOW, None)
     for asked, one in zip(some, sized, strict=True):
-        if asked.due is None or not asked.due.runs:
+        if asked.get(DUE_DATE) is None or not asked.get(DUE_DATE).runs:
             assert one is asked
 
 
@@ -210,14 +214,14 @@ def test_without_history_plans_are_identical(site, data):
     cluster, movable, queue = site
     bare = DueDate(NOW + data.draw(times))
     plain = plan_round(queue, cluster, PACKED, NOW)
-    other = plan_round([replace(r, due=bare) for r in queue], cluster, PACKED, NOW)
+    other = plan_round([with_fields(r, due=bare) for r in queue], cluster, PACKED, NOW)
     places = [[(a.job_id, a.nodes, a.slots) for a in plan.assignments] for plan in (plain, other)]
     assert places[0] == places[1]
     assert [w.reason for w in plain.waiting] == [w.reason for w in other.waiting]
     movable = [  # one with a due date never shrinks
         replace(one, request=one.request.from_size(one.request.gpus)) for one in movable
     ]
-    unmoved = [replace(one, request=replace(one.request, due=bare)) for one in movable]
+    unmoved = [replace(one, request=with_fields(one.request, due=bare)) for one in movable]
     found = [
         [
             (move.job_id, move.assignment.slots)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make import plan_round
+from make import job_request, plan_round
 from test_power_properties import IDLE_W, MOST_W, NOW, SETTINGS, drawn, situations, tables
 
 from slurm_gpu_aware.features.moves.movable import Movable
@@ -16,7 +16,7 @@ from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import RunningJob
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 
 MOVES = MoveSettings(margin_s=0.0, first_s=0.0, last_s=0.0)
 
@@ -41,7 +41,7 @@ def movables(cluster, state):
     """The running jobs of ours, each with a range, and a restart without cost."""
     for job in cluster.running:
         known = state.running[job.job_id]
-        request = Request(job.job_id, known.gpus, sizes=(1, 2, 4), table=known.table)
+        request = job_request(job.job_id, known.gpus, sizes=(1, 2, 4), table=known.table)
         yield Movable(request, replace(job, expected_end_s=NOW + 1e3), restart_s=0.0)
 
 
@@ -58,7 +58,7 @@ def total_w(cluster, state, plan, requests, kept):
             power_w = drawn(known.table, gpus, clocks.get(job.job_id, known.clock_mhz))
         total += power_w - gpus * IDLE_W
     for one in plan.assignments:
-        table = requests[one.job_id].table
+        table = requests[one.job_id].get(TABLE)
         total += drawn(table, one.size, one.clock_mhz) - one.size * IDLE_W
     return total
 
@@ -81,7 +81,7 @@ def carried_out(cluster, state, plan, requests, moves):
         for node, slots in one.gpus:
             later.take(node, slots)
         running.append(RunningJob(one.job_id, one.gpus, NOW + 1e3, start_s=NOW))
-        table = requests[one.job_id].table
+        table = requests[one.job_id].get(TABLE)
         known[one.job_id] = PoweredJob(one.size, one.size * MOST_W, table, one.clock_mhz)
     power = PowerState(state.max_w, state.idle_w, state.limit_w, known)
     return replace(later, running=tuple(running)), power
@@ -100,7 +100,7 @@ def test_a_move_keeps_the_limit_from_its_requeue_to_its_restart(situation, lower
         known = state.running[move.job_id]
         now_w = drawn(known.table, known.gpus, known.clock_mhz) - known.gpus * IDLE_W
         gpus, clock = move.request.gpus, move.assignment.clock_mhz
-        then_w = drawn(move.request.table, gpus, clock) - gpus * IDLE_W
+        then_w = drawn(move.request.get(TABLE), gpus, clock) - gpus * IDLE_W
         kept[move.job_id] = max(now_w, then_w)
         assert move.power_w >= kept[move.job_id] - 1e-6
     before_w = total_w(cluster, state, plan_round([], cluster, SETTINGS, NOW, power=state), {}, {})

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from make import plan_round
+from make import job_request, plan_round, with_fields
 
 from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable, may_move
@@ -14,7 +14,7 @@ from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
@@ -65,13 +65,15 @@ def sites(draw):
             request = replace(request, user=draw(USERS))
             if draw(st.booleans()):
                 sizes = tuple(sorted({1, 2, 4, len(slots)}))
-                request = replace(request, sizes=sizes, table=scaling(draw(st.floats(-0.2, 1.0))))
+                request = with_fields(
+                    request, sizes=sizes, table=scaling(draw(st.floats(-0.2, 1.0)))
+                )
             ago = draw(st.none() | times)
             moved = None if ago is None else NOW - ago
             movable.append(Movable(request, job, draw(st.floats(0.0, 900.0)), moved))
     tiers = sorted(draw(st.lists(st.integers(0, 2), max_size=3)), reverse=True)
     queue = [
-        Request(
+        job_request(
             f"9{i}",
             draw(st.integers(1, 6)),
             app_class="A",
@@ -122,7 +124,8 @@ def test_moves_keep_all_rules(site, sticky, per_round, per_hour, ago, policy):
             assert sticky
             assert len(chosen) in one.request.sizes
             ratio = (
-                one.request.table.time_s[len(chosen) - 1] / one.request.table.time_s[len(own) - 1]
+                one.request.get(TABLE).time_s[len(chosen) - 1]
+                / one.request.get(TABLE).time_s[len(own) - 1]
             )
             if len(chosen) > one.request.gpus:
                 idle_queue(queue, settings, cluster)
@@ -171,7 +174,7 @@ def waiting_gain(move, queue, settings, cluster, found):
     )
     assert move.starts
     for request in (r for r in queue if r.job_id in move.starts):
-        assert not request.refused
+        assert not request.wait.refused
         assert request.priority // TIER >= move.request.priority // TIER
     assert {*move.starts} <= then
     assert not {*move.starts} & now
@@ -217,9 +220,9 @@ def test_jobs_shrink_for_those_of_their_tier_that_slurm_has_not_refused(own, oth
         request = Request(
             str(node), 4, app_class="A", priority=TIER * tier + 5.0, user="alice", sizes=(2, 4)
         )
-        movable.append(Movable(replace(request, table=scaling(0.1)), job, 60.0))
+        movable.append(Movable(with_fields(request, table=scaling(0.1)), job, 60.0))
     queue = [
-        Request(f"9{i}", 1, app_class="A", priority=TIER * t + more, user=user, refused=refused)
+        job_request(f"9{i}", 1, app_class="A", priority=TIER * t + more, user=user, refused=refused)
         for i, (t, more, user, refused) in enumerate(
             sorted(others, key=lambda one: -TIER * one[0] - one[1])
         )
@@ -231,7 +234,7 @@ def test_jobs_shrink_for_those_of_their_tier_that_slurm_has_not_refused(own, oth
         tier: {
             one.job_id
             for one in queue
-            if one.priority // TIER >= tier and not one.refused
+            if one.priority // TIER >= tier and not one.wait.refused
             if one.user == "alice" or one.priority >= TIER * tier + 5.0
         }
         for tier in own

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import with_fields
 from small_clusters import all_sets, clusters, cost, level_index, requests
 
 from slurm_gpu_aware.admission.fitting import fits
@@ -26,13 +27,13 @@ def grouped(draw):
     cluster = draw(clusters())
     n = cluster.shape[0]
     of = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
-    return replace(draw(requests(cluster)), node_groups=NodeGroups(np.array(of), "block")), cluster
+    return with_fields(draw(requests(cluster)), groups=NodeGroups(np.array(of), "block")), cluster
 
 
 def sets_inside(request, cluster):
     """Every set of which all nodes are of one group."""
-    for chosen in all_sets(replace(request, node_groups=None), cluster):
-        groups = {int(request.node_groups.of[node]) for node, _ in chosen}
+    for chosen in all_sets(with_fields(request, groups=None), cluster):
+        groups = {int(request.nodes.groups.of[node]) for node, _ in chosen}
         if len(groups) == 1 and groups != {-1}:
             yield chosen
 
@@ -72,7 +73,7 @@ def test_what_has_a_place_fits_by_numbers(case):
     request, cluster = case
     cluster = replace(cluster, same_indices=True)
     if (
-        constrained(make_policy("packed")).place(replace(request, gpu_model=None), cluster)
+        constrained(make_policy("packed")).place(with_fields(request, gpu_model=None), cluster)
         is not None
     ):
         assert fits(request, cluster)
@@ -86,4 +87,4 @@ def test_the_planners_chooser_keeps_to_it_and_answers_the_same_twice(case):
     found = chooser.place(request, cluster)
     assert found == Dispatcher(PlanSettings(policy="pal")).place(request, cluster)
     if found is not None:
-        assert len({int(request.node_groups.of[node]) for node in found.nodes}) == 1
+        assert len({int(request.nodes.groups.of[node]) for node in found.nodes}) == 1

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import job_request
 from small_clusters import all_sets, cases, clusters, cost, level_index
 from small_oracle import assert_best
 
@@ -26,18 +27,18 @@ MANY = settings(max_examples=200, deadline=None)
 def uneven(request, cluster, chosen):
     """Nodes may give different counts: only their number is a matter of rule."""
     free_choice = not cluster.same_indices and request.gpus_per_node is None
-    return free_choice and not request.whole_node and len(chosen) > 1
+    return free_choice and not request.nodes.whole and len(chosen) > 1
 
 
 def one_line(request, cluster, chosen):
     """Slurm gives all nodes of the job the same slots."""
-    several = len(chosen) > 1 and cluster.same_indices and not request.whole_node
+    several = len(chosen) > 1 and cluster.same_indices and not request.nodes.whole
     return several and bool(cluster.indexed[chosen[0][0]])
 
 
 def left_on(request, cluster, chosen):
     """GPUs that stay free on the nodes of a set; for whole nodes, GPUs that no other job gets."""
-    if request.whole_node:
+    if request.nodes.whole:
         return sum(len(slots) for _, slots in chosen)
     return sum(int(cluster.free[node].sum()) - len(slots) for node, slots in chosen)
 
@@ -50,7 +51,7 @@ def by_index(request, cluster, chosen):
 
 def not_ours(request, cluster, chosen):
     """For the same number of nodes indexed ones are preferred."""
-    several = len(chosen) > 1 and cluster.same_indices and not request.whole_node
+    several = len(chosen) > 1 and cluster.same_indices and not request.nodes.whole
     return several and not cluster.indexed[chosen[0][0]]
 
 
@@ -183,7 +184,7 @@ def several_nodes(draw):
     cluster.free[:] = rng.random((n, width)) < draw(st.sampled_from([0.8, 0.6]))
     count, per_node = draw(st.integers(2, 3)), draw(st.integers(1, 2))
     required = tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=1))))
-    request = Request("1", count * per_node, gpus_per_node=per_node, required=required)
+    request = job_request("1", count * per_node, gpus_per_node=per_node, required=required)
     return request, cluster
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make import plan_round
+from make import plan_round, with_fields
 from small_clusters import all_sets, cases, clusters, cost, level_index, requests
 from small_oracle import chosen_of
 
@@ -101,7 +101,7 @@ def with_estimates(draw, most_jobs=1):
             )
         )
     queue = [
-        replace(
+        with_fields(
             draw(requests(cluster, str(number)))
             if draw(st.integers(0, 3)) == 0
             else Request(
@@ -130,8 +130,8 @@ def by_every_end(request, cluster, weight):
 
     The time is that of running and, by its weight, of waiting.
     """
-    policy, later = make_policy("eft", request.options), cluster.copy()
-    since = request.waits_since(NOW)
+    policy, later = make_policy("eft", request.policy.options), cluster.copy()
+    since = request.wait.since(NOW)
     ends = expected_ends(cluster.running, NOW).tolist()
     found = []
     for at, job in sorted(zip(ends, cluster.running, strict=True), key=lambda pair: pair[0]):
@@ -159,7 +159,7 @@ def test_waiting_agrees_with_every_end_in_turn(situation, options, weight):
     bounds of the slowdown, which a price for broken-up nodes can hide.
     """
     cluster, (request,) = situation
-    request = replace(request, options={**options, "wait_weight": weight})
+    request = with_fields(request, options={**options, "wait_weight": weight})
     answer = Dispatcher(PlanSettings(policy="eft"), now=NOW, running=cluster.running).place(
         request, cluster
     )
@@ -176,7 +176,7 @@ def test_waiting_agrees_with_every_end_in_turn(situation, options, weight):
     if isinstance(answer, Postponement):
         time_s = weight * (answer.start_s - NOW) + answer.end_s - answer.start_s
         assert pytest.approx((time_s, answer.start_s)) in better
-        assert answer.start_s <= request.waits_since(NOW) + CAP * run_s
+        assert answer.start_s <= request.wait.since(NOW) + CAP * run_s
         assert time_s < goal + 1e-9
         if options and request.max_nodes == 1 and request.min_nodes == 1:
             assert time_s <= min(time for time, _ in better) * (1 + TOLERANCE)

@@ -64,7 +64,7 @@ def part_value(request, cluster, objective, node, slots):
     graph, pattern = graph_of(cluster, node), parse_pattern(request.pattern)
     free = np.flatnonzero(cluster.free[node]).tolist()
     picks = [slots]
-    if not cluster.indexed[node] and not request.whole_node:
+    if not cluster.indexed[node] and not request.nodes.whole:
         picks = list(combinations(free, len(slots)))
     if objective == "effbw":
         return min(
@@ -95,7 +95,7 @@ def preferred(cluster, sets):
 
 def free_choice(request, cluster):
     """Uneven splits: counts per node are packed, not searched."""
-    return not cluster.same_indices and request.gpus_per_node is None and not request.whole_node
+    return not cluster.same_indices and request.gpus_per_node is None and not request.nodes.whole
 
 
 @MANY
@@ -159,7 +159,7 @@ def test_pal_mapa_is_as_fast_as_pal_and_has_the_best_links_among_such_sets(case)
         """One node, no GPU worse than the bound, inside the socket if the level is one."""
         ((node, slots),) = chosen
         values = scores[node, list(slots)]
-        if not cluster.indexed[node] and not request.whole_node:
+        if not cluster.indexed[node] and not request.nodes.whole:
             values = scores[node][cluster.free[node]]
         if float(values.max()) > got.score:
             return False
@@ -192,7 +192,7 @@ def test_no_gpu_twice_or_busy_exactly_those_asked_for_and_a_full_account(case, p
     for node, slots in chosen_of(got):
         assert list(slots) == sorted(set(slots))
         assert cluster.free[node, list(slots)].all()
-    if not request.whole_node:
+    if not request.nodes.whole:
         assert len(each_gpu(got.gpus)) == request.gpus
     assert got.policy == policy
     assert json.loads(json.dumps(got.why)) == got.why

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import with_fields
 from small_clusters import all_sets, cases, cost, level_index
 from small_oracle import assert_best, chosen_of, relabelled
 
@@ -34,7 +35,7 @@ def test_pal_agrees_with_brute_force(case):
         worst, total = cost(request, cluster, chosen, scores)
         level = level_index(request, cluster, chosen)
         uneven = not cluster.same_indices and request.gpus_per_node is None and len(chosen) > 1
-        count = 2 if uneven and not request.whole_node else len(chosen)
+        count = 2 if uneven and not request.nodes.whole else len(chosen)
         if uneven and request.max_nodes is not None:
             total = 0  # the sum is not minimised under a bound on nodes
         return (cluster.levels[level].penalty * worst, level, count, total)
@@ -58,7 +59,7 @@ def test_pal_on_one_node_agrees_with_brute_force_down_to_the_last_tie(case):
         ((node, slots),) = chosen
         index = level_index(request, cluster, chosen)
         level = cluster.levels[index]
-        ours = cluster.indexed[node] or request.whole_node  # else Slurm chooses, in any domain
+        ours = cluster.indexed[node] or request.nodes.whole  # else Slurm chooses, in any domain
         inner = level.group.ndim == 2 and ours
         domain = level.group[node] if inner else np.zeros(cluster.shape[1])
         inside = domain == domain[slots[0]]
@@ -107,16 +108,16 @@ def test_what_is_given_is_among_all_sets(name, case):
     if got is None:
         return
     assert enough_free(request, cluster)
-    if bool(cluster.indexed[list(got.nodes)].all()) or request.whole_node:
+    if bool(cluster.indexed[list(got.nodes)].all()) or request.nodes.whole:
         assert chosen_of(got) in sets
-    if not request.whole_node:
+    if not request.nodes.whole:
         assert len(each_gpu(got.gpus)) == request.gpus
     assert got.nodes == tuple(sorted(set(got.nodes)))
     for node, slots in chosen_of(got):
         assert cluster.free[node, list(slots)].all()
         assert slots == tuple(sorted(set(slots)))
     assert json.loads(json.dumps(got.why))["summary"]
-    exact = bool(cluster.indexed[list(got.nodes)].all()) and not request.whole_node
+    exact = bool(cluster.indexed[list(got.nodes)].all()) and not request.nodes.whole
     assert got.exact == exact
 
 
@@ -193,7 +194,7 @@ def test_predicted_slowdown_is_what_the_assignment_says(case):
 def test_best_cell_holds_all_and_only_equal_one_node_sets(case):
     """A composition chooses among all sets equal to PAL's own, and no other."""
     request, cluster = case
-    request = replace(request, max_nodes=1, min_nodes=1, gpus_per_node=None, whole_node=False)
+    request = with_fields(request, max_nodes=1, min_nodes=1, gpus_per_node=None, whole=False)
     cluster = replace(cluster, indexed=np.ones(cluster.shape[0], dtype=bool))
     cell = best_cell(request, cluster)
     scores = cluster.score("A")

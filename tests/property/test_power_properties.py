@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make import plan_round
+from make import job_request, plan_round
 
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import Round
@@ -70,7 +69,7 @@ def situations(draw):
         gpus = draw(st.sampled_from([1, 2, 4]))
         sizes = draw(st.sampled_from([(), (1, 2, 4)]))
         queue.append(
-            Request(
+            job_request(
                 str(number),
                 gpus,
                 sizes=sizes,
@@ -109,7 +108,7 @@ def power_after(cluster, queue, state, plan):
         total += power - gpus * IDLE_W
     for one in plan.assignments:
         gpus = sum(map(len, one.slots))
-        table = requests[one.job_id].table
+        table = requests[one.job_id].get(TABLE)
         total += drawn(table, gpus, one.clock_mhz) - gpus * IDLE_W
     return total
 
@@ -207,7 +206,7 @@ def test_every_job_starts(situation):
             request = waiting.pop(a.job_id)
             gpus = sum(map(len, a.slots))
             running[a.job_id] = RunningJob(a.job_id, a.gpus, now + request.time_limit_s)
-            powered[a.job_id] = PoweredJob(gpus, gpus * MOST_W, request.table, a.clock_mhz)
+            powered[a.job_id] = PoweredJob(gpus, gpus * MOST_W, request.get(TABLE), a.clock_mhz)
         if running:
             first = next(iter(running))
             del running[first]
@@ -237,7 +236,7 @@ def test_the_head_is_not_delayed_by_the_jobs_behind_it(situation):
         if (end := NOW + requests[a.job_id].time_limit_s) > later:
             still.append(RunningJob(a.job_id, a.gpus, end))
             gpus = sum(map(len, a.slots))
-            table = requests[a.job_id].table
+            table = requests[a.job_id].get(TABLE)
             powered[a.job_id] = PoweredJob(gpus, gpus * MOST_W, table, a.clock_mhz)
     there = replace(Cluster.uniform(len(cluster.nodes), 4), running=tuple(still))
     for job in still:

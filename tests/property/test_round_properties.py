@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make import plan_round
+from make import job_request, plan_round
 from small_clusters import clusters, requests
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.model.request import PreemptionRights
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -66,7 +66,7 @@ def crowded(draw):
     one_node = draw(st.booleans())
     least = int(cluster.free.sum(axis=1).max() if one_node else cluster.free.sum())
     most = width if one_node else n * width
-    head = Request(
+    head = job_request(
         "0",
         draw(st.integers(min(least + 1, most), most)),
         max_nodes=1 if one_node else None,
@@ -76,7 +76,7 @@ def crowded(draw):
         priority=1.0,
     )
     behind = [
-        Request(
+        job_request(
             str(number),
             draw(st.integers(1, 2)),
             app_class=draw(st.sampled_from("AB")),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import with_fields
 from small_clusters import all_sets, clusters, requests
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
@@ -128,7 +129,7 @@ def test_postponing_never_places_below_the_threshold(case, threshold):
             abs(always.why["utility"] - threshold) < 2e-4  # told to four digits
         )
         aged = make_policy("topo-aware-p", options)
-        waited = replace(request, waited_s=3600.0)
+        waited = with_fields(request, waited_s=3600.0)
         assert chosen_of(aged.place(waited, cluster)) == chosen_of(always)
 
 

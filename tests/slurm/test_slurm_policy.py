@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from cluster import Cluster as Site
+from make import job_request
 
 from slurm_gpu_aware.model.cluster import Cluster, Sockets
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
@@ -121,7 +122,7 @@ def request_of(
     elif form == "per_task":
         total = gpus * tasks
     of_tasks = (tasks or nodes or 1) * asked.get("cpus_per_task", 1)
-    request = Request(
+    request = job_request(
         "1",
         total,
         min_nodes=nodes or 1,
@@ -130,7 +131,7 @@ def request_of(
         cpus=of_tasks,
         cpus_per_gpu=asked.get("cpus_per_gpu", 0),
         required=tuple(sorted(map(cluster.nodes.index, asked.get("required", ())))),
-        whole_node=asked.get("exclusive", False),
+        whole=asked.get("exclusive", False),
         bound=asked.get("bound", False),
         eligible=np.array([name in partition for name in cluster.nodes]),
     )

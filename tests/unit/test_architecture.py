@@ -13,7 +13,7 @@ from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
 SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "files", "filter_rules", "names"}
-SHARED |= {"node_orders", "records", "text_file", "time_text"}
+SHARED |= {"node_orders", "records", "service", "text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
 CORE_BELOW = MODEL | {"variability", "topology"}
@@ -22,6 +22,7 @@ ALLOWED = {
     "bounds": set(),
     "clock_conf": set(),
     "errors": set(),
+    "service": set(),
     "filter_rules": {"bounds", "names"},
     "names": set(),
     "node_orders": set(),
@@ -48,8 +49,9 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history models/fitting models/least_squares models/performance_model
-        models/site_models models/tables models/throughput moves/settings
+        classes/history due_dates/due_date models/fitting models/least_squares
+        models/performance_model models/site_models models/tables models/throughput moves/settings
+        queue_order/settings shards/request
     """,
     "config": "power/power_limit",
     "sizing": """
@@ -59,7 +61,7 @@ LAYERS = {
     "planning": """
         due_dates/account due_dates/queue due_dates/sizes estimates/history
         moves/front moves/movable moves/moved moves/planning power/growth
-        power/power_budget
+        power/power_budget queue_order/rule
     """,
     "gate": "sizes/resizing",
     "admission": "shards/admission sizes/moldable",

@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from make import job_request
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
@@ -71,7 +71,7 @@ def run_prototype(policy, scripts, published, **options):
             own = {}
             if policy.startswith("topo"):
                 own = {**job.options, "interference": published.profile, **options}
-            request = Request(
+            request = job_request(
                 job.job_id,
                 job.gpus,
                 max_nodes=1,

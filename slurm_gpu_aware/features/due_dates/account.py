@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu_aware.planning.facets import Facet, Faceted
+from slurm_gpu_aware.model.facets import Facet, Faceted
 from slurm_gpu_aware.time_text import stamp
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from slurm_gpu_aware.config.settings import DueDatesConfig
 from slurm_gpu_aware.features.due_dates.account import DueAccount
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -46,7 +47,7 @@ class DueDates:
 
         ``restart_s``: None: the job cannot grow while it runs.
         """
-        due = request.due
+        due = request.get(DUE_DATE)
         if due is None:
             return request
         last = self._moves.last(gated.id)
@@ -57,7 +58,7 @@ class DueDates:
             weight=self._weights.get(gated.job.qos or "", 1.0),
             restart_s=restart_s,
         )
-        return replace(request, due=known)
+        return request.put(DUE_DATE, known)
 
     def queue(
         self,
@@ -68,7 +69,7 @@ class DueDates:
         """The queue of a round with what is known; ``restart_s``: as of `dated`."""
         dated = []
         for request in requests:
-            if request.due is not None:
+            if request.get(DUE_DATE) is not None:
                 gated = candidates[request.job_id].gated
                 request = self.dated(gated, request, restart_s(gated, request))
             dated.append(request)

@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.stochastic import GrowthPlan, best_constant, optimum
 from slurm_gpu_aware.features.due_dates.work import WorkDistribution, empirical, uniform
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.sizes.speeds import Speeds, speeds_of
 from slurm_gpu_aware.model.arrays import FloatArray
-from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 
 AT_ONCE_S = 1.0
 """A size is left at once if its time is not longer than this, ..."""
@@ -69,12 +71,13 @@ def due_plan(
 
     Parameters
     ----------
-    request : with ``table`` and ``sizes``; without these the plan keeps its size. Its ``due.done``
+    request : with table and ``sizes``; without these the plan keeps its size. `DueDate.done`
         is the work done until now.
     slowdown : of the GPUs that it has or gets.
     running : it has ``request.gpus`` GPUs, and never gets fewer.
     """
-    due, speeds = request.due, _speeds(request, request.gpus if running else request.had_gpus)
+    least = request.gpus if running else request.get(HAD_GPUS)
+    due, speeds = request.get(DUE_DATE), _speeds(request, least)
     if due is None or speeds is None:
         return None
     work = _Work(request, due)
@@ -97,7 +100,7 @@ def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | 
     If it cannot be in time: up to its longest earlier run. A job that has outlived all of them has
     as much as its time limit allows. None: no due date, or nothing is known of the work.
     """
-    due, speeds = request.due, _speeds(request)
+    due, speeds = request.get(DUE_DATE), _speeds(request)
     if due is None or speeds is None:
         return None
     work = _Work(request, due)
@@ -113,7 +116,7 @@ def work_rates(request: Request) -> dict[int, float]:
     Of all counts that its size table knows, its sizes or not, in iterations; without sizes or table
     only of its own, in s of work.
     """
-    table = request.table if request.sizes else None
+    table = request.get(TABLE) if request.sizes else None
     if table is None:
         return {request.gpus: 1.0}
     times = zip(table.gpus.tolist(), table.time_s[:, table.column(None)].tolist(), strict=True)
@@ -190,9 +193,10 @@ def _speeds(request: Request, least: int = 0) -> Speeds | None:
 
     Without sizes or table: of its only size, in s of work.
     """
-    if request.table is not None and request.sizes:
+    table = request.get(TABLE)
+    if table is not None and request.sizes:
         sizes = [size for size in request.sizes if size >= least]
-        return speeds_of(request.table, sizes=sizes or request.sizes)
+        return speeds_of(table, sizes=sizes or request.sizes)
     one = np.ones(1)
     return Speeds(request.gpus * one, one, one)
 

@@ -9,11 +9,13 @@ from heapq import heappop, heappush
 from itertools import groupby
 
 from slurm_gpu_aware.features.due_dates.account import DueAccount
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
@@ -23,25 +25,26 @@ def due_account(
     request: Request, now: float, *, slowdown: float = 1.0, running: bool = False
 ) -> DueAccount | None:
     """The account of a job; None: it has no due date. Parameters: as of `due_plan`."""
-    if request.due is None:
+    due = request.get(DUE_DATE)
+    if due is None:
         return None
     plan = due_plan(request, now, slowdown=slowdown, running=running)
-    passed = request.due.due_s <= now
+    passed = due.due_s <= now
     if plan is None:
-        return DueAccount(request.due.due_s, 0.0 if passed else None, passed=passed)
+        return DueAccount(due.due_s, 0.0 if passed else None, passed=passed)
     gpus, growth = plan.gpus, [(now + time, gpus) for time, gpus in plan.growth]
     if running and gpus > request.gpus:
         growth.insert(0, (now, gpus))
         gpus = request.gpus
     return DueAccount(
-        request.due.due_s,
+        due.due_s,
         plan.in_time,
         plan.runs,
         gpus,
         tuple(growth),
         now + plan.longest_s,
-        request.due.weight,
-        now + plan.least_s - request.due.due_s if plan.in_time else -math.inf,
+        due.weight,
+        now + plan.least_s - due.due_s if plan.in_time else -math.inf,
         by_epochs=plan.by_epochs,
         passed=passed,
     )
@@ -122,7 +125,7 @@ def _by_turn(
 
 def counts(request: Request, account: DueAccount) -> bool:
     """Whether the due date plays a part: it can be met, and the job has several sizes."""
-    return bool(account.in_time and request.sizes and request.table is not None)
+    return bool(account.in_time and request.sizes and request.get(TABLE) is not None)
 
 
 def with_due_dates(
@@ -178,18 +181,19 @@ def next_growth(running: Iterable[Movable], now: float) -> float:
 
 
 def _of_running(one: Movable, cluster: Cluster, now: float) -> DueAccount | None:
-    request, job = one.request, one.job
-    if request.due is None or not job.gpus:
+    request, job, due = one.request, one.job, one.request.get(DUE_DATE)
+    if due is None or not job.gpus:
         return None
     nodes, slots = zip(*sorted(job.gpus), strict=True)
     slowdown = predicted_slowdown(cluster, request.app_class, nodes, slots)[2]
-    due = replace(request.due, done=work_done(request, job, slowdown, now))
-    return due_account(replace(request, due=due), now, slowdown=slowdown, running=True)
+    due = replace(due, done=work_done(request, job, slowdown, now))
+    return due_account(request.put(DUE_DATE, due), now, slowdown=slowdown, running=True)
 
 
 def work_done(request: Request, job: RunningJob, slowdown: float, now: float) -> float:
     """Work that a running job has done, in the unit of `work_rates`."""
-    done = 0.0 if request.due is None else request.due.done
+    due = request.get(DUE_DATE)
+    done = 0.0 if due is None else due.done
     return done + max(now - job.start_s, 0.0) / slowdown * work_rates(request).get(request.gpus, 0)
 
 

@@ -1,14 +1,17 @@
-"""Due dates for the jobs of a trace that has none, drawn as in STS's evaluation."""
+"""Due dates of the jobs of a trace; those of one that has none are drawn as in STS's evaluation."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
+from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 _NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
@@ -20,6 +23,13 @@ def parse_factors(text: str) -> tuple[float, float]:
     if match is None or not 0.0 < float(match[1]) <= float(match[2]):
         raise RequestError(f"--due {quoted(text)}: expected LOW-HIGH above 0, such as 1-3")
     return float(match[1]), float(match[2])
+
+
+def due_facet(job: TraceJob, restart_s: float | None) -> dict[str, Any]:
+    """The due date of a job, as a facet of its request. ``restart_s``: as of `DueDate`."""
+    if job.deadline_s is None:
+        return {}
+    return named(DUE_DATE, DueDate(job.deadline_s, weight=job.weight, restart_s=restart_s))
 
 
 def with_due_dates(trace: Trace, factors: tuple[float, float], seed: int) -> Trace:

@@ -9,13 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.account import DueAccount
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.due_dates.queue import counts
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.power_budget import PowerBudget
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import RunningJobs
 from slurm_gpu_aware.model.cluster import POWER_W, Cluster
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.feasible import allowed_nodes, enough_free
 
 WORTH_WAITING = 0.9
@@ -45,7 +48,7 @@ def with_due_sizes(
         for request in queue
         if (account := accounts.get(request.job_id)) is not None and counts(request, account)
     }
-    least = {request.job_id: request.had_gpus for request in queue}
+    least = {request.job_id: request.get(HAD_GPUS) for request in queue}
     if not known and not any(least.values()):
         return queue
     free, unreserved = (_Room(queue, cluster, budget) for _ in range(2))
@@ -121,7 +124,8 @@ class _Room:
 
 def _kind(request: Request) -> object:
     """Jobs of a kind may get the same nodes."""
-    return request.gpu_model, None if request.eligible is None else request.eligible.tobytes()
+    nodes = request.nodes
+    return nodes.gpu_model, None if nodes.eligible is None else nodes.eligible.tobytes()
 
 
 def _left(request: Request, gpus: int, room: _Room) -> int:
@@ -149,7 +153,8 @@ def _usable(request: Request, cluster: Cluster) -> BoolArray:
 
 def _waits(request: Request, gpus: int, left: int, room: _Room, now: float) -> bool:
     """Whether a job waits for ``gpus`` rather than start with those ``left``: it cannot grow."""
-    if request.due is None or request.due.restart_s is not None:
+    due = request.get(DUE_DATE)
+    if due is None or due.restart_s is not None:
         return False
     if not room.has_power(request, gpus):
         return False
@@ -179,6 +184,6 @@ def _come_at(request: Request, room: _Room, now: float) -> float:
 
 def _least(request: Request) -> int:
     """The least GPUs that a job may start with."""
-    if request.table is None or not request.sizes:
+    if request.get(TABLE) is None or not request.sizes:
         return request.gpus
-    return next((n for n in request.sizes if n >= request.had_gpus), request.sizes[0])
+    return next((n for n in request.sizes if n >= request.get(HAD_GPUS)), request.sizes[0])

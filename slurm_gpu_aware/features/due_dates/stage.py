@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.features.due_dates.account import DUE, DueAccount
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.queue import due_accounts, in_order, with_due_dates
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.power_budget import BUDGET
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.facets import Facet
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.stages import Round, Stage
 
 
@@ -29,6 +32,7 @@ class DueDates(Stage):
     """Jobs with due dates come in order of their pressure, and no smaller than it takes."""
 
     name = "due dates"
+    reads = (DUE_DATE, HAD_GPUS, TABLE)
 
     def before(self, one: Round) -> Round:
         """The queue in its order, and without sizes that are too small."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import lru_cache
 
+import numpy as np
+
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory, expected_end_s
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -26,18 +32,21 @@ class Estimates:
     A placement is assumed to have the slowdown that the planner predicted for it, as live.
     """
 
-    def __init__(self, kind: str = "limit", *, dated: bool = False) -> None:
+    def __init__(
+        self, kind: str = "limit", settings: SimSettings | None = None, *, dated: bool = False
+    ) -> None:
         """``dated``: jobs have due dates, which rest on the runs so far whatever the ``kind``."""
         self.kind = kind
+        self.error = 0.0 if settings is None else settings.estimate_error
         self.history = RunHistory()
         self._kept = dated or kind == "history"
 
     def refresh(self, active: ActiveJob) -> None:
         """Renew estimate and due date in the request of a waiting job."""
-        if active.request.due is not None:
+        if active.request.get(DUE_DATE) is not None:
             active.request = self.dated(active, active.request, active.done_s)
         if self.kind == "exact":
-            left = active.job.duration_s - active.done_s
+            left = self._work_s(active) - active.done_s
         elif self.kind == "history":
             known = (self.history.runs_of(active.job.user or ""), active.done_s)
             if active.estimated_at == known:
@@ -50,16 +59,20 @@ class Estimates:
         if left != active.request.estimate_s:
             active.request = replace(active.request, estimate_s=left)
 
+    def _work_s(self, active: ActiveJob) -> float:
+        """The work of a job, as far off as it is in each run with this error."""
+        return active.job.duration_s * _factor(active.position, self.error)
+
     def dated(self, active: ActiveJob, request: Request, done_s: float) -> Request:
         """A request with the earlier runs of its job, and its work done: s at slowdown 1."""
-        job, due = active.job, request.due
-        row = None if request.table is None else request.table.row(job.gpus)
-        if due is None or request.table is None or row is None:
+        job, due, table = active.job, request.get(DUE_DATE), request.get(TABLE)
+        row = None if table is None else table.row(job.gpus)
+        if due is None or table is None or row is None:
             return request
         kind = _kind(active)
-        done = done_s / float(request.table.time_s[row, request.table.column(None)])
+        done = done_s / float(table.time_s[row, table.column(None)])
         known = replace(due, runs=self.history.runs(kind.user, kind.name), done=max(done, 0.0))
-        return request if known == due else replace(request, due=known)
+        return request if known == due else request.put(DUE_DATE, known)
 
     def holder(self, active: ActiveJob, now: float) -> RunningJob:
         """A running job as the planner sees it. Its expected end holds until it has passed."""
@@ -67,7 +80,7 @@ class Estimates:
         if self.kind == "limit" or (holder.expected_end_s or -1.0) >= now:
             return holder
         if self.kind == "exact":
-            end_s = active.resume_s + (active.job.duration_s - active.done_s) * active.slowdown
+            end_s = active.resume_s + (self._work_s(active) - active.done_s) * active.slowdown
             end_s = min(max(end_s, now), active.limit_end_s)
         else:
             slowdown, kind = _slowdown(active), _kind(active)
@@ -94,6 +107,11 @@ class Estimates:
         if self._kept and job.recorded_run_s is not None:
             kind = _kind_of(job, job.time_limit_s)
             self.history.add(kind, job.recorded_run_s, cut_off=job.timed_out)
+
+
+@lru_cache(maxsize=1 << 17)
+def _factor(position: int, error: float) -> float:
+    return math.exp(np.random.default_rng(position).normal(0.0, error)) if error else 1.0
 
 
 def _kind(active: ActiveJob) -> JobKind:

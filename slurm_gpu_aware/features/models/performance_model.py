@@ -36,6 +36,7 @@ from slurm_gpu_aware.features.models.throughput import (
     iteration_times,
 )
 from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.records import MOST, Text, whole
 
 
@@ -178,6 +179,8 @@ def model_from_values(values: object) -> PerformanceModel:
     return records.read(values, PerformanceModel)
 
 
+MODEL: Facet[str | None] = Facet("performance model", None)
+"""Of a request: the model that the user names. The user's own measurements come first."""
 APPLICATION, CLASS = "application", "class"
 """What a performance model is of."""
 NOT_LOCKED = 0.0

@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.moves.movable import Movable, Move, Restarts
 from slurm_gpu_aware.features.moves.moved import after_move
 from slurm_gpu_aware.model.assignment import Assignment
@@ -148,7 +149,7 @@ def _until_end(
 
     Then it is the time to its end there / its expected run time.
     """
-    if (wait := request.postponed) is None:
+    if (wait := request.wait.postponed) is None:
         return here.slowdown
     gpus = awaited(request, wait, cluster)
     left = not any(gpu in gone for gpu in each_gpu(gpus))
@@ -192,7 +193,7 @@ def _smaller(able: Sequence[Movable], restarts: Restarts) -> Iterator[tuple[floa
     """(time that it costs the job at equal slowdown, job, smaller size) of all jobs."""
     for one in able:
         request, left_s = one.request, restarts.remaining[one.request.job_id]
-        if request.due is None:
+        if request.get(DUE_DATE) is None:
             for gpus in (size for size in request.sizes if size < request.gpus):
                 if (ratio := restarts.time_ratio(request, gpus)) != 1.0:
                     yield left_s * (ratio - 1) + one.restart_s, one, gpus
@@ -249,7 +250,7 @@ def _may_get(waiting: Request, running: Request) -> bool:
     and those of waiting jobs rise with their age.
     """
     below = waiting.tier < running.tier or waiting.preemption.own_group in running.preemption.groups
-    return not (below or waiting.is_behind(running) or waiting.refused)
+    return not (below or waiting.is_behind(running) or waiting.wait.refused)
 
 
 def _exceeds_limit(move: Move) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.translate import move_of, to_request
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.queue import run_times, work_done
 from slurm_gpu_aware.features.moves.movable import MOVES, Movable, Move, Moving
@@ -84,7 +85,7 @@ class Mover:
         if not jobs:
             return None
         movable = tuple(self._movable(jobs, context, tables, dates))
-        if dates.unread and any(one.request.due is not None for one in movable):
+        if dates.unread and any(one.request.get(DUE_DATE) is not None for one in movable):
             self.wake_s = context.now + _UNREAD_S
         busy = self._busy(context.cluster.nodes)
         return Moving(self._settings, movable, tuple(self.under_way.times), busy)
@@ -127,7 +128,7 @@ class Mover:
                 log.debug("job %s is not moved: %s", job.job_id, exc.reason)
                 continue
             held = sum(len(slots) for _, slots in job.gpus)
-            if request.bound or held not in (request.gpus, *request.sizes):
+            if request.sockets.bound or held not in (request.gpus, *request.sizes):
                 continue
             restart_s = self._restart_s(gated, request)
             request = tables.tabled(dates.dated(gated, request, restart_s)).resized(held)

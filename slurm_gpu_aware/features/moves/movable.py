@@ -19,10 +19,11 @@ from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerBudget
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, each_gpu
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.facets import Facet
 from slurm_gpu_aware.planning.timeline import Timeline
 from slurm_gpu_aware.time_text import duration
 
@@ -181,7 +182,7 @@ class Restarts:
         left_s *= self.time_ratio(one.request, request.gpus)
         request = replace(request, estimate_s=left_s)
         target = self.dispatcher.could_place(request, cluster)
-        return target if target is not None and (target.exact or request.whole_node) else None
+        return target if target is not None and (target.exact or request.nodes.whole) else None
 
     def move(
         self, one: Movable, request: Request, target: Assignment, restart_s: float
@@ -232,7 +233,7 @@ class Restarts:
 
         At the clocks with which the power of both is counted.
         """
-        table = request.table
+        table = request.get(TABLE)
         if table is None or gpus == request.gpus:
             return 1.0
         clocks = self._clock_mhz(request), self._clock_mhz(request.resized(gpus))

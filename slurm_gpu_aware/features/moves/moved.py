@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.features.moves.movable import Move
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.power_budget import PowerBudget, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
@@ -107,13 +108,13 @@ def place_moved(
         if request.least_gpus > max(gpus, before):
             rest.append(request)  # its owner has asked for more meanwhile: that has no precedence
             continue
-        request = replace(request, had_gpus=min(gpus, before))
-        request = request.from_size(request.had_gpus)
+        had = min(gpus, before)
+        request = request.put(HAD_GPUS, had).from_size(had)
         sized = request.resized(gpus) if gpus in request.sizes else request
         clock_mhz = settings.clock_mhz(sized)
         if budget is not None:
             clock_mhz, sized = budget.clock_mhz(sized), budget.needing(sized)
-        other = gpus != request.had_gpus
+        other = gpus != had
         fits = here.leaves(sized.power_w) or not other
         chosen = _at(target, sized, here, dispatcher) if fits else None
         if chosen is None:

@@ -35,6 +35,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.queue import due_accounts, due_growth, in_order
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.moves.front import Front, best_shrink, front_of
@@ -212,7 +213,9 @@ class _Moves:
             ordered = self.ordered
             if move.due:
                 before_it = move.request.priority
-                ordered = [r for r in ordered if r.priority > before_it or r.due is not None]
+                ordered = [
+                    r for r in ordered if r.priority > before_it or r.get(DUE_DATE) is not None
+                ]
             key = move.job_id if move.due else ""
             if front is None or front_for != key:
                 front, front_for = self._front(ordered, cluster), key

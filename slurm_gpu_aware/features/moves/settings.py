@@ -1,14 +1,22 @@
-"""Settings of moves: when running jobs may be requeued to better GPUs, and how many."""
+"""Settings of moves: when running jobs may be requeued to better GPUs, and how many.
+
+And what the request of a moved job says of that.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated
 
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.records import MOST, number, whole
 
 RATE_S = 3600.0
 """Period of `MoveSettings.per_hour`."""
 LOOK_S = 30.0
 """Pause between two looks for moves."""
+
+HAD_GPUS: Facet[int] = Facet("GPUs before its move", 0, int)
+"""Of a request: the GPUs that the job had before the selector moved it; it gets no fewer. 0: it was
+not moved."""
 
 Seconds = Annotated[float, number(0, MOST)]
 Count = Annotated[int, whole(1, MOST)]

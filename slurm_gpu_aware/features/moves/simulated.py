@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from zlib import crc32
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.moves.movable import MOVES, Movable, Moving
 from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S, MoveSettings
 from slurm_gpu_aware.model.request import Request
@@ -81,7 +82,7 @@ class Mover:
     def _dated(self, active: ActiveJob) -> Request:
         """Its request with the work done before it got its GPUs, less that of its restart."""
         request, placed = active.request, active.placed
-        if request.due is None or placed is None:
+        if request.get(DUE_DATE) is None or placed is None:
             return request
         restart_s = 0.0 if active.last is None else self.state.settings.restart_s(active.job)
         done_s = active.done_before_s - restart_s / (placed.slowdown * active.stretch)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.queue import accounted, next_growth
 from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, RETURNING
 from slurm_gpu_aware.features.moves.moved import begun, place_moved
 from slurm_gpu_aware.features.moves.planning import plan_moves
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.power_budget import POWER
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.stages import Round, Stage
 
 
@@ -39,6 +42,7 @@ class Moves(Stage):
     """Running jobs that move to better GPUs, and what they leave to the starts."""
 
     name = "moves"
+    reads = (DUE_DATE, HAD_GPUS, TABLE)
     inputs = (MOVING,)
     optional = True
 

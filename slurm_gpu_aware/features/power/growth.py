@@ -32,7 +32,7 @@ from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import POWER_W, Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.placed import Started
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlannedPower, PlanSettings
@@ -100,7 +100,7 @@ def _step_words(step: Mapping[str, float]) -> str:
 
 def with_account(request: Request, assignment: Assignment, settings: PlanSettings) -> Assignment:
     """The assignment with the account of its size and clock in ``why``, if its model is known."""
-    table = request.table
+    table = request.get(TABLE)
     if table is None:
         return assignment
     account = size_account(
@@ -221,9 +221,9 @@ class _Sizing:
             request.job_id,
             tuple(size for size in sizes if size >= request.gpus) or (request.gpus,),
             0.0 if self.budget is None else self.budget.most_w(request),
-            request.table,
+            request.get(TABLE),
             clock_choices(request, settings),
-            _own_time(request.table, request.gpus),
+            _own_time(request.get(TABLE), request.gpus),
             must_run=True,
         )
 
@@ -289,8 +289,8 @@ class _Sizing:
 def _may_grow(one: Started) -> bool:
     """Whether a job may get more GPUs."""
     return (
-        one.request.table is not None
-        and not one.request.whole_node
+        one.request.get(TABLE) is not None
+        and not one.request.nodes.whole
         and not one.assignment.victims
         and bool(one.request.sizes)
         and one.request.sizes[-1] > one.request.gpus
@@ -336,7 +336,7 @@ def _change(job_id: str, known: PoweredJob, got: Sized) -> ClockChange | None:
 
 def _faster(one: Started, request: Request, found: Assignment) -> bool:
     """Say whether a job ends sooner on more GPUs, where these lie."""
-    table = request.table
+    table = request.get(TABLE)
     rows = (None, None) if table is None else (table.row(one.request.gpus), table.row(request.gpus))
     if table is None or rows[0] is None or rows[1] is None:
         return False

@@ -13,8 +13,14 @@ from functools import cached_property
 import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.models.live import PerformanceModels
-from slurm_gpu_aware.features.models.performance_model import PerformanceModel, own_name, owner_of
+from slurm_gpu_aware.features.models.performance_model import (
+    MODEL,
+    PerformanceModel,
+    own_name,
+    owner_of,
+)
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.clock_orders import Clock, higher
 from slurm_gpu_aware.features.power.power_budget import (
@@ -27,7 +33,7 @@ from slurm_gpu_aware.features.power.power_budget import (
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.planning.plan import PlanSettings
 
@@ -70,18 +76,19 @@ class JobTables:
         if gpu_model is None:
             return request
         sizes = request.sizes or (request.gpus,)
-        name, app_class = request.performance_model, request.app_class
+        name, app_class = request.get(MODEL), request.app_class
         model = self.model(name, app_class, gpu_model, request.user)
-        beside = () if request.due is None else request.due.known_gpus
+        due = request.get(DUE_DATE)
+        beside = () if due is None else due.known_gpus
         table = self.table(model, app_class, gpu_model, sizes, beside)
-        return request if table is None else replace(request, table=table)
+        return request if table is None else request.put(TABLE, table)
 
     def why_none(self, request: Request) -> str | None:
         """Why a job that names a performance model has no table of it; None: it has, or names none.
 
         A class's model takes the place of a missing one.
         """
-        name, gpu_model = request.performance_model, self.gpu_model(request)
+        name, gpu_model = request.get(MODEL), self.gpu_model(request)
         if name is None:
             return None
         return self.why_missing(name, request.app_class, gpu_model, request.user)
@@ -147,7 +154,7 @@ class JobTables:
     def gpu_model(self, request: Request) -> str | None:
         """The model of all GPUs that a request may get; None: several, or not known."""
         assert self._cluster is not None  # noqa: S101 - after `renew`
-        key = request.gpu_model, id(request.eligible)
+        key = request.nodes.gpu_model, id(request.nodes.eligible)
         if key not in self._gpu_models:
             allowed = allowed_nodes(request, self._cluster)
             usable = np.asarray(self._cluster.exists.any(axis=1))

@@ -24,10 +24,10 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
-from slurm_gpu_aware.planning.facets import Facet
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 
@@ -72,7 +72,7 @@ def with_least_sizes(queue: Sequence[Request]) -> list[Request]:
     """
     return [
         request.resized(request.sizes[0])
-        if request.sizes and request.table is not None
+        if request.sizes and request.get(TABLE) is not None
         else request
         for request in queue
     ]
@@ -80,7 +80,7 @@ def with_least_sizes(queue: Sequence[Request]) -> list[Request]:
 
 def clock_choices(request: Request, settings: PlanSettings) -> tuple[int, ...] | None:
     """SM clocks that a request may get; None: the planner chooses; (): the default clock."""
-    if request.table is not None and settings.frees_clock(request.clock):
+    if request.get(TABLE) is not None and settings.frees_clock(request.clock):
         return None
     clock_mhz = settings.clock_mhz(request)
     return () if clock_mhz is None else (clock_mhz,)
@@ -137,18 +137,19 @@ class PowerBudget:
     def needing(self, request: Request) -> Request:
         """The request with the power that it needs at least, wherever it is placed."""
         need_w = self.most_w(request) - request.gpus * self.gpu_idle_w
-        if request.table is not None:
+        if (table := request.get(TABLE)) is not None:
             choices = clock_choices(request, self._settings)
-            drawn_w = power_at(request.table, request.gpus, choices)
+            drawn_w = power_at(table, request.gpus, choices)
             if not math.isnan(drawn_w):
                 need_w = drawn_w - request.gpus * self.gpu_idle_w
         return replace(request, power_w=max(need_w, 0.0))
 
     def clock_mhz(self, request: Request) -> int | None:
         """SM clock with which `needing` counts, MHz; None: the default clock."""
-        if request.table is None or clock_choices(request, self._settings) is not None:
+        table = request.get(TABLE)
+        if table is None or clock_choices(request, self._settings) is not None:
             return self._settings.clock_mhz(request)
-        return request.table.efficient_clock(request.gpus)
+        return table.efficient_clock(request.gpus)
 
     def present_clock_mhz(self, request: Request) -> int | None:
         """The same of a running job: the clock that it has, if that cannot be changed."""
@@ -169,7 +170,7 @@ class PowerBudget:
 
     def most_w(self, request: Request) -> float:
         """Sum of the power limits of its GPUs, whichever of those that it may get."""
-        key = request.gpu_model, id(request.eligible)
+        key = request.nodes.gpu_model, id(request.nodes.eligible)
         if key not in self._most:
             allowed = allowed_nodes(request, self.cluster)
             there = self.cluster.exists

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.models.performance_model import own_name
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.models.performance_model import MODEL, own_name
 from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
 from slurm_gpu_aware.features.power.job_tables import ExplorationPower, JobTables
@@ -238,7 +239,7 @@ class SitePower:
         missing = {
             request.job_id: why
             for request in queue
-            if request.performance_model is not None and (why := self.tables.why_none(request))
+            if request.get(MODEL) is not None and (why := self.tables.why_none(request))
         }
         if not missing:
             return plan
@@ -355,8 +356,8 @@ class SitePower:
         for one in plan.assignments:
             if one.job_id in released and one.job_id in self._tracker.placed:
                 request = candidates[one.job_id].request
-                names = request.app_class, request.performance_model, request.clock
-                is_due = request.due is not None
+                names = request.app_class, request.get(MODEL), request.clock
+                is_due = request.get(DUE_DATE) is not None
                 self._known[one.job_id] = _Known(*names, request.user, is_due)
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from slurm_gpu_aware.features.power.growth import sized
 from slurm_gpu_aware.features.power.power_budget import BUDGET, POWER, PowerBudget, with_least_sizes
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.stages import Round, Stage
 
 
@@ -15,6 +16,7 @@ class Limit(Stage):
     """The power that the limit of the site leaves for the jobs of the queue."""
 
     name = "power limit"
+    reads = (TABLE,)
     inputs = (POWER,)
 
     def before(self, one: Round) -> Round:
@@ -26,6 +28,7 @@ class Sizing(Stage):
     """Each job is placed at its least size; what is spare goes to sizes and clocks."""
 
     name = "sizes and clocks"
+    reads = (TABLE,)
 
     def before(self, one: Round) -> Round:
         """The queue at its least sizes, with the power that each job needs."""

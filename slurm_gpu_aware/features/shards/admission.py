@@ -9,8 +9,10 @@ import numpy as np
 
 from slurm_gpu_aware.admission.context import CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.fitting import leave_if_shared
+from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Gpu, RunningJob, Shards
+from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.slurm.records import SlurmNode
 
@@ -55,15 +57,15 @@ def shard_request(request: Request, entry: QueueEntry) -> Request:
     shards, context, cluster = entry.form.shards, entry.context, entry.context.cluster
     if not shards:
         return request
-    if request.gpus > 1 or request.whole_node or request.by_socket:
+    if request.gpus > 1 or request.nodes.whole or request.sockets.given:
         raise CannotPlanError(
             "shards of several nodes, whole nodes or one socket are left to Slurm"
         )
-    eligible = request.unreserved.eligible
-    assert request.eligible is not None and eligible is not None  # noqa: S101, PT018 - it is set
+    nodes, eligible = request.nodes, request.unreserved.nodes.eligible
+    assert nodes.eligible is not None and eligible is not None  # noqa: S101, PT018 - it is set
     here = eligible.copy()
-    if request.required:
-        here &= np.isin(np.arange(len(here)), request.required)
+    if nodes.required:
+        here &= np.isin(np.arange(len(here)), nodes.required)
     none = np.zeros(cluster.shape, dtype=np.int64)
     total = none if cluster.shards is None else cluster.shards.total
     able = np.where(context.repaired.exists, total, shards).min(axis=1) >= shards
@@ -77,12 +79,9 @@ def shard_request(request: Request, entry: QueueEntry) -> Request:
     leave_if_shared(entry)
     return replace(
         request,
-        shards=shards,
-        eligible=able & request.eligible,
-        allowed=able,
+        nodes=replace(nodes, eligible=able & nodes.eligible, allowed=able),
         clock="default",
-        performance_model=None,
-        due=None,
+        facets=named(SHARDS, shards),
         preemption=PreemptionRights(own_group=request.preemption.own_group),
     )
 

@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, Shards
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
-from slurm_gpu_aware.planning.facets import Facet
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
@@ -47,13 +48,13 @@ class SplitQueue(NamedTuple):
 
 def split_queue(queue: Sequence[Request], cluster: Cluster) -> SplitQueue:
     """Take the jobs that may share a GPU out of a queue."""
-    if not any(request.shards for request in queue):
+    if not any(request.get(SHARDS) for request in queue):
         return SplitQueue((), queue, (), cluster, queue)
     queue = in_slurm_order(queue)
     room = _Room(cluster)
     placed: list[Assignment] = []
     for request in queue:
-        gpu = room.best(request) if request.shards else None
+        gpu = room.best(request) if request.get(SHARDS) else None
         if gpu is None:
             break
         placed.append(room.assignment(request, gpu))
@@ -65,23 +66,23 @@ def split_queue(queue: Sequence[Request], cluster: Cluster) -> SplitQueue:
     opened: dict[object, int] = {}  # shards that a job of this kind leaves of a GPU of its own
     for request in queue[len(placed) :]:
         kind = _kind(request)
-        if not request.shards:
+        if not request.get(SHARDS):
             first.append(request)
         elif (gpu := room.best(request)) is not None:
             room.take(request, gpu)
             sharing.append(request)
-        elif opened.get(kind, 0) >= request.shards:
-            opened[kind] -= request.shards
+        elif opened.get(kind, 0) >= request.get(SHARDS):
+            opened[kind] -= request.get(SHARDS)
             sharing.append(request)
         else:
             first.append(request)
-            opened[kind] = room.least_total(request) - request.shards
+            opened[kind] = room.least_total(request) - request.get(SHARDS)
     return SplitQueue(placed, first, sharing, cluster, queue)
 
 
 def _kind(request: Request) -> object:
     """By which jobs find a GPU at the same time: one never waits for another that needs more."""
-    mask = None if request.eligible is None else request.eligible.tobytes()
+    mask = None if request.nodes.eligible is None else request.nodes.eligible.tobytes()
     return mask, node_demand(request, 1, 1), request.time_limit_s
 
 
@@ -106,7 +107,7 @@ def with_shards(
     settings, now : of the round.
     sharing : those of ``split``.
     """
-    if not any(request.shards for request in split.all):
+    if not any(request.get(SHARDS) for request in split.all):
         return plan
     room = _Room(cluster)
     requests = {request.job_id: request for request in split.queue}
@@ -123,7 +124,7 @@ def with_shards(
                 room.keep(request)
             continue
         gpu = room.best(request)
-        why = f"next: waits for {request.shards} shards of a GPU that others use"
+        why = f"next: waits for {request.get(SHARDS)} shards of a GPU that others use"
         if room.kept_for is not None:
             why = f"waits for its turn behind job {room.kept_for}"
         late = [one for one in heads if now + request.time_limit_s > one.start_s]
@@ -182,8 +183,9 @@ class _Room:
 
     def least_total(self, request: Request) -> int:
         """Shards of the smallest GPU that the job may get."""
-        total = self._total if request.eligible is None else self._total[request.eligible]
-        enough = total[total >= request.shards]
+        eligible = request.nodes.eligible
+        total = self._total if eligible is None else self._total[eligible]
+        enough = total[total >= request.get(SHARDS)]
         return int(enough.min()) if enough.size else 0
 
     def best(self, request: Request, heads: Sequence[_Head] = ()) -> Gpu | None:
@@ -193,9 +195,9 @@ class _Room:
         """
         cpus, memory_mb = node_demand(request, 1, 1)
         able = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
-        if request.eligible is not None:
-            able &= request.eligible
-        enough = (self._free >= request.shards) & able[:, None]
+        if request.nodes.eligible is not None:
+            able &= request.nodes.eligible
+        enough = (self._free >= request.get(SHARDS)) & able[:, None]
         if self._kept is not None:
             enough[self._kept] = False
         for head in heads:
@@ -214,11 +216,11 @@ class _Room:
 
     def keep(self, request: Request) -> None:
         """Keep the GPU with the most free shards, of those that may once have enough, for a job."""
-        if not request.shards or self.kept_for is not None:
+        if not request.get(SHARDS) or self.kept_for is not None:
             return
-        may = self._total >= request.shards
-        if request.eligible is not None:
-            may &= request.eligible[:, None]
+        may = self._total >= request.get(SHARDS)
+        if request.nodes.eligible is not None:
+            may &= request.nodes.eligible[:, None]
         if may.any():
             self.kept_for = request.job_id
             most = int(np.where(may, self._free, -1).argmax())
@@ -227,7 +229,7 @@ class _Room:
 
     def take(self, request: Request, gpu: Gpu) -> None:
         """Mark shards, CPUs and memory of a job as held."""
-        self._free[gpu] -= request.shards
+        self._free[gpu] -= request.get(SHARDS)
         self._hold(request, gpu[0], 1, 1)
 
     def start(self, request: Request, chosen: Assignment) -> Assignment:
@@ -236,12 +238,12 @@ class _Room:
             request = request.resized(chosen.size)
         for node, slots in chosen.gpus:
             self._hold(request, node, len(chosen.nodes), len(slots))
-        if not request.shards:
+        if not (shards := request.get(SHARDS)):
             return chosen
         gpu = chosen.nodes[0], chosen.slots[0][0]
         total = int(self._total[gpu])
-        self._free[gpu] = max(0, total - request.shards)
-        words = f"the first with shards of this GPU: {request.shards} of {total}"
+        self._free[gpu] = max(0, total - shards)
+        words = f"the first with shards of this GPU: {shards} of {total}"
         why = {**chosen.why, "summary": f"{chosen.why.get('summary', '')}; {words}"}
         return replace(chosen, clock_mhz=None, why=why)
 
@@ -250,8 +252,8 @@ class _Room:
         (node, slot), score = gpu, float(self.cluster.score(request.app_class)[gpu])
         free, total = int(self._free[gpu]), int(self._total[gpu])
         words = (
-            f"{request.shards} shards of a GPU that other jobs use: {free} of {total} were free,"
-            " the fewest that suffice"
+            f"{request.get(SHARDS)} shards of a GPU that other jobs use: {free} of {total} were"
+            " free, the fewest that suffice"
         )
         return Assignment(
             job_id=request.job_id,
@@ -276,6 +278,7 @@ class Sharing(Stage):
     """Jobs that share a GPU are placed beside the queue."""
 
     name = "shards"
+    reads = (SHARDS,)
 
     def before(self, one: Round) -> Round:
         """The queue without them."""

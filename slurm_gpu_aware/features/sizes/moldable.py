@@ -28,13 +28,14 @@ def moldable(
     """
     original = entry.original
     counts = sizes_of(original, *gpus)
-    if len(counts) < 2 or request.whole_node or request.bound:
+    if len(counts) < 2 or request.nodes.whole or request.sockets.bound:
         return request
     follows = original.resizable == "gpus"
     most = request.max_nodes
     if request.gpus_per_node is None and (original.nodes is None or original.nodes[1] is None):
         most = entry.partition.max_nodes if follows else request.fewest_nodes
-    full = replace(request, sizes=counts, task_per_gpu=follows, max_nodes=most)
+    cpus = replace(request.cpus, task_per_gpu=follows)
+    full = replace(request, sizes=counts, cpus=cpus, max_nodes=most)
     if not fits_idle(full, entry.context):
         return request
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import replace
 
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.plan import Plan, Waiting
@@ -28,9 +27,7 @@ class Postponements:
         """The requests with their waits."""
         waits = self._known()
         return [
-            replace(request, postponed=waits[request.job_id])
-            if request.job_id in waits
-            else request
+            request.postponed(waits[request.job_id]) if request.job_id in waits else request
             for request in queue
         ]
 

@@ -287,7 +287,7 @@ def choose_by_sockets(cell: Cell) -> Choice:
 
     A plain node counts with the most sockets. For several or whole nodes best fit decides.
     """
-    if cell.split.nodes != 1 or cell.supply.request.whole_node:
+    if cell.split.nodes != 1 or cell.supply.request.nodes.whole:
         return ByScores().choose(cell)
     kinds, k = kinds_of(cell), cell.split.per_node
     masks = [

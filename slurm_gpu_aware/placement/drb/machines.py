@@ -103,7 +103,7 @@ def scale_for(
         kinds = [kind for kind, used in zip(kinds, there.tolist(), strict=True) if used]
     width = max((e.bit_count() for _, e in kinds), default=0)
     nodes, counts = _fewest(request, choices[0], width)
-    if request.whole_node:
+    if request.nodes.whole:
         counts = [width] * nodes
         found = [extremes(graph, e, e.bit_count()) for graph, e in kinds]
     else:
@@ -172,7 +172,7 @@ class Machines:
     def _mask(self, kind: Machine, plain: bool, k: int) -> int | None:
         if kind.allowed.bit_count() < k:
             return None
-        if self.cell.supply.request.whole_node:
+        if self.cell.supply.request.nodes.whole:
             chosen = kind.allowed
         elif plain:
             chosen = worst_set(kind, k, self.weights, self.scale)

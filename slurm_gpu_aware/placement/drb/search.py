@@ -197,7 +197,7 @@ def _linked_sets(machines: Machines, number: int, sets: IntArray) -> IntArray:
     cell = machines.cell
     rows = cell.group == number
     kinds = np.bincount(machines.of_row[rows], minlength=len(machines.kinds))
-    required = machines.of_row[rows & np.isin(cell.units, list(cell.supply.request.required))]
+    required = machines.of_row[rows & np.isin(cell.units, list(cell.supply.request.nodes.required))]
     counts, fine = np.zeros(len(sets), dtype=np.int64), np.ones(len(sets), dtype=np.bool_)
     for kind in np.flatnonzero(kinds).tolist():
         machine = machines.kinds[kind]
@@ -225,7 +225,7 @@ def _pick(machines: Machines, rows: IntArray, costs: FloatArray, count: int) -> 
     """``count`` of the rows, ascending: required ones, then the cheapest of as few network groups
     as possible, on ties the fullest and the lowest index. None if there are too few."""
     cell = machines.cell
-    required = cell.supply.request.required
+    required = cell.supply.request.nodes.required
     needed = np.isin(cell.units[rows], list(required))
     must, rest = rows[needed].tolist(), rows[~needed]
     if len(must) < len(required) or len(rows) < count:
@@ -268,7 +268,7 @@ def _uneven_set(machines: Machines, rows: IntArray) -> PlacedSet | None:
     cell = machines.cell
     request = cell.supply.request
     capacity = cell.supply.capacity(cell.units, cell.masks)
-    required = [int(row) for row in rows[np.isin(cell.units[rows], list(request.required))]]
+    required = [int(row) for row in rows[np.isin(cell.units[rows], list(request.nodes.required))]]
     fewest = request.fewest_nodes
     rest = rows[(capacity[rows] > 0) & ~np.isin(rows, required)]
 

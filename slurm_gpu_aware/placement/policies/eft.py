@@ -211,7 +211,7 @@ class _Offer(NamedTuple):
         cell, table = self.cell, self.cell.supply.table
         bound = limit / self.price[rows]
         masks: MaskArray = cell.masks[rows]
-        if not cell.supply.request.whole_node:
+        if not cell.supply.request.nodes.whole:
             inside = pack(self.scores[rows] <= bound[:, None])
             exact = cell.supply.cluster.indexed[cell.units[rows]]
             masks = np.where(exact, masks & inside, masks)
@@ -242,11 +242,11 @@ def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[
         bits = unpack(cell.masks, width)
         scores = np.where(bits, scores_of_all[units], np.inf)
         worst = worst_of_best(scores, split.per_node)
-        exact = cluster.indexed[units] & (not request.whole_node)
+        exact = cluster.indexed[units] & (not request.nodes.whole)
         if not every(exact):  # Slurm may take any of these GPUs, or the job takes all
             worst = np.where(exact, worst, np.where(bits, scores, 0.0).max(axis=1))
         free = popcount(supply.free[units]).astype(np.int64)
-        left = np.zeros_like(free) if request.whole_node else free - split.per_node
+        left = np.zeros_like(free) if request.nodes.whole else free - split.per_node
         share = price_of_idle * free / _widths(cluster.exists)[units]
         price = level.penalty * (1.0 + share * (left > 0))
         cost = price * worst

@@ -114,7 +114,7 @@ def links_account(
             "node": cluster.nodes[node],
             "measured": bool(cluster.graphs) and cluster.graphs[node] is not None,
         }
-        if not cluster.indexed[node] and not request.whole_node:
+        if not cluster.indexed[node] and not request.nodes.whole:
             slots = slots_of(worst_set(graph, free, free, len(slots), goal).promised)
             entry["worst"] = list(slots)
         left = _kept(graph, free & ~mask_of(slots))

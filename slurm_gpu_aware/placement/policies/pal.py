@@ -63,7 +63,7 @@ def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choic
         return None
     bound, first = found
     fitting = [first]
-    if bound > 0 or supply.request.whole_node:  # otherwise all sets have the same sum
+    if bound > 0 or supply.request.nodes.whole:  # otherwise all sets have the same sum
         fitting = [split for split in choices if holds(supply, level, split, bound)]
     cells = [Cell(supply, level, bound, split) for split in fitting]
     sets = [(cell, ByScores().choose(cell)) for cell in cells]

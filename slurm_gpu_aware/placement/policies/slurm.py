@@ -90,7 +90,7 @@ class Slurm(Policy):
         found = choose_nodes(job, state.nodes(), by_product=late, one_by_one=first)
         if found is None:
             return None
-        if request.whole_node:
+        if request.nodes.whole:
             slots = tuple(tuple(np.flatnonzero(cluster.exists[n]).tolist()) for n in found)
             return self._assignment(request, cluster, tuple(found), slots)
         shares, threads = list(found.values()), [state.threads(n) for n in found]
@@ -127,13 +127,13 @@ class Slurm(Policy):
             per_job=request.gpus if by_task or request.gpus_per_node is None else 0,
             tasks=tasks,
             tasks_per_node=0,
-            cpus_per_task=max(1, -(-request.cpus // (tasks or max(nodes, 1)))),
-            cpus_per_gpu=request.cpus_per_gpu,
+            cpus_per_task=max(1, -(-request.cpus.total // (tasks or max(nodes, 1)))),
+            cpus_per_gpu=request.cpus.per_gpu,
             min_nodes=nodes,
             max_nodes=most,
             tried_nodes=tried,
-            bound=request.bound,
-            whole=request.whole_node,
+            bound=request.sockets.bound,
+            whole=request.nodes.whole,
         )
 
     def _links(self, node: int, cluster: Cluster) -> Links | None:
@@ -177,7 +177,7 @@ def _nameable(
 ) -> bool:
     """Whether a job can be told to take these GPUs; else only the nodes are chosen."""
     alike = len(set(slots)) == 1 or not cluster.same_indices
-    return alike and not request.whole_node and all(map(cluster.indexed.item, nodes))
+    return alike and not request.nodes.whole and all(map(cluster.indexed.item, nodes))
 
 
 @by_identity
@@ -202,7 +202,7 @@ class _State:
 
     def __init__(self, request: Request, cluster: Cluster, job: Job, *, capped: bool) -> None:
         self.request, self.cluster, self.job, self.capped = request, cluster, job, capped
-        self.free = cluster.exists if request.whole_node else cluster.free
+        self.free = cluster.exists if request.nodes.whole else cluster.free
         self.socket = self._gpu_sockets()
         one_socket = job.bound and job.per_job > 0 and job.one_socket
         self._one_socket = one_socket and not capped
@@ -236,7 +236,7 @@ class _State:
             threads={n: self.threads(n) for n in weight},
             cpus={n: self.room[n].cpus for n in weight},
             gpus={n: self.room[n].gpus for n in weight},
-            required=self.request.required,
+            required=self.request.nodes.required,
             share=self._share,
         )
 
@@ -248,7 +248,7 @@ class _State:
             able &= allowed
         if request.memory.whole:
             able &= all_memory_free(cluster)
-        if request.whole_node:
+        if request.nodes.whole:
             able &= (cluster.free == cluster.exists).all(axis=1)
             if cluster.cpus is not None:
                 able &= cluster.free_cpus >= cluster.cpus

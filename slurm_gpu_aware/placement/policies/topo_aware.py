@@ -45,7 +45,7 @@ class TopoAware(Policy):
             return None
         machines = found.machines
         nodes, slots = _places(machines, found.best)
-        if not request.whole_node:
+        if not request.nodes.whole:
             kinds = machines.of_row[found.best.rows].tolist()
             slots = tuple(
                 slots_of(machines.kinds[kind].allowed)[: len(own)] if machines.plain[kind] else own
@@ -96,13 +96,14 @@ class TopoAware(Policy):
         return None
 
     def _options_of(self, request: Request) -> TopoOptions:
-        return replace(self.options, **request.options) if request.options else self.options
+        own = request.policy.options
+        return replace(self.options, **own) if own else self.options
 
     def _threshold(self, request: Request) -> float:
         """Least utility that the policy accepts."""
-        if request.relaxed or not self.may_postpone:
+        if request.wait.relaxed or not self.may_postpone:
             return 0.0
-        return self._options_of(request).threshold(request.gpus, request.waited_s)
+        return self._options_of(request).threshold(request.gpus, request.wait.waited_s)
 
     def _account(self, found: SearchResult) -> dict[str, Any]:
         machines, terms = found.machines, found.best.terms
@@ -126,7 +127,7 @@ class TopoAware(Policy):
         }
         if self.may_postpone:
             account["threshold"] = round(self._threshold(request), 4)
-            account["waited_s"] = request.waited_s
+            account["waited_s"] = request.wait.waited_s
         return account
 
 

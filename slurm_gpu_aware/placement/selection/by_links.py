@@ -168,7 +168,7 @@ def _compare(
 ) -> tuple[FloatArray, FloatArray]:
     """(F,) value of the job on the best nodes for each index set, and GPUs left on them."""
     rows, _, of_row = group
-    must = np.isin(cell.units[rows], list(cell.supply.request.required))
+    must = np.isin(cell.units[rows], list(cell.supply.request.nodes.required))
     others = cell.split.nodes - int(must.sum())
     number = values.shape[1]
     count = np.bincount(of_row[~must], minlength=number)
@@ -203,13 +203,13 @@ def _nodes_for(
 ) -> IntArray:
     """Rows for one index set, ascending."""
     rows, own = group.rows, value[group.of_row]
-    optional = ~np.isin(cell.units[rows], list(cell.supply.request.required))
+    optional = ~np.isin(cell.units[rows], list(cell.supply.request.nodes.required))
     count = cell.split.nodes
     if goal.objective == "effbw":
         # The worst node decides, so all nodes of at least its value are equal.
         order = np.lexsort((-own, optional))[:count]
         rows = rows[own >= own[order].min()]
-        optional = ~np.isin(cell.units[rows], list(cell.supply.request.required))
+        optional = ~np.isin(cell.units[rows], list(cell.supply.request.nodes.required))
         own = np.zeros(len(rows))
     order = np.lexsort((cell.units[rows], left[rows], -own, optional))[:count]
     return np.asarray(np.sort(rows[order]))
@@ -246,7 +246,7 @@ class ByLinks(Selection):
         best = _best_of_kinds(cell, kinds, self.goal)
         own = popcount(cell.masks).astype(np.int64)
         of_row = np.array([b.values for b in best])[kinds.of_row]
-        optional = ~np.isin(cell.units, list(cell.supply.request.required))
+        optional = ~np.isin(cell.units, list(cell.supply.request.nodes.required))
         order = np.lexsort((cell.units, own, left, -of_row[:, 1], -of_row[:, 0], optional))
         order = _rows_of_best_group(cell, order, of_row, self.goal)
         last = order[-1]
@@ -273,7 +273,7 @@ class ByLinks(Selection):
 
 
 def _best_of_kinds(cell: Cell, kinds: Kinds, goal: Goal) -> list[BestSet]:
-    whole, per_node = cell.supply.request.whole_node, cell.split.per_node
+    whole, per_node = cell.supply.request.nodes.whole, cell.split.per_node
     return [
         (worst_set if plain else best_set)(
             graph, free, allowed, allowed.bit_count() if whole else per_node, goal

@@ -113,7 +113,7 @@ def _some(rows: _Rows, which: IntArray) -> _Rows:
 
 def _different(cell: Cell, rows: _Rows) -> _Rows:
     """Rows that can matter: of equal rows only the lowest, as many as the job has nodes."""
-    if cell.bound_index > 0 or cell.supply.request.required:
+    if cell.bound_index > 0 or cell.supply.request.nodes.required:
         return rows
     order = np.lexsort((rows.left, rows.masks))
     masks, left = rows.masks[order], rows.left[order]
@@ -125,7 +125,7 @@ def _different(cell: Cell, rows: _Rows) -> _Rows:
 
 def _best_set(cell: Cell, sets: IntArray, rows: _Rows, best_fit: bool) -> _Best:
     """The best of these index sets on the best of these rows; on ties the lowest."""
-    count, required = cell.split.nodes, cell.supply.request.required
+    count, required = cell.split.nodes, cell.supply.request.nodes.required
     must = np.isin(rows.nodes, list(required)) if required else None
     best: _Best | None = None
     step = max(1, _AT_ONCE // len(rows.nodes))
@@ -215,7 +215,7 @@ class ByScores(Selection):
         key = np.zeros(len(cell.units), dtype=np.int64)
         if self.best_fit:
             key += least_totals(cell) * SUM_WEIGHT + left_beside(cell)
-        required = cell.supply.request.required
+        required = cell.supply.request.nodes.required
         if required:
             key[np.isin(cell.units, list(required))] -= 1 << 60
         group, fine = cell.group, groups_of(cell)
@@ -247,7 +247,8 @@ class ByScores(Selection):
             row_of, slot_of, fixed = _best_gpus(cell, rows, capacity[rows])
             most = request.max_nodes
             if most is not None and len(np.unique(row_of)) > most:
-                widest = widest_nodes(request.required, cell.units[rows], capacity[rows], most)
+                required = request.nodes.required
+                widest = widest_nodes(required, cell.units[rows], capacity[rows], most)
                 rows = np.sort(rows[widest])
                 row_of, slot_of, fixed = _best_gpus(cell, rows, capacity[rows])
             key = (float(fixed.sum()), *bound[1:])
@@ -276,7 +277,7 @@ def _least(key: IntArray, count: int) -> list[int]:
 
 def _count_sets(cell: Cell, sizes: IntArray) -> int:
     """Number of one-node sets in the cell; ``sizes`` are the GPUs of each row."""
-    if cell.supply.request.whole_node:
+    if cell.supply.request.nodes.whole:
         return len(cell.units)
     rows = enumerate(np.bincount(sizes).tolist())
     return sum(count * comb(size, cell.split.per_node) for size, count in rows)
@@ -308,7 +309,7 @@ def _best_gpus(
     score = fixed[at, slot]
     by_score = np.lexsort((slot, at, -capacity[at], score))
     chosen = by_score[: request.gpus]
-    needed = [int(np.searchsorted(cell.units[rows], n)) for n in request.required]
+    needed = [int(np.searchsorted(cell.units[rows], n)) for n in request.nodes.required]
     used = set(at[chosen].tolist())
     if len(used) < request.fewest_nodes or not used.issuperset(needed):
         chosen = _spread(by_score, at, needed, request.fewest_nodes, request.gpus)

@@ -30,7 +30,7 @@ def fixed_scores(cell: Cell, rows: IntArray | list[int] | slice = slice(None)) -
     supply = cell.supply
     nodes = cell.units[rows]
     fixed = supply.table.fixed[nodes]
-    if not every(supply.cluster.indexed) and not supply.request.whole_node:
+    if not every(supply.cluster.indexed) and not supply.request.nodes.whole:
         plain = ~supply.cluster.indexed[nodes]
         bits = unpack(cell.masks[rows], fixed.shape[1])
         worst = np.where(bits, fixed, 0).max(axis=1)
@@ -42,7 +42,7 @@ def best_slots(cell: Cell, rows: list[int], count: int) -> list[tuple[tuple[int,
     """The ``count`` best slots of each row (lowest index on ties) and their sum."""
     supply = cell.supply
     able = [slots_of(mask) for mask in cell.masks[rows].tolist()]
-    if supply.request.whole_node:
+    if supply.request.nodes.whole:
         count = supply.cluster.shape[1]
     elif cell.bound_index == 0:
         total = count * supply.table.fixed_value(0)
@@ -56,7 +56,7 @@ def best_slots(cell: Cell, rows: list[int], count: int) -> list[tuple[tuple[int,
 
 def left_beside(cell: Cell) -> IntArray:
     """(C,) GPUs that stay free on each row's node."""
-    if cell.supply.request.whole_node:
+    if cell.supply.request.nodes.whole:
         return np.zeros(len(cell.units), dtype=np.int64)
     free = popcount(cell.supply.free[cell.units]).astype(np.int64)
     return np.asarray(free - cell.split.per_node)
@@ -64,7 +64,7 @@ def left_beside(cell: Cell) -> IntArray:
 
 def least_totals(cell: Cell) -> IntArray | int:
     """(C,) least sum of scores of ``per_node`` slots of each row; one number if all are equal."""
-    per_node, whole = cell.split.per_node, cell.supply.request.whole_node
+    per_node, whole = cell.split.per_node, cell.supply.request.nodes.whole
     if cell.bound_index == 0 and not whole:  # all GPUs of the cell have the lowest score
         return cell.supply.table.fixed_value(0) * per_node
     allowed = cell.allowed

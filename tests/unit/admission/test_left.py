@@ -71,10 +71,10 @@ def test_a_range_of_nodes_waits_for_its_least_number() -> None:
 
 def test_a_request_of_one_job() -> None:
     found = left_job(cpus=8, req_nodes=("n2",), exc_nodes=("n3",))
-    assert (found.job_id, found.gpus, found.cpus) == ("7", 2, 8)
+    assert (found.job_id, found.gpus, found.cpus.total) == ("7", 2, 8)
     assert found.left is not None
     assert (found.left.reason, found.left.fixed, found.left.again) == ("place=off", False, False)
-    assert found.required == (1,)
+    assert found.nodes.required == (1,)
     assert found.time_limit_s == 600.0
 
 
@@ -84,7 +84,7 @@ def test_the_parts_of_a_heterogeneous_job_count_together() -> None:
     found = left_job(components=(other, none))
     assert found.left is not None
     assert [part.gpus for part in found.left.parts] == [2, 3, 0]
-    assert (found.gpus, found.cpus) == (5, 7)
+    assert (found.gpus, found.cpus.total) == (5, 7)
 
 
 def test_a_first_component_without_gpus_is_planned_with_those_that_have_some() -> None:

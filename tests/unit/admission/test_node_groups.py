@@ -56,7 +56,7 @@ def where(text: str, *used: tuple[str, int], nodes: int = 4, **more: object) -> 
 
 
 def groups(request_site: AdmissionContext, original: OriginalRequest) -> list[int] | None:
-    kept = request_of(slurm_job(), original, request_site).node_groups
+    kept = request_of(slurm_job(), original, request_site).nodes.groups
     return None if kept is None else kept.of.tolist()
 
 
@@ -120,7 +120,7 @@ def test_up_to_the_base_block_size_a_job_stays_in_one():
     total = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 2))
     assert groups(at, total) == [0, 1, 0, 1]
     assert groups(at, asked()) is None
-    one, other = (request_of(slurm_job(), TWO, at).node_groups for _ in range(2))
+    one, other = (request_of(slurm_job(), TWO, at).nodes.groups for _ in range(2))
     assert one is other, "jobs of one round share it, by which they are of one shape"
 
 
@@ -187,8 +187,8 @@ def test_the_partition_where_a_block_has_room_is_chosen():
         for name, names in inside.items()
     }
     request = request_of(slurm_job(partitions=("a", "b")), TWO, replace(at, partitions=parts))
-    assert request.eligible is not None
-    assert np.flatnonzero(request.eligible).tolist() == [4, 5]
+    assert request.nodes.eligible is not None
+    assert np.flatnonzero(request.nodes.eligible).tolist() == [4, 5]
 
 
 def test_a_reservation_does_not_make_a_node_one_of_no_block():

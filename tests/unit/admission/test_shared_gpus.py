@@ -21,6 +21,7 @@ from make import (
 
 from slurm_gpu_aware.admission.context import CannotPlanError, PreemptionRules
 from slurm_gpu_aware.admission.snapshot import Hold, build_cluster
+from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
@@ -152,7 +153,7 @@ def test_gpus_whose_shards_are_not_given(wrong: SlurmNode):
 def test_the_request_of_a_job_of_shards():
     where = context_of([N1, N2, slurm_node("n3")])
     request = request_of(slurm_job(), asked("shard:3"), where)
-    assert (request.gpus, request.shards, request.clock) == (1, 3, "default")
+    assert (request.gpus, request.get(SHARDS), request.clock) == (1, 3, "default")
     assert eligible(request, where) == {"n1", "n2"}
     assert (request.preemption.groups, request.preemption.tier) == (frozenset(), None)
 

@@ -65,11 +65,15 @@ def test_jobs_that_it_holds_for(flag: bool | None, default: bool, bound: bool) -
     slurm = replace(SLURM_WITH_CORES, enforce_binding=default)
     record = bound_job(enforce_binding=flag)
     assert binds_sockets(record, slurm) is bound
-    assert request_of(record, asked(), site_of(two_sockets("n1"), slurm=slurm)).bound is bound
+    assert (
+        request_of(record, asked(), site_of(two_sockets("n1"), slurm=slurm)).sockets.bound is bound
+    )
 
 
 def test_exclusive_jobs_have_all_cores_in_any_case() -> None:
-    assert not request_of(bound_job(), asked(exclusive=True), site_of(two_sockets("n1"))).bound
+    assert not request_of(
+        bound_job(), asked(exclusive=True), site_of(two_sockets("n1"))
+    ).sockets.bound
 
 
 @pytest.mark.parametrize(
@@ -117,16 +121,16 @@ def test_gpus_without_one_socket_are_slurms(fields: dict[str, object]) -> None:
     )
     assert request_of(
         bound_job(), asked(exc_nodes="n2"), site_of(two_sockets("n1"), two_sockets("n2", **fields))
-    ).bound
+    ).sockets.bound
     unbound = bound_job(enforce_binding=False)
     assert not request_of(
         unbound, asked(), site_of(two_sockets("n1"), two_sockets("n2", **fields))
-    ).bound
+    ).sockets.bound
 
 
 def test_on_nodes_of_one_socket_nothing_has_to_be_told() -> None:
     one = two_sockets("n1", cores=NodeCores(1, 16, 1, 1), gpu_sockets=(None,) * 4)
-    assert request_of(bound_job(cpus=16), asked("gpu:4"), site_of(one)).bound
+    assert request_of(bound_job(cpus=16), asked("gpu:4"), site_of(one)).sockets.bound
 
 
 def test_slurm_that_counts_sockets_or_nodes() -> None:
@@ -141,7 +145,7 @@ def test_what_no_socket_can_hold_is_slurms() -> None:
     assert "no socket has" in why_left(bound_job(cpus=10), asked(), site_of(two_sockets("n1")))
     four = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 1))
     assert "no socket has" in why_left(bound_job(), four, site_of(two_sockets("n1")))
-    assert request_of(bound_job(cpus=8), asked(), site_of(two_sockets("n1"))).bound
+    assert request_of(bound_job(cpus=8), asked(), site_of(two_sockets("n1"))).sockets.bound
 
 
 def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +158,7 @@ def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.M
     monkeypatch.setattr(fitting, "socket_views", counted)
     here = site_of(two_sockets("n1"))
     for number in (1, 2, 3):
-        assert request_of(bound_job(number), asked(), here).bound
+        assert request_of(bound_job(number), asked(), here).sockets.bound
     assert asked_for == ["1"]
 
 
@@ -168,13 +172,13 @@ def test_the_partition_with_free_cores_on_a_socket() -> None:
         partitions={"a": ["n1"], "b": ["n2"]},
     )
     found = request_of(bound_job(cpus=2, partitions=("a", "b")), asked(), here)
-    assert found.eligible is not None
-    assert found.eligible.tolist() == [False, True]
+    assert found.nodes.eligible is not None
+    assert found.nodes.eligible.tolist() == [False, True]
     found = request_of(
         bound_job(cpus=2, partitions=("a", "b"), enforce_binding=None), asked(), here
     )
-    assert found.eligible is not None
-    assert found.eligible.tolist() == [True, False]
+    assert found.nodes.eligible is not None
+    assert found.nodes.eligible.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("bound", [True, False])
@@ -215,7 +219,7 @@ def test_a_job_that_did_not_start_is_marked_for_as_long_as_no_job_moves_again() 
         licences = Licences(no_licences)  # type: ignore[arg-type]
         round_ = Candidates(here, backoff, licences, pool, Estimates(Config()))
         round_.sort_out([as_gated(record)], [record])
-        found += [candidate.request.refused for candidate in round_.to_plan.values()]
+        found += [candidate.request.wait.refused for candidate in round_.to_plan.values()]
     assert found == [True, False]
 
 
@@ -274,7 +278,7 @@ def test_gpus_of_each_socket() -> None:
     free_job = bound_job(enforce_binding=None, unsupported=(SOCKETS_PER_NODE,))
     here = site_of(two_sockets("n1"), two_sockets("n2", gpus_used=frozenset({0, 1})))
     request = request_of(free_job, per_socket(1, nodes=(2, 2)), here)
-    assert (request.gpus, request.gpus_per_node, request.gpus_per_socket) == (4, 2, 1)
+    assert (request.gpus, request.gpus_per_node, request.sockets.gpus_each) == (4, 2, 1)
     assert not fits(request, here.cluster)
     assert fits(request, here.cluster.empty())
     assert fits(request_of(free_job, per_socket(1), here), here.cluster)

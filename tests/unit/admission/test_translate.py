@@ -486,7 +486,7 @@ def test_a_site_leaves_the_jobs_of_a_partition_to_slurm():
         request_of(slurm_job(), asked(), where)
     assert raised.value.leave
     chosen = replace(slurm_job(), comment="place=packed")
-    assert request_of(chosen, asked(), where).policy == "packed"
+    assert request_of(chosen, asked(), where).policy.name == "packed"
 
 
 def test_a_comment_may_name_the_sites_own_policy_though_it_is_not_in_the_list_for_users():
@@ -495,7 +495,7 @@ def test_a_comment_may_name_the_sites_own_policy_though_it_is_not_in_the_list_fo
     where = replace(where, config=replace(where.config, placement=settings))
     asked_for = replace(slurm_job(), comment="class=A,place=packed")
     request = request_of(asked_for, asked(), where)
-    assert (request.app_class, request.policy) == ("A", "packed")
+    assert (request.app_class, request.policy.name) == ("A", "packed")
 
 
 # salloc, srun, tasks per GPU ----------------------------------------------------------------------
@@ -528,6 +528,6 @@ def test_a_direct_srun_with_cpus_per_gpu_gets_one_node():
 def test_each_gpu_has_the_cpus_of_its_tasks():
     where = context_of([slurm_node("n1"), slurm_node("n2")], {"gpu": ["n1", "n2"]})
     request = request_of(slurm_job(), asked("gpu:2", ntasks_per_tres=2, cpus_per_task=3), where)
-    assert (request.cpus_per_gpu, request.total_cpus) == (6, 12)
+    assert (request.cpus.per_gpu, request.total_cpus) == (6, 12)
     with pytest.raises(CannotPlanError, match="more CPUs than a node has"):
         request_of(slurm_job(), asked("gpu:2", ntasks_per_tres=9), where)

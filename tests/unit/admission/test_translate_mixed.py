@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import PROFILE, SLURM, slurm_node
+from make import PROFILE, SLURM, job_request, slurm_node
 
 from slurm_gpu_aware.admission.fitting import needs_both_kinds
 from slurm_gpu_aware.admission.snapshot import build_cluster
@@ -34,20 +34,20 @@ def test_two_indexed_and_two_plain(gpus: int, nodes: int, expected: bool):
 
 def test_required_nodes_of_both_kinds():
     mixed = mixed_cluster(INDEXED, INDEXED, PLAIN, PLAIN)
-    assert needs_both_kinds(Request("1", 2, 2, 2, required=(0, 2)), mixed)
-    assert not needs_both_kinds(Request("1", 2, 2, 2, required=(2, 3)), mixed)
+    assert needs_both_kinds(job_request("1", 2, 2, 2, required=(0, 2)), mixed)
+    assert not needs_both_kinds(job_request("1", 2, 2, 2, required=(2, 3)), mixed)
 
 
 def test_only_nodes_that_it_may_use_count():
     mixed = mixed_cluster(INDEXED, INDEXED, PLAIN, PLAIN)
     one_of_each = np.array([True, False, True, False])
-    assert needs_both_kinds(Request("1", 2, 2, 2, eligible=one_of_each), mixed)
+    assert needs_both_kinds(job_request("1", 2, 2, 2, eligible=one_of_each), mixed)
 
 
 def test_a_required_node_that_is_away_says_nothing_of_kinds():
     """Its GPUs do not exist while it is drained or restarts: the job waits for it."""
     mixed = mixed_cluster(INDEXED, PLAIN, PLAIN)
     away = replace(mixed, exists=mixed.exists & np.array([[False], [True], [True]]))
-    assert not needs_both_kinds(Request("1", 2, 1, 1, required=(0,)), away)
-    assert not needs_both_kinds(Request("1", 2, 2, 2, required=(0,)), away)
-    assert needs_both_kinds(Request("1", 2, 2, 2, required=(0,)), mixed)
+    assert not needs_both_kinds(job_request("1", 2, 1, 1, required=(0,)), away)
+    assert not needs_both_kinds(job_request("1", 2, 2, 2, required=(0,)), away)
+    assert needs_both_kinds(job_request("1", 2, 2, 2, required=(0,)), mixed)

@@ -367,7 +367,10 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
     unit = (out / "systemd" / "gpu-aware-selectd.service").read_text()
     assert f"ExecStart={sys.prefix}/bin/gpu-aware selectd\n" in unit
     assert f"Environment=GPU_AWARE_CONFIG={site.config}\n" in unit
-    assert f"ReadWritePaths={site.config.parent.parent / 'lib'}\n" in unit
+    lib = site.config.parent.parent / "lib"
+    assert re.search(rf"^ReadWritePaths={lib} -\S+$", unit, re.M), unit
+    agent = (out / "systemd" / "gpu-aware-clockd.service").read_text()
+    assert re.search(r"^ReadWritePaths=-\S+/clocks -\S+ -\S+/gpu-accounts$", agent, re.M), agent
     assert "UMask=0027\n" in unit
 
 

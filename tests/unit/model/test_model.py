@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from make import job_request
 
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.model.assignment import Assignment
@@ -59,18 +60,18 @@ def test_a_missing_gpu_does_not_become_free():
     ],
 )
 def test_node_counts_are_even_splits(kwargs, slots, counts):
-    assert Request("1", **kwargs).node_counts(slots) == counts
+    assert job_request("1", **kwargs).node_counts(slots) == counts
 
 
 def test_cpus_and_memory_per_node():
-    request = Request("1", gpus=4, cpus=10, memory=Memory(per_cpu_mb=100))
+    request = job_request("1", gpus=4, cpus=10, memory=Memory(per_cpu_mb=100))
     assert request.cpus_on_node(2) == 5
     assert request.cpus_on_node(3) == 4
     assert request.memory_on_node(2) == 500
-    per_gpu = Request("1", gpus=4, cpus_per_gpu=3, memory=Memory(per_gpu_mb=1000))
+    per_gpu = job_request("1", gpus=4, cpus_per_gpu=3, memory=Memory(per_gpu_mb=1000))
     assert per_gpu.cpus_on_node(2) == 6
     assert per_gpu.memory_on_node(2) == 2000
-    assert Request("1", gpus=2, cpus=20, cpus_per_gpu=3).cpus_on_node(2) == 10
+    assert job_request("1", gpus=2, cpus=20, cpus_per_gpu=3).cpus_on_node(2) == 10
 
 
 @pytest.mark.parametrize("gpus", [0, -1, 100_000, 10**400])
@@ -80,21 +81,21 @@ def test_a_request_has_as_many_gpus_as_a_comment_can_say(gpus):
 
 
 def test_a_resized_request_keeps_its_nodes_and_its_single_task():
-    request = Request("1", 4, min_nodes=2, gpus_per_node=2, cpus=16, sizes=(2, 4, 8))
+    request = job_request("1", 4, min_nodes=2, gpus_per_node=2, cpus=16, sizes=(2, 4, 8))
     larger = request.resized(8)
-    assert (larger.gpus, larger.gpus_per_node, larger.cpus) == (8, 4, 16)
+    assert (larger.gpus, larger.gpus_per_node, larger.cpus.total) == (8, 4, 16)
     assert larger.node_counts(4) == (2,)
     assert (larger.resized(2).gpus_per_node, larger.resized(4).gpus_per_node) == (1, 2)
 
 
 def test_a_task_for_each_gpu_brings_its_cpus():
-    request = Request(
+    request = job_request(
         "1", 2, cpus=6, memory=Memory(per_cpu_mb=100), sizes=(1, 2, 8), task_per_gpu=True
     )
-    assert request.resized(1).cpus == 3
-    assert (request.resized(8).cpus, request.resized(8).resized(2).cpus) == (24, 6)
+    assert request.resized(1).cpus.total == 3
+    assert (request.resized(8).cpus.total, request.resized(8).resized(2).cpus.total) == (24, 6)
     assert request.resized(8).memory_on_node(2) == 1200
-    per_gpu = Request("1", 2, cpus_per_gpu=3, sizes=(2, 4))
+    per_gpu = job_request("1", 2, cpus_per_gpu=3, sizes=(2, 4))
     assert per_gpu.resized(4).total_cpus == 12
 
 
@@ -116,3 +117,9 @@ def test_an_error_tells_its_cause_in_one_line():
     error.__cause__ = OSError("no route")
     assert isinstance(error, AwareError)
     assert str(error) == "scontrol failed: no route"
+
+
+def test_requests_alike_are_two():
+    """A round asks which job of the queue one is by identity."""
+    assert Request("1", 1) != Request("1", 1)
+    assert len({Request("1", 1), Request("1", 1)}) == 2

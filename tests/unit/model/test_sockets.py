@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make import placements, plan_round
+from make import job_request, placements, plan_round
 
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
@@ -65,12 +65,12 @@ def with_job(
 
 
 def bound(number: int, gpus: int, cpus: int = 1, **fields: Any) -> Request:
-    usual = {"max_nodes": 1, "bound": True, "several_sockets": 0}
-    return Request(str(number), gpus, cpus=cpus, **{**usual, **fields})
+    usual = {"max_nodes": 1, "bound": True, "several": 0}
+    return job_request(str(number), gpus, cpus=cpus, **{**usual, **fields})
 
 
 def free(number: int, gpus: int, cpus: int = 1, **fields: Any) -> Request:
-    return Request(str(number), gpus, cpus=cpus, **{"max_nodes": 1, **fields})
+    return job_request(str(number), gpus, cpus=cpus, **{"max_nodes": 1, **fields})
 
 
 def plan_at(queue: list[Request], where: Cluster) -> Plan:
@@ -141,13 +141,13 @@ def test_cores_of_an_unknown_job_may_come_back() -> None:
 
 
 def test_two_jobs_that_fill_their_socket_get_one_each() -> None:
-    queue = [bound(n, 1, fills_sockets=True) for n in (1, 2)]
+    queue = [bound(n, 1, fills=True) for n in (1, 2)]
     slots = [a.slots[0][0] // 2 for a in plan_at(queue, socket_nodes()).assignments]
     assert sorted(slots) == [0, 1]
 
 
 def test_a_third_job_has_no_cores_beside_jobs_that_fill_their_sockets() -> None:
-    queue = [bound(n, 1, fills_sockets=True) for n in (1, 2)]
+    queue = [bound(n, 1, fills=True) for n in (1, 2)]
     assert len(plan_at([*queue, bound(3, 1)], socket_nodes()).assignments) == 2
     assert (
         len(plan_at([*queue, free(3, 1)], socket_nodes()).assignments) == 2
@@ -156,7 +156,7 @@ def test_a_third_job_has_no_cores_beside_jobs_that_fill_their_sockets() -> None:
 
 
 def test_a_job_that_fills_its_socket_takes_memory_with_each_cpu() -> None:
-    queue = [bound(1, 1, fills_sockets=True, memory=Memory(per_cpu_mb=500))]
+    queue = [bound(1, 1, fills=True, memory=Memory(per_cpu_mb=500))]
     here = socket_nodes()
     result = plan_at([*queue, free(2, 1, memory=Memory(per_node_mb=60001))], here)
     assert [a.job_id for a in result.assignments] == ["1"]
@@ -220,7 +220,7 @@ def test_a_job_that_fills_its_socket_takes_no_reserved_cores(
     """It asks for one CPU, two would be left beside the head, and Slurm gives it all four."""
     here = with_job(socket_nodes(), "short", 0, (0,), (4, 0), NOW + 100)
     here = with_job(here, "long", 0, S1, (0, 8))
-    fills = bound(2, 1, time_limit_s=limit, fills_sockets=True)
+    fills = bound(2, 1, time_limit_s=limit, fills=True)
     result = plan_at([head, fills], here)
     assert placements(result) == ({} if reserved else {"2": ((0,), ((1,),))})
     assert result.waiting[0].shadow_start_s == NOW + 100
@@ -232,7 +232,7 @@ def test_a_job_that_fills_its_socket_takes_no_reserved_memory(memory_mb: int, fi
     here = with_job(socket_nodes(), "short", 0, S0, (8, 0), NOW + 100)
     here = with_job(here, "long", 0, (2,), (0, 0))
     head = bound(1, 2, 8, memory=Memory(per_node_mb=memory_mb), priority=9)
-    fills = bound(2, 1, fills_sockets=True, memory=Memory(per_cpu_mb=500))
+    fills = bound(2, 1, fills=True, memory=Memory(per_cpu_mb=500))
     assert placements(plan_at([head, fills], here)) == ({"2": ((0,), ((3,),))} if fits else {})
 
 
@@ -386,7 +386,7 @@ def spread(number: int, per_socket: int, sockets: int, nodes: int = 1) -> Reques
     """``--gpus-per-socket`` with ``--sockets-per-node``."""
     each = per_socket * sockets
     counts = {"gpus_per_node": each, "min_nodes": nodes, "max_nodes": nodes}
-    return Request(str(number), each * nodes, gpus_per_socket=per_socket, **counts)
+    return job_request(str(number), each * nodes, gpus_each=per_socket, **counts)
 
 
 SLOW = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 5.0]])

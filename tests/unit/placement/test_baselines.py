@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import job_request
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
@@ -60,7 +61,7 @@ def test_lowest_index_over_nodes_takes_the_first_nodes_before_the_lowest_slots(r
     cluster = Cluster.uniform(4, 3)
     for node, slot in enumerate((0, 0, 2, 2)):
         cluster.take(node, [slot])
-    request = Request("1", 4, gpus_per_node=2, required=required)
+    request = job_request("1", 4, gpus_per_node=2, required=required)
     assert chosen(place("lowest-index", request, cluster)) == ((0, 1), ((1, 2), (1, 2)))
     best = place("best-fit", Request("1", 4, gpus_per_node=2), cluster)
     assert chosen(best) == ((2, 3), ((0, 1), (0, 1)))  # equally full: the lowest index set
@@ -101,8 +102,8 @@ def test_no_nodes_or_no_gpus_means_no_place(name, shape, same):
         Request("1", 1),
         Request("2", 4),
         Request("3", 2, gpus_per_node=1),
-        Request("4", 1, whole_node=True),
-        Request("5", 1, gpu_model="a100"),
+        job_request("4", 1, whole=True),
+        job_request("5", 1, gpu_model="a100"),
     ):
         assert policy.place(request, cluster) is None
 
@@ -128,7 +129,7 @@ def test_plain_and_indexed_nodes_are_not_mixed_in_one_job():
     got = place("pal", Request("1", 4, gpus_per_node=2), cluster)
     assert (got.nodes, got.exact) == ((1, 2), False)
     assert place("pal", Request("1", 6, gpus_per_node=2), cluster) is None
-    assert place("pal", Request("1", 3, gpus_per_node=1, whole_node=True), cluster) is not None
+    assert place("pal", job_request("1", 3, gpus_per_node=1, whole=True), cluster) is not None
 
 
 def test_on_plain_nodes_only_the_count_matters():

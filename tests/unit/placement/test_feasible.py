@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import job_request
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Memory, Request
@@ -26,7 +27,7 @@ CASES = {
         "3 GPUs (2 per node) cannot be split evenly over nodes of at most 2 GPUs",
     ),
     "model": (
-        Request("1", 1, gpu_model="h100"),
+        job_request("1", 1, gpu_model="h100"),
         replace(Cluster.uniform(2, 2), model=("a100", "a100")),
         "no node that the job may use has GPU model h100",
     ),
@@ -41,7 +42,7 @@ CASES = {
         "needs 2 nodes with 2 free GPUs each; 1 node has that many",
     ),
     "cpus": (
-        Request("1", 1, cpus=9),
+        job_request("1", 1, cpus=9),
         Cluster.uniform(2, 2, cpus_per_node=8),
         "GPUs are free, but too few nodes have 9 free CPUs",
     ),
@@ -56,7 +57,7 @@ CASES = {
         "no 2 nodes have the same GPU index free, as Slurm needs",
     ),
     "required": (
-        Request("1", 2, required=(1,)),
+        job_request("1", 2, required=(1,)),
         Cluster.uniform(2, 2),
         "required node n1 has no free GPU that the job may use",
     ),
@@ -90,12 +91,12 @@ def test_splits_stand_fewest_nodes_first():
 
 
 def test_demand_is_slurms_even_share_or_follows_the_gpus():
-    request = Request("1", 4, cpus=6, memory=Memory(per_cpu_mb=100))
+    request = job_request("1", 4, cpus=6, memory=Memory(per_cpu_mb=100))
     assert node_demand(request, 2, 2) == (3, 300)
     assert node_demand(request, 2, 3) == (5, 500)
     assert node_demand(request, 2, 1) == (2, 200)
     assert node_demand(Request("1", 4, memory=Memory(per_gpu_mb=10)), 2, 3) == (1, 30)
-    assert node_demand(Request("1", 1, cpus=8, whole_node=True), 1, 4) == (8, 0)
+    assert node_demand(job_request("1", 1, cpus=8, whole=True), 1, 4) == (8, 0)
 
 
 @pytest.mark.parametrize("width", [1, 4, 6, 8, 9, 16, 17, 33, 64])

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make import job_request
 
 from slurm_gpu_aware.model.cluster import Cluster, Shards
-from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Part
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy, left_demand
 
 
 def left_job(*parts, job_id="1", fixed=False, **kwargs):
     gpus = sum(part.gpus for part in parts)
-    return Request(job_id, gpus, left=LeftToSlurm("place=off", parts, fixed=fixed), **kwargs)
+    return job_request(job_id, gpus, left=LeftToSlurm("place=off", parts, fixed=fixed), **kwargs)
 
 
 def spread(request, cluster):
@@ -73,17 +74,21 @@ def one_left(draw, most_parts=1):
     if draw(st.booleans()):
         eligible = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
         eligible[list(required)] = True
-    one = left_job(*wanted, required=required, eligible=eligible, whole_node=draw(st.booleans()))
+    one = left_job(*wanted, required=required, eligible=eligible, whole=draw(st.booleans()))
     return cluster, one
 
 
 def usable(request, cluster):
     """(N,) GPUs of each node that it may get now."""
-    allowed = np.ones(cluster.shape[0], bool) if request.eligible is None else request.eligible
+    allowed = (
+        np.ones(cluster.shape[0], bool)
+        if request.nodes.eligible is None
+        else request.nodes.eligible
+    )
     if cluster.starting is not None:
         allowed = allowed & ~cluster.starting
     counts = np.where(allowed, cluster.not_held.sum(axis=1), 0)
-    if request.whole_node:
+    if request.nodes.whole:
         whole = (counts == cluster.exists.sum(axis=1)) & (cluster.free_cpus >= cluster.cpus)
         counts = np.where(whole, counts, 0)
     return counts
@@ -93,7 +98,7 @@ def spreads(part, request, cluster):
     """Every spread of one part that its numbers allow: GPUs of each node."""
     for chosen in product(*(range(int(most) + 1) for most in usable(request, cluster))):
         nodes = [i for i, gpus in enumerate(chosen) if gpus]
-        if sum(chosen) != part.gpus or not {*request.required} <= {*nodes}:
+        if sum(chosen) != part.gpus or not {*request.nodes.required} <= {*nodes}:
             continue
         if part.per_node is not None:
             fine = all(chosen[i] == part.per_node for i in nodes)
@@ -121,7 +126,7 @@ def test_it_finds_a_place_exactly_if_there_is_one(situation):
         assert LeftPolicy().why_not(request, cluster).text
         return
     chosen = tuple(found.get(i, 0) for i in range(cluster.shape[0]))
-    if request.whole_node:  # it gets all GPUs of the nodes of one of these
+    if request.nodes.whole:  # it gets all GPUs of the nodes of one of these
         exists = cluster.exists.sum(axis=1)
         possible = [tuple(np.where(one, exists, 0).tolist()) for one in possible]
     assert chosen in possible
@@ -136,7 +141,7 @@ def test_parts_never_share_gpus_cpus_or_memory(situation):
     if found is None:
         return
     got = sum(map(len, found.slots))
-    assert got >= request.gpus if request.whole_node else got == request.gpus
+    assert got >= request.gpus if request.nodes.whole else got == request.gpus
     for node, slots in found.gpus:
         assert cluster.not_held[node, list(slots)].all()
         assert len(slots) <= usable(request, cluster)[node]
@@ -147,7 +152,11 @@ def test_parts_never_share_gpus_cpus_or_memory(situation):
 def test_a_job_whose_nodes_are_fixed_waits_while_others_start_on_them(situation, fixed):
     cluster, request = situation
     request = replace(request, left=replace(request.left, fixed=fixed))
-    may = np.ones(cluster.shape[0], bool) if request.eligible is None else request.eligible
+    may = (
+        np.ones(cluster.shape[0], bool)
+        if request.nodes.eligible is None
+        else request.nodes.eligible
+    )
     meets = cluster.starting is not None and bool((cluster.starting & may).any())
     if fixed and meets:
         assert spread(request, cluster) is None
@@ -186,7 +195,7 @@ def test_required_nodes_come_first():
 def test_a_whole_node_needs_its_memory_too():
     cluster = Cluster.uniform(2, 2, cpus_per_node=8, cpus=np.full(2, 8))
     cluster.free_memory_mb[:] = 5, 9
-    request = left_job(Part(2, 2, cpus=8, memory_mb=8), whole_node=True)
+    request = left_job(Part(2, 2, cpus=8, memory_mb=8), whole=True)
     assert spread(request, cluster) == {1: 2}
     cluster.free_cpus[1] = 7
     assert spread(request, cluster) is None

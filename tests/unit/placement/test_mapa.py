@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from make import job_request
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
@@ -60,7 +61,7 @@ def place_on(
 ):
     cluster = Cluster.uniform(nodes, graph.n, graph=graph, scores=scores)
     cluster.free[0, list(busy)] = False
-    request = Request("1", gpus, app_class="A", bandwidth_sensitive=bw == "high", **own)
+    request = job_request("1", gpus, app_class="A", bandwidth_sensitive=bw == "high", **own)
     return make_policy(policy, options).place(request, cluster)
 
 
@@ -301,7 +302,7 @@ def test_several_nodes_get_the_index_set_that_is_best_on_the_worst_of_them():
 def test_required_nodes_are_part_of_the_choice():
     cluster = Cluster.uniform(4, 8, graph=DGX)
     cluster.free[3, [0, 3]] = False
-    request = Request("1", 4, gpus_per_node=2, bandwidth_sensitive=True, required=(3,))
+    request = job_request("1", 4, gpus_per_node=2, bandwidth_sensitive=True, required=(3,))
     got = make_policy("mapa-preserve").place(request, cluster)
     assert got.nodes == (0, 3)
     assert got.slots == ((1, 2), (1, 2))  # 0,3 would be first, but is busy on the required node

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import job_request, plan_round
 
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.features.registry import FEATURES
@@ -35,7 +35,7 @@ def free_but(*busy: int, gpus: int = 2) -> Cluster:
 
 def wide(job_id: str = "1", groups: NodeGroups | None = BLOCKS, **more: object) -> Request:
     values: dict[str, object] = {"gpus": 4, "gpus_per_node": 2, "min_nodes": 2, "app_class": "A"}
-    return Request(job_id, node_groups=groups, **{**values, **more})  # type: ignore[arg-type]
+    return job_request(job_id, groups=groups, **{**values, **more})  # type: ignore[arg-type]
 
 
 def plan_all(queue: list[Request], here: Cluster, now: float = 0.0) -> Plan:
@@ -111,7 +111,7 @@ def test_a_node_in_no_group_is_not_used():
     found = constrained(make_policy("pal")).place(wide(groups=alone), free_but())
     assert found is not None
     assert found.nodes == (2, 3)
-    single = Request("1", 2, app_class="A", node_groups=alone)
+    single = job_request("1", 2, app_class="A", groups=alone)
     assert constrained(make_policy("pal")).place(single, free_but(1, 2, 3)) is None
 
 
@@ -147,7 +147,7 @@ class Picky(Policy):
     has_rules = True
 
     def place(self, request: Request, here: Cluster) -> Assignment | None:
-        if request.eligible is not None and int(request.eligible.sum()) < 3:
+        if request.nodes.eligible is not None and int(request.nodes.eligible.sum()) < 3:
             return None
         return make_policy("lowest-index").place(request, here)
 
@@ -225,8 +225,8 @@ def test_a_recorded_round_carries_it_and_comes_out_the_same():
     )
     again = read_round(content, FEATURES)
     first, second = again.asked.queue
-    assert first.node_groups is not None
-    assert (first.node_groups.name, first.node_groups.of.tolist()) == ("block", [0, 1, 0, 1])
-    assert second.node_groups is None
+    assert first.nodes.groups is not None
+    assert (first.nodes.groups.name, first.nodes.groups.of.tolist()) == ("block", [0, 1, 0, 1])
+    assert second.nodes.groups is None
     assert again.placed["1"][0] == ("n1", "n3")
     assert replay(again, FEATURES) == []

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from make import job_request
 from pal_walk import traversal
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
@@ -21,7 +22,7 @@ def cluster_of(rows, penalty=1.5, **kwargs):
 
 
 def ask(gpus, **kwargs):
-    return Request("1", gpus, app_class="A", **kwargs)
+    return job_request("1", gpus, app_class="A", **kwargs)
 
 
 def test_traversal_of_the_papers_example():
@@ -121,7 +122,7 @@ def test_switch_level_keeps_a_job_inside_one_switch():
 
 def test_whole_node_takes_every_gpu_and_counts_the_worst():
     cluster = cluster_of([[0.8, 1.4], [1.0, 1.1]])
-    got = Pal().place(ask(1, whole_node=True), cluster)
+    got = Pal().place(ask(1, whole=True), cluster)
     assert got is not None
     assert (got.nodes, got.slots, got.score, got.exact) == ((1,), ((0, 1),), 1.1, False)
 
@@ -131,7 +132,7 @@ def test_whole_node_lies_in_a_socket_only_with_all_its_gpus():
     sockets = LocalityLevel("socket", 1.0, np.array([[0, 1], [2, 2]]))
     node = LocalityLevel("node", 1.1, np.array([0, 1]))
     cluster = Cluster(**{**vars(base), "levels": (sockets, node, base.levels[1])})
-    got = Pal().place(ask(1, whole_node=True), cluster)
+    got = Pal().place(ask(1, whole=True), cluster)
     assert got is not None
     assert (got.nodes, got.level, got.slowdown) == ((1,), "socket", 1.0)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from make import job_request
 from pal_walk import traversal
 from test_mapa import numbers
 
@@ -74,7 +75,7 @@ def test_eft_price_of_breaking_up_a_node():
     cluster = Cluster.uniform([row[0] for row in rows], 4, scores={"A": scores}, free=free)
     policy = make_policy("eft")
     for at, row in enumerate(rows):
-        alone = Request("1", 1, app_class="A", eligible=np.arange(len(rows)) == at)
+        alone = job_request("1", 1, app_class="A", eligible=np.arange(len(rows)) == at)
         why = policy.place(alone, cluster).why
         assert (why["chosen"][0]["left_free"], why["least_cost"]) == (int(row[3]), float(row[4]))
     assert policy.place(Request("1", 1, app_class="A"), cluster).nodes == (0,)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make import plan_round
+from make import job_request, plan_round
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 def waits(cluster: Cluster, options: dict[str, Any], **asked: Any) -> Waiting:
     settings, given = PlanSettings(policy="topo-aware"), {"topo-aware": options}
-    plan = plan_round([Request("1", **asked)], cluster, settings, 0.0, policy_options=given)
+    plan = plan_round([job_request("1", **asked)], cluster, settings, 0.0, policy_options=given)
     (entry,) = plan.waiting
     return entry
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from make import job_request
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster, Sockets
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policies.slurm import RELEASES
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.machines import machine
@@ -23,7 +23,7 @@ def given(
 ) -> Any:
     """Nodes and slots of a job; ``total``: it asks by --gpus."""
     per_node = None if total else gpus // fields.get("min_nodes", 1)
-    request = Request("1", gpus, gpus_per_node=per_node, **fields)
+    request = job_request("1", gpus, gpus_per_node=per_node, **fields)
     found = make_policy("slurm", options).place(request, cluster)
     return found and dict(found.gpus)
 
@@ -117,7 +117,7 @@ def test_several_nodes_get_different_indices() -> None:
     cluster = Cluster.uniform(3, 2)
     cluster.take(0, [0])
     cluster.take(1, [1])
-    found = make_policy("slurm").place(Request("1", 2, min_nodes=2, gpus_per_node=1), cluster)
+    found = make_policy("slurm").place(job_request("1", 2, min_nodes=2, gpus_per_node=1), cluster)
     assert found is not None
     assert dict(found.gpus) == {0: (1,), 1: (0,)}
     assert not found.exact  # one GRES line cannot name them
@@ -131,7 +131,7 @@ def test_requests_that_do_not_tell_their_option() -> None:
     """Traces and ``place``: by --gres, as most users ask, on the fewest nodes."""
     policy = make_policy("slurm", {"gres": True})
     cluster = Cluster.uniform(2, 4, graph=BRIDGES)
-    found = [policy.place(Request("1", gpus), cluster) for gpus in (2, 6, 9)]
+    found = [policy.place(job_request("1", gpus), cluster) for gpus in (2, 6, 9)]
     assert [one and dict(one.gpus) for one in found] == [
         {0: (0, 2)},
         {0: (0, 2, 3), 1: (0, 2, 3)},
@@ -143,7 +143,7 @@ def test_requests_that_do_not_tell_their_option() -> None:
 def test_exclusive_jobs_get_all_gpus_of_an_idle_node() -> None:
     cluster = Cluster.uniform(2, 4)
     cluster.take(0, [2])
-    assert given(cluster, 1, whole_node=True) == {1: (0, 1, 2, 3)}
+    assert given(cluster, 1, whole=True) == {1: (0, 1, 2, 3)}
 
 
 def test_what_does_not_fit_has_no_place() -> None:

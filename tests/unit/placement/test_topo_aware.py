@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import job_request, plan_round
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
@@ -32,7 +32,7 @@ def minsky(nodes=1, busy=(), **other):
 
 def place(cluster, gpus, policy="topo-aware", options=None, own=None, **request):
     """``options`` are the policy's, ``own`` the request's."""
-    asked = Request("1", gpus, options=own or {}, **request)
+    asked = job_request("1", gpus, options=own or {}, **request)
     return make_policy(policy, options).place(asked, cluster)
 
 
@@ -160,7 +160,7 @@ def test_plain_nodes_and_exclusive():
     found = place(plain, 2)
     assert (found.nodes, found.slots, found.exact) == ((0,), ((1, 2),), False)
     assert found.why["terms"]["communication"]["t"] == 20  # the worst that Slurm may pick
-    whole = place(minsky(2, [(0, [0])]), 1, whole_node=True)
+    whole = place(minsky(2, [(0, [0])]), 1, whole=True)
     assert (whole.nodes, whole.slots) == ((1,), ((0, 1, 2, 3),))
     assert whole.why["utility"] == 1.0
 
@@ -238,7 +238,7 @@ def test_the_planner_tells_how_long_a_job_has_waited():
 
 def test_an_idle_machine_may_be_below_the_threshold_but_is_never_impossible():
     """One GPU of an idle Minsky leaves its socket half empty: utility 0.5."""
-    picky = Request("1", 1, options={"minimal_utility": 0.6})
+    picky = job_request("1", 1, options={"minimal_utility": 0.6})
     settings = PlanSettings(policy="topo-aware-p")
     plan = plan_round([picky, Request("2", 2, submit_s=1.0)], minsky(), settings, 0.0)
     assert [a.job_id for a in plan.assignments] == ["2"], "it keeps no other job from starting"
@@ -257,7 +257,7 @@ def test_a_postponed_job_gets_the_first_reservation_by_room_alone():
     ]
     cluster = replace(cluster, running=tuple(running))
     settings = PlanSettings(policy="topo-aware-p")
-    picky = Request("1", 2, max_nodes=1, options={"minimal_utility": 0.9})
+    picky = job_request("1", 2, max_nodes=1, options={"minimal_utility": 0.9})
     (waits,) = plan_round([picky], cluster, settings, 0.0).waiting
     assert waits.shadow_start_s == 100.0
     assert waits.reason.startswith("next in line: needs 2 free GPUs")
@@ -266,7 +266,7 @@ def test_a_postponed_job_gets_the_first_reservation_by_room_alone():
 def test_a_postponed_job_preempts_no_job():
     cluster = minsky(busy=[(0, [0, 2])])
     running = tuple(RunningJob(f"r{s}", ((0, (s,)),), 100.0, preemptable_by=0.0) for s in (0, 2))
-    picky = Request(
+    picky = job_request(
         "1", 2, max_nodes=1, preemption=PreemptionRights(tier=1.0), options={"minimal_utility": 0.9}
     )
     settings = PlanSettings(policy="topo-aware-p")
@@ -341,8 +341,8 @@ def test_no_nodes_or_no_gpus_means_no_place(shape, same):
         Request("1", 1),
         Request("2", 4),
         Request("3", 2, gpus_per_node=1),
-        Request("4", 1, whole_node=True),
-        Request("5", 1, gpu_model="a100"),
+        job_request("4", 1, whole=True),
+        job_request("5", 1, gpu_model="a100"),
     ):
         assert make_policy("topo-aware").place(request, cluster) is None
 

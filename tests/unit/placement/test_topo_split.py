@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from make import with_fields
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
@@ -44,7 +43,7 @@ def test_a_plain_node_counts_with_the_most_sockets_that_slurm_may_use() -> None:
 def test_whole_nodes_are_chosen_by_best_fit() -> None:
     cluster = Cluster.uniform(2, 8, graph=DGX)
     cluster.take(0, [0])
-    request = replace(Request("1", 1), whole_node=True)
+    request = with_fields(Request("1", 1), whole=True)
     found = make_policy("mapa-topo-aware").place(request, cluster)
     assert found is not None
     assert found.nodes == (1,)

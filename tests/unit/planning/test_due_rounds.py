@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import plan_round, sizes, with_running
+from make import job_request, plan_round, sizes, with_fields, with_running
 
 from slurm_gpu_aware.features.due_dates.account import DUE
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
@@ -27,7 +28,6 @@ from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -47,7 +47,7 @@ RUNS = ((1, 4 * H), (1, 2 * H))
 def due_job(name, due_h=None, gpus=1, **more):
     given = {"sizes": (1, 2, 4), "table": TABLE, "time_limit_s": 10 * H, **more}
     due = {} if due_h is None else {"due": DueDate(NOW + due_h * H, RUNS)}
-    return Request(name, gpus, **{**due, **given})
+    return job_request(name, gpus, **{**due, **given})
 
 
 def full(free, *, until_h=1.0):
@@ -107,7 +107,7 @@ def of_models(*free):
 def test_gpus_that_a_job_may_not_get_count_neither_now_nor_later():
     one, other = (due_job(name, 1.5, gpu_model=name) for name in "ab")
     assert sizes(plan_round([one], of_models(2, 4), PACKED, NOW)) == {}
-    movable = replace(one, due=replace(one.due, restart_s=60.0))
+    movable = with_fields(one, due=replace(one.get(DUE_DATE), restart_s=60.0))
     assert sizes(plan_round([movable], of_models(2, 4), PACKED, NOW)) == {"a": 2}
     assert sizes(plan_round([one, other], of_models(4, 4), PACKED, NOW)) == {"a": 4, "b": 4}
     down = of_models(2, 0)
@@ -118,7 +118,7 @@ def test_gpus_that_a_job_may_not_get_count_neither_now_nor_later():
 def test_gpus_that_lie_apart_are_no_size_of_a_job_on_one_node():
     one = due_job("1", 1.5, max_nodes=1)
     assert sizes(plan_round([one], of_models(2, 2), PACKED, NOW)) == {}
-    movable = replace(one, due=replace(one.due, restart_s=60.0))
+    movable = with_fields(one, due=replace(one.get(DUE_DATE), restart_s=60.0))
     assert sizes(plan_round([movable], of_models(2, 2), PACKED, NOW)) == {"1": 2}
 
 
@@ -156,12 +156,14 @@ def test_the_account_says_how_likely_it_is():
     never = plan_round([due_job("1", 0.5)], full(4), PACKED, NOW).get(DUE)["1"]
     assert never.in_time == 0
     assert "cannot be met by what 2 earlier runs needed" in never.text
-    unknown = replace(due_job("1"), due=DueDate(NOW + H))
+    unknown = with_fields(due_job("1"), due=DueDate(NOW + H))
     assert "no earlier run" in plan_round([unknown], full(4), PACKED, NOW).get(DUE)["1"].text
 
 
 def movable_due(due_h, **more):
-    return replace(due_job("1", due_h, **more), due=DueDate(NOW + due_h * H, RUNS, restart_s=60.0))
+    return with_fields(
+        due_job("1", due_h, **more), due=DueDate(NOW + due_h * H, RUNS, restart_s=60.0)
+    )
 
 
 def test_a_plan_asks_to_be_woken_at_the_growth():
@@ -176,7 +178,7 @@ def test_a_plan_asks_to_be_woken_at_the_growth():
 
 def test_what_has_no_due_date_or_history_is_planned_as_before():
     queue = [due_job("1"), due_job("2", gpus=2), Request("3", 2, time_limit_s=H, priority=-1.0)]
-    dated = [replace(queue[0], due=DueDate(NOW + H)), *queue[1:]]
+    dated = [with_fields(queue[0], due=DueDate(NOW + H)), *queue[1:]]
     for free in range(5):
         plain, other = (plan_round(q, full(free), PACKED, NOW) for q in (queue, dated))
         assert sizes(plain) == sizes(other)
@@ -186,12 +188,14 @@ def test_what_has_no_due_date_or_history_is_planned_as_before():
 
 def test_a_recorded_round_is_replayed():
     queue, cluster = [movable_due(3.0), due_job("2")], full(3)
-    queue[0] = replace(queue[0], due=replace(queue[0].due, epochs=(9, 1, 60.0), weight=2.0))
+    queue[0] = with_fields(
+        queue[0], due=replace(queue[0].get(DUE_DATE), epochs=(9, 1, 60.0), weight=2.0)
+    )
     plan = plan_round(queue, cluster, PACKED, NOW)
     recorded = read_round(
         record_round(Round(queue, cluster, PACKED, NOW), plan, FEATURES), FEATURES
     )
-    assert recorded.asked.queue[0].due == queue[0].due
+    assert recorded.asked.queue[0].get(DUE_DATE) == queue[0].get(DUE_DATE)
     assert replay(recorded, FEATURES) == []
 
 
@@ -240,8 +244,8 @@ def test_growth_leaves_moves_of_the_hour_for_another_user(user, count):
 
 def test_a_job_that_may_not_move_never_grows():
     one, cluster = movable_here(1.05, since_h=1.0)
-    due = replace(one.request.due, restart_s=None)
-    still = replace(one, request=replace(one.request, due=due))
+    due = replace(one.request.get(DUE_DATE), restart_s=None)
+    still = replace(one, request=with_fields(one.request, due=due))
     assert moves_of(still, cluster) == ()
 
 
@@ -270,7 +274,7 @@ def test_late_jobs_that_cannot_grow_keep_neither_others_from_it_nor_the_round(mo
         request = replace(movable_due(1.05, eligible=only[node]), job_id=str(node)).resized(1)
         late.append(Movable(request, here, restart_s=60.0))
     waits = Request("99", 120, gpus_per_node=3, min_nodes=40, max_nodes=40, time_limit_s=H)
-    waits = replace(waits, priority=1.0, eligible=~only[40])
+    waits = with_fields(waits, priority=1.0, eligible=~only[40])
     cluster = replace(cluster, running=tuple(one.job for one in late))
     fronts = []
     counted = lambda *a, **more: fronts.append(a) or front_of(*a, **more)  # noqa: E731
@@ -290,7 +294,7 @@ def test_late_jobs_that_cannot_grow_keep_neither_others_from_it_nor_the_round(mo
 def test_growth_takes_nothing_from_a_waiting_job_with_a_due_date(due_h, count):
     one, cluster = movable_here(1.05, since_h=1.0)
     due = None if due_h is None else DueDate(NOW + due_h * H)
-    waits = Request("9", 3, time_limit_s=H, priority=-1.0, due=due)
+    waits = job_request("9", 3, time_limit_s=H, priority=-1.0, due=due)
     assert len(moves_of(one, cluster, [waits])) == count
 
 
@@ -331,7 +335,7 @@ def test_growth_leaves_jobs_behind_the_head_what_they_start_on(priority, limit_s
 )
 def test_a_job_that_can_grow_later_does_not_wait_for_its_size(free, restart_s, found):
     pair = [dated("1", 6.0, 2.0), dated("2", 6.0, 1.0)]
-    pair = [replace(one, due=replace(one.due, restart_s=restart_s)) for one in pair]
+    pair = [with_fields(one, due=replace(one.get(DUE_DATE), restart_s=restart_s)) for one in pair]
     assert sizes(plan_round(pair, full(free), PACKED, NOW)) == found
 
 
@@ -353,7 +357,7 @@ def test_a_job_back_from_its_growth_never_gets_fewer_gpus_than_before():
 
 def dated(name, due_h, priority, weight=1.0, **more):
     one = due_job(name, due_h, **{"priority": priority, "submit_s": NOW, "user": "alice", **more})
-    return replace(one, due=replace(one.due, weight=weight))
+    return with_fields(one, due=replace(one.get(DUE_DATE), weight=weight))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +406,7 @@ def test_an_invented_due_date_passes_no_other_user(user, first):
     queue = [dated(str(n), 5.0, 41_000.0, submit_s=NOW + n) for n in range(1, 5)]
     due = DueDate(NOW + 180.0, epochs=(1, 1, 160.0))
     invented = due_job("5", priority=1.0, user=user, submit_s=NOW + 5)
-    queue.append(replace(invented, due=due))
+    queue.append(with_fields(invented, due=due))
     plan = plan_round(queue, full(1), replace(PACKED, due_by_pressure=True), NOW)
     assert sizes(plan) == {first: 1}
 
@@ -415,7 +419,9 @@ def test_growth_by_weight_and_pressure(weight, first):
         cluster.take(0, (slot,))
         here = RunningJob(name, ((0, (slot,)),), NOW + 10 * H, start_s=NOW - H, app_class="B")
         one = replace(movable_due(due_h), job_id=name)
-        one = replace(one, due=replace(one.due, weight=weight if name == "1" else 1.0))
+        one = with_fields(
+            one, due=replace(one.get(DUE_DATE), weight=weight if name == "1" else 1.0)
+        )
         jobs.append(Movable(one, replace(here, expected_end_s=NOW + 3 * H), restart_s=60.0))
         cluster = replace(cluster, running=(*cluster.running, jobs[-1].job))
     jobs = accounted(jobs, cluster, NOW)
@@ -442,7 +448,7 @@ def test_growth_of_several_users_by_priority_and_of_each_by_pressure():
 def test_on_slow_gpus_less_work_is_done_and_the_job_grows_sooner():
     one, _ = movable_here(4.0, since_h=1.0, gpus=2)
     assert work_done(one.request, one.job, 1.25, NOW) == pytest.approx(0.8 * 1.8 * H)
-    begun = replace(one.request, due=replace(one.request.due, done=60.0))
+    begun = with_fields(one.request, due=replace(one.request.get(DUE_DATE), done=60.0))
     assert work_done(begun, one.job, 1.0, NOW) == pytest.approx(1.8 * H + 60.0)
     one, cluster = movable_here(4.0, since_h=0.0, gpus=2, app_class="B")
     slow = replace(cluster, scores={"B": np.full((1, 4), 1.1)})
@@ -455,7 +461,7 @@ def test_the_work_of_several_starts_in_times_of_each_size():
     first = run_times(one.request, one.job, 1.25, NOW, {})
     assert first == pytest.approx({1: 0.8 * 1.8 * H, 2: 0.8 * H, 4: 0.8 * 1.8 / 3.0 * H})
     assert run_times(one.request, one.job, 1.25, NOW, {2: H}) == pytest.approx({2: 1.8 * H})
-    bare = replace(one.request, table=None)
+    bare = with_fields(one.request, table=None)
     assert run_times(bare, one.job, 1.25, NOW, {}) == {2: 0.8 * H}
     assert run_times(bare, one.job, 1.25, NOW, {1: H}) == {}
 
@@ -464,7 +470,7 @@ def test_the_work_of_several_starts_in_times_of_each_size():
 @pytest.mark.parametrize(("due_s", "words"), [(999.0, "it has passed"), (5000.0, None)])
 def test_a_due_date_that_has_passed_is_called_so(runs, due_s, words):
     """Whatever is known: also of a job without a range or a model, which no run is like."""
-    account = due_account(Request("7", 1, time_limit_s=600.0, due=DueDate(due_s, runs)), 1000.0)
+    account = due_account(job_request("7", 1, time_limit_s=600.0, due=DueDate(due_s, runs)), 1000.0)
     assert account is not None
     assert ("it has passed, so it plays no part" in account.text) == (words is not None)
     assert account.impossible == (words is not None)

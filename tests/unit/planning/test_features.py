@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make import sizes
+from make import job_request, sizes
 
 from slurm_gpu_aware.features import registry
 from slurm_gpu_aware.features.due_dates.account import DUE
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.power.power_budget import POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, Shards
-from slurm_gpu_aware.model.due_date import DueDate
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.planning.facets import Facet
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
@@ -48,9 +48,9 @@ def hinting_round(now: float = 0.0) -> Round:
     due = DueDate(9 * HOUR, ((1, 12 * HOUR), (2, 6 * HOUR)))
     queue = [
         Request("plain", 2, priority=9.0),
-        Request("sizes", 1, sizes=(1, 2, 4), table=TABLE, due=due, priority=8.0),
-        Request("shards", 1, shards=2, priority=7.0),
-        Request("clock", 1, clock="auto", table=TABLE, priority=6.0),
+        job_request("sizes", 1, sizes=(1, 2, 4), table=TABLE, due=due, priority=8.0),
+        job_request("shards", 1, shards=2, priority=7.0),
+        job_request("clock", 1, clock="auto", table=TABLE, priority=6.0),
         Request("large", 8, priority=5.0),
     ]
     cluster = Cluster.uniform(1, 8)

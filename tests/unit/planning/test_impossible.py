@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import job_request, plan_round, with_fields
 
 from slurm_gpu_aware.model.cluster import PLENTY_CPUS, PLENTY_MB, Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import Memory, Request
@@ -58,13 +58,13 @@ def test_what_is_not_known_is_plenty() -> None:
         {"gpus": 1, "cpus": 16},
         {"gpus": 4, "memory": Memory(per_gpu_mb=250)},
         {"gpus": 1, "memory": Memory(per_node_mb=1000, whole=True)},
-        {"gpus": 4, "whole_node": True},
+        {"gpus": 4, "whole": True},
         {"gpus": 8, "power_w": 5000.0},
     ],
 )
 def test_what_jobs_hold_makes_no_job_impossible(fields: dict[str, Any]) -> None:
     used = held_cluster(power_w=np.array([0.0, 100.0]))
-    assert not why_waits(Request("1", **fields), used).infeasible
+    assert not why_waits(job_request("1", **fields), used).infeasible
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_jobs_hold_makes_no_job_impossible(fields: dict[str, Any]) -> None:
     ],
 )
 def test_what_no_node_has_is_impossible(fields: dict[str, Any], why: str) -> None:
-    waiting = why_waits(Request("1", **fields), held_cluster())
+    waiting = why_waits(job_request("1", **fields), held_cluster())
     assert waiting.infeasible
     assert waiting.reason.startswith("cannot start even on an idle cluster: ")
     assert waiting.reason.endswith(why)
@@ -97,9 +97,9 @@ def test_reserved_nodes_are_named_and_others_are_not() -> None:
     names = [f"n{i}" for i in range(1, 8)]
     cluster = Cluster.uniform(names, 4)
     eligible = np.arange(7) < 1
-    request = Request("1", 8, eligible=eligible, allowed=np.arange(7) < 6)
+    request = job_request("1", 8, eligible=eligible, allowed=np.arange(7) < 6)
     assert why_waits(request, cluster).reason.endswith("reserved: n2, n3, n4 and 2 more")
-    without = replace(request, allowed=None)
+    without = with_fields(request, allowed=None)
     assert why_waits(without, cluster).reason.startswith("cannot start even on an idle cluster")
 
 
@@ -110,17 +110,20 @@ def test_all_memory_is_that_of_the_node_which_the_job_gets() -> None:
         ["n1", "n2"], FOUR, memory_mb=sizes, free_memory_mb=np.array([1000, 3000])
     )
     every = {"memory": Memory(per_node_mb=1000, whole=True)}
-    queue = [Request("1", 1, **every), Request("2", 1, **every), Request("3", 1)]
+    queue = [job_request("1", 1, **every), job_request("2", 1, **every), Request("3", 1)]
     plan = plan_round(queue, cluster, PlanSettings(), 0.0)
     assert [(a.job_id, a.nodes) for a in plan.assignments if a.job_id == "1"] == [("1", (0,))]
     (second,) = plan.waiting
     assert second.job_id == "2"
     assert "too few nodes have all their memory free" in second.reason
     emptied = replace(cluster, free_memory_mb=sizes.copy())
-    big = plan_round([Request("1", 1, eligible=np.array([False, True]), **every)], emptied,
+    big = plan_round([job_request("1", 1, eligible=np.array([False, True]), **every)], emptied,
                      PlanSettings(), 0.0)  # fmt: skip
     assert big.assignments[0].nodes == (1,)
     second = np.array([False, True])
     some = {"memory": Memory(per_gpu_mb=1)}
-    behind = [Request("1", 1, eligible=second, **every), Request("2", 1, eligible=second, **some)]
+    behind = [
+        job_request("1", 1, eligible=second, **every),
+        job_request("2", 1, eligible=second, **some),
+    ]
     assert [w.job_id for w in plan_round(behind, emptied, PlanSettings(), 0.0).waiting] == ["2"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make import plan_round, with_held
+from make import job_request, plan_round, with_held
 
 from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
@@ -20,7 +20,7 @@ NOW = 1000.0
 
 
 def exact(number, gpus=1, *, priority=0.0, limit=math.inf, **kwargs):
-    return Request(str(number), gpus, priority=priority, time_limit_s=limit, **kwargs)
+    return job_request(str(number), gpus, priority=priority, time_limit_s=limit, **kwargs)
 
 
 def left(number, gpus=1, *, nodes=1, fixed=False, again=False, shards=0, **kwargs):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import job_request, plan_round, with_fields
 
 from slurm_gpu_aware.features.moves.moved import place_moved
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
@@ -68,7 +68,7 @@ def test_if_its_owner_asks_for_more_meanwhile_it_has_no_precedence(sizes):
 
 def test_what_its_request_forbids_since_then_is_not_taken():
     cluster = Cluster.uniform(3, 1, scores=SCORES)
-    bound = replace(FIRST, eligible=np.array([False, False, True]))
+    bound = with_fields(FIRST, eligible=np.array([False, False, True]))
     (placed,), *_ = place_moved({"1": target(1)}, [bound], cluster, PAL, 0.0)
     assert placed.nodes == (2,)
 
@@ -104,7 +104,7 @@ def test_growth_that_the_limit_no_longer_allows_gives_it_the_number_that_it_had(
         np.array([[2.0, 1.5], [1.2, 1.0]]),
         np.array([[120.0, 280.0], [200.0 * 2, 280.0 * 2]]),
     )
-    grown = Request("1", 1, app_class="A", sizes=(1, 2), table=table, clock="auto")
+    grown = job_request("1", 1, app_class="A", sizes=(1, 2), table=table, clock="auto")
     why = {"summary": "", "moved": {"gpus": 2, "gpus_before": 1}}
     wanted = Assignment("1", (0,), ((0, 1),), "", 0.0, "", 0.0, why=why)
     power = PowerState(np.full((1, 2), 300.0), np.full((1, 2), 50.0), limit_w)

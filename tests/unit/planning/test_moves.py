@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import plan_round, with_running
+from make import job_request, plan_round, with_fields, with_running
 
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.moves.moved import begun
@@ -114,7 +114,7 @@ def test_without_an_estimate_the_limit_counts():
 
 
 def queued(gpus=1, **more):
-    return Request("9", gpus, **{"app_class": "A", "time_limit_s": 60.0, **more})
+    return job_request("9", gpus, **{"app_class": "A", "time_limit_s": 60.0, **more})
 
 
 def test_a_waiting_job_gets_what_the_move_leaves():
@@ -204,7 +204,7 @@ def test_a_job_that_waits_by_choice_loses_what_it_waits_for(left_s, count):
     wait = Postponement(NOW - 10.0, NOW + 500.0, NOW + 3_500.0, (("n2", (0, 1)),))
     head = queued(2, time_limit_s=3_000.0, max_nodes=1, postponed=wait)
     assert len(moves_of(cluster, [movable(cluster, left_s=left_s)], [head])) == count
-    without = replace(head, postponed=None)
+    without = with_fields(head, postponed=None)
     assert len(moves_of(cluster, [movable(cluster, left_s=left_s)], [without])) == 1
 
 
@@ -239,7 +239,7 @@ def test_the_rates_of_the_site():
     cluster = scored([[2.0]] * 4 + [[1.0]] * 4, held)
     jobs = [movable(cluster, job_id) for job_id in held]
     apart = [
-        replace(one, request=replace(one.request, eligible=np.isin(np.arange(8), [i, 4 + i])))
+        replace(one, request=with_fields(one.request, eligible=np.isin(np.arange(8), [i, 4 + i])))
         for i, one in enumerate(jobs)
     ]
     assert len(moves_of(cluster, apart)) == 4
@@ -257,7 +257,7 @@ def test_no_user_uses_up_the_hour_while_another_has_jobs_that_may_move(other, co
 
     def job(i, user, **more):
         one, nodes = movable(cluster, str(i), **more), np.isin(np.arange(30), [i, 15 + i])
-        return replace(one, request=replace(one.request, user=user, eligible=nodes))
+        return replace(one, request=with_fields(one.request, user=user, eligible=nodes))
 
     jobs, recent, begun = [job(i, "alice") for i in range(14)], [], []
     while found := moves_of(cluster, [*jobs, job(14, other, moved_s=NOW)], recent=recent):
@@ -317,7 +317,7 @@ TABLE = SizeTable(
 
 def moldable(cluster, *, table=TABLE, sizes=(1, 2, 4), **more):
     one = movable(cluster, **more)
-    return replace(one, request=replace(one.request, sizes=sizes, table=table))
+    return replace(one, request=with_fields(one.request, sizes=sizes, table=table))
 
 
 def test_a_moldable_job_grows_when_that_saves_more_than_the_restart():
@@ -372,7 +372,7 @@ def test_a_job_grows_only_while_every_waiting_job_starts(queue, count):
 
 def test_no_job_grows_beside_a_waiting_job_that_it_does_not_delay():
     cluster = scored([[1.0] * 4, [1.0] * 4], {"1": [(0, (0,))], "other": [(1, (0, 1, 2, 3))]})
-    elsewhere = replace(queued(1), eligible=np.array([False, True]))
+    elsewhere = with_fields(queued(1), eligible=np.array([False, True]))
     assert moves_of(cluster, [moldable(cluster)], [elsewhere]) == ()
     assert len(moves_of(cluster, [moldable(cluster)])) == 1
 
@@ -424,7 +424,7 @@ def test_power_that_a_waiting_job_needs_is_not_taken(more, count):
     """Of 250 W growth needs 50; the waiting job 50, or without a table all of it."""
     cluster = scored([[1.0] * 4], {"1": [(0, (0,))]})
     one = moldable(cluster, table=HUNGRY, sizes=(1, 2))
-    queue = [replace(queued(1), **more)]
+    queue = [with_fields(queued(1), **more)]
     found = moves_of(cluster, [one], queue, settings=AUTO, power=limited(500.0, 900))
     assert len(found) == count
 

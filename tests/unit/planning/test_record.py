@@ -3,13 +3,14 @@
 import json
 import math
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import job_request, plan_round, with_fields
 
 from slurm_gpu_aware.errors import StoreError
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Movable, Moving
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.registry import FEATURES
@@ -19,17 +20,21 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import (
     LeftToSlurm,
     Memory,
+    NodeGroups,
     Part,
     Postponement,
     PreemptionRights,
     Request,
 )
+from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
 from slurm_gpu_aware.planning.stages import Round, plan_stages
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
 from slurm_gpu_aware.topology.machines import machine
+
+ONES = (np.ones((2, 1)), np.ones((2, 1)))
 
 
 def a_round(seed):
@@ -67,7 +72,7 @@ def a_round(seed):
         cluster = replace(cluster, asleep=np.array([False, True, True, False, False, False]))
     eligible = np.array([True, True, True, True, False, True])
     queue = [
-        Request(
+        job_request(
             f"{i}_{i % 3}",
             int(rng.choice([1, 2, 4, 8, 16])),
             app_class=str(rng.choice(list("ABC"))),
@@ -80,7 +85,7 @@ def a_round(seed):
             time_limit_s=math.inf if i == 3 else float(rng.integers(50, 2000)),
             priority=float(rng.integers(5)),
             submit_s=float(i),
-            whole_node=i == 6,
+            whole=i == 6,
             preemption=(
                 PreemptionRights(tier=3.0),
                 PreemptionRights(groups=frozenset({"low", "scavenger"})),
@@ -105,7 +110,7 @@ def test_a_replay_is_identical(seed):
     )
     recorded = read_round(content, FEATURES)
     assert len(recorded.placed) == len(plan.assignments) > 0
-    assert [r.postponed for r in recorded.asked.queue] == [r.postponed for r in queue]
+    assert [r.wait.postponed for r in recorded.asked.queue] == [r.wait.postponed for r in queue]
     assert recorded.asked.cluster.running == cluster.running
     assert recorded.asked.cluster.preemption == cluster.preemption
     assert replay(recorded, FEATURES) == []
@@ -233,7 +238,11 @@ def test_a_whole_round_is_replayed():
     cluster = replace(cluster, running=(job,), shards=shards)
     moving = Moving(MoveSettings(), [Movable(Request("9", 1, app_class="A"), job)], [(0.0, "bob")])
     back = Assignment("1", (2,), ((1,),), "", 0.0, "", 0.0, why={"summary": "moved"})
-    queue = [Request("1", 1, app_class="A"), Request("2", 1, shards=2), Request("3", 1, shards=2)]
+    queue = [
+        Request("1", 1, app_class="A"),
+        job_request("2", 1, shards=2),
+        job_request("3", 1, shards=2),
+    ]
     settings = PlanSettings(policy="pal")
     asked = Round(queue, cluster, settings, 50.0).put(RETURNING, {"1": back}).put(MOVING, moving)
     plan = plan_stages(asked, FEATURES)
@@ -247,3 +256,58 @@ def test_a_whole_round_is_replayed():
         assert replay(read_round({**content, "asked": without}, FEATURES), FEATURES)
     del content["asked"]["cluster"]["shards"]
     assert replay(read_round(content, FEATURES), FEATURES)
+
+
+def test_a_record_holds_every_field_and_facet_of_a_request():
+    cluster, table = Cluster.uniform(3, 4), SizeTable(*map(np.array, ([1, 2], [900])), *ONES)
+    mask, groups = np.array([True, False, True]), NodeGroups(np.array([0, -1, 0]), "rack")
+    usual = job_request("1", 1, memory=Memory(per_cpu_mb=7), table=table)
+    full = with_fields(
+        usual,
+        eligible=mask,
+        allowed=~mask,
+        required=(2,),
+        groups=groups,
+        whole=True,
+        gpu_model="a100",
+        bound=True,
+        several=4,
+        gpus_each=2,
+        fills=True,
+        cpus=8,
+        cpus_per_gpu=3,
+        task_per_gpu=True,
+        refused=True,
+        waited_s=5.0,
+        postponed=Postponement(1.0),
+        relaxed=True,
+        policy="pal",
+        options={"a": 1},
+        due=DueDate(90.0, ((1, 60.0),)),
+        had_gpus=2,
+        shards=3,
+        preemption=PreemptionRights(groups=frozenset({"low"})),
+    )
+    queue = [usual, full, Request("2", 1), with_fields(Request("3", 1), groups=groups)]
+    asked = Round(queue, cluster, PlanSettings(), 50.0)
+    content = json.loads(json.dumps(record_round(asked, plan_stages(asked, ()), FEATURES)))
+    assert [len(content["shared"][kind]) for kind in ("masks", "groups", "tables")] == [2, 1, 1]
+    assert content["asked"]["queue"][2] == {"job_id": "2", "gpus": 1}
+    one, found, bare, other = read_round(content, FEATURES).asked.queue
+    assert found.get(TABLE) is one.get(TABLE) is not None
+    assert found.nodes.groups is other.nodes.groups is not None
+    assert (found.nodes.eligible.tolist(), found.nodes.allowed.tolist()) == (
+        mask.tolist(),
+        (~mask).tolist(),
+    )
+    shared = {"groups": None, "eligible": None, "allowed": None, "table": None}
+    for was, again in zip((full, usual), (found, one), strict=True):
+        was, again = (with_fields(request, **shared) for request in (was, again))
+        for field in fields(Request):
+            if field.name != "nodes":
+                assert getattr(again, field.name) == getattr(was, field.name), field.name
+        assert vars(again.nodes) == vars(was.nodes)
+    assert bare.facets == {}
+    content["asked"]["queue"][2]["facets"] = {"of no feature": 1}
+    with pytest.raises(ValueError, match="not a recorded round"):
+        read_round(content, FEATURES)

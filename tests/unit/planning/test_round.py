@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import placements, plan_round, reasons, with_held, with_running
+from make import job_request, placements, plan_round, reasons, with_held, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights, Request
@@ -17,7 +17,7 @@ NOW = 1000.0
 
 
 def asking(number, gpus, *, limit=math.inf, app_class="B", priority=0.0, **kwargs):
-    return Request(
+    return job_request(
         str(number), gpus, app_class=app_class, time_limit_s=limit, priority=priority, **kwargs
     )
 
@@ -348,8 +348,8 @@ def test_no_job_is_backfilled_on_guarded_nodes():
     held = RunningJob("r", ((0, (0, 1)),), 3600.0)
     cluster = with_running(Cluster.uniform(2, 4), held)
     queue = [
-        Request("1", 4, max_nodes=1, required=(0,), time_limit_s=3600.0),
-        Request("2", 1, max_nodes=1, eligible=np.array([True, False]), time_limit_s=60.0),
+        job_request("1", 4, max_nodes=1, required=(0,), time_limit_s=3600.0),
+        job_request("2", 1, max_nodes=1, eligible=np.array([True, False]), time_limit_s=60.0),
         Request("3", 1, max_nodes=1, time_limit_s=60.0),
     ]
     usual = plan_round(queue, cluster, PlanSettings(policy="packed"), 0.0)

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make import plan_round
+from make import job_request, plan_round, with_fields
 
 from slurm_gpu_aware.features.registry import FEATURES
+from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import Memory, Request
@@ -39,7 +40,7 @@ def cluster_of(used: Sequence[Sequence[int]], each: int = 4, **more: Any) -> Clu
 
 def part(job_id: str, shards: int, limit_s: float = 60.0, **more: Any) -> Request:
     usual = {"app_class": "A", "time_limit_s": limit_s, "clock": "default"}
-    return Request(job_id, 1, shards=shards, **{**usual, **more})
+    return job_request(job_id, 1, shards=shards, **{**usual, **more})
 
 
 def whole(job_id: str, gpus: int = 1, limit_s: float = 60.0) -> Request:
@@ -110,7 +111,7 @@ def test_no_job_before_it_is_delayed(limit_s: float, starts: bool) -> None:
 def test_what_is_not_reserved_is_filled(cpus: int, filled: dict[str, tuple[int, int]]) -> None:
     """The job before it gets two GPUs of the first node, and CPUs of the three that are free."""
     cluster = cluster_of([[1, 1, 1, 0], [1, 0, 0, 0]], cpus_per_node=3, memory_mb_per_node=1000)
-    head = replace(whole("w", 2), eligible=np.array([True, False]), required=(0,), cpus=cpus)
+    head = with_fields(whole("w", 2), eligible=np.array([True, False]), required=(0,), cpus=cpus)
     cluster = replace(cluster, free=np.zeros_like(cluster.free))
     longer = [part(name, 3, math.inf) for name in "abc"]
     plan = plan_of([head, *longer, part("d", 3, 60.0)], cluster)
@@ -172,9 +173,9 @@ def test_no_job_behind_it_takes_its_cpus() -> None:
     cluster = cluster_of([[1, 0]], cpus_per_node=3)
     plan = plan_of([part("a", 1, cpus=2), whole("w")], cluster)
     assert given_to(plan) == {"a": (0, 0), "w": (0, 1)}
-    plan = plan_of([part("a", 1, cpus=2), replace(whole("w"), cpus=2)], cluster)
+    plan = plan_of([part("a", 1, cpus=2), with_fields(whole("w"), cpus=2)], cluster)
     assert given_to(plan) == {"a": (0, 0)}
-    plan = plan_of([replace(whole("w"), cpus=2), part("a", 1, cpus=2)], cluster)
+    plan = plan_of([with_fields(whole("w"), cpus=2), part("a", 1, cpus=2)], cluster)
     assert given_to(plan) == {"w": (0, 1)}
 
 
@@ -199,7 +200,7 @@ def test_no_gpu_is_given_twice_and_no_job_is_lost(sizes: list[int], used: list[l
     plan = plan_of(queue, cluster)
     ids = [one.job_id for one in (*plan.assignments, *plan.waiting)]
     assert sorted(ids) == [one.job_id for one in queue]
-    shards = {one.job_id: one.shards for one in queue}
+    shards = {one.job_id: one.get(SHARDS) for one in queue}
     left = 4 - np.array(used)
     for one in plan.assignments:
         for node, slots in one.gpus:

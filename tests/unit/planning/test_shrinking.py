@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import plan_round, with_fields
 from test_moves import AUTO, HUNGRY, NOW, PAL, TABLE, moldable, moves_of, queued, scored
 
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.moves.moved import begun, place_moved
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import TIER, PreemptionRights
 
 FULL = {"1": [(0, (0, 1, 2, 3))]}
@@ -88,7 +88,7 @@ def test_it_keeps_its_gpus_beside_another_move_and_where_the_site_has_it_so(more
 
 def test_a_job_with_a_due_date_never_shrinks():
     cluster, one = one_big()
-    due = replace(one.request, due=DueDate(NOW + 1e6, restart_s=60.0))
+    due = with_fields(one.request, due=DueDate(NOW + 1e6, restart_s=60.0))
     assert moves_of(cluster, [replace(one, request=due)], [queued()]) == ()
 
 
@@ -249,7 +249,7 @@ def test_if_no_job_waits_any_more_it_comes_back_with_all(taken, limit_w, sizes, 
     _, one = one_big()
     cluster = scored([[1.0] * 4], {"2": [(0, taken)]} if taken else {})
     power = PowerState(np.full((1, 4), 300.0), np.full((1, 4), 25.0), limit_w, {})
-    request = replace(one.request, gpus=sizes[-1], sizes=sizes, table=None)
+    request = with_fields(one.request, gpus=sizes[-1], sizes=sizes, table=None)
     (placed,), rest, *_ = place_moved({"1": smaller()}, [request], cluster, PAL, NOW, power=power)
     assert (placed.size, rest) == (gpus, [])
     assert ("no job waits" in placed.why["summary"]) == (gpus == 4)

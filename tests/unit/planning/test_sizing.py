@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import plan_round, reasons, sizes, with_running
+from make import job_request, plan_round, reasons, sizes, with_fields, with_running
 
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.model.request import PreemptionRights
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import ClockChange, PlanSettings
 
@@ -31,7 +31,7 @@ def state(limit_w, shape=(1, 4), **running):
 
 def tabled(number, gpus=1, **more):
     given = {"table": TABLE, "clock": "auto", "time_limit_s": 3600.0, "priority": -number}
-    return Request(str(number), gpus, **{**given, **more})
+    return job_request(str(number), gpus, **{**given, **more})
 
 
 def with_jobs(cluster, *jobs):
@@ -284,7 +284,7 @@ def test_the_account_says_what_a_step_more_would_have_brought():
 
 def test_a_table_without_power_state_and_sizes_changes_nothing():
     queue = [tabled(i, 2) for i in range(3)]
-    bare = [replace(request, table=None) for request in queue]
+    bare = [with_fields(request, table=None) for request in queue]
     cluster = Cluster.uniform(1, 4)
     assert plan_of(queue, cluster) == plan_of(bare, cluster)
     assert plan_of(queue, cluster, state(math.inf)) == plan_of(bare, cluster)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import job_request, plan_round
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
@@ -24,7 +24,7 @@ class Forgetful(TrialResults):
 def queue(seed: int, count: int = 40) -> list[Request]:
     rng = np.random.default_rng(seed)
     return [
-        Request(
+        job_request(
             str(i),
             int(rng.choice([1, 1, 2, 3, 4, 8])),
             app_class="ABC"[int(rng.integers(3))],

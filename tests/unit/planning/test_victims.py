@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from make import job_request, with_fields
 
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights, Request
@@ -169,7 +170,7 @@ def holders(*counts: int) -> list[RunningJob]:
 
 
 def preempting(gpus: int, **more: Any) -> Request:
-    return Request("99", gpus, preemption=PreemptionRights(tier=5.0), **more)
+    return job_request("99", gpus, preemption=PreemptionRights(tier=5.0), **more)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_nodes_that_the_job_may_not_use_are_not_tried() -> None:
     wide = [replace(holder(i, i), gpus=((i, (0, 1, 2, 3)),), start_s=50.0) for i in range(16)]
     old = replace(holder(30, 17), gpus=((17, (0, 1, 2, 3)),))
     small = [holder(104 + i, 16, start_s=9.0) for i in range(4)]
-    asked = replace(preempting(4), eligible=np.arange(18) >= 16)
+    asked = with_fields(preempting(4), eligible=np.arange(18) >= 16)
     assert victims([*wide, old, *small], asked, nodes=18) == [30]
 
 
@@ -198,7 +199,7 @@ def test_of_whole_nodes_that_with_fewest_jobs() -> None:
     old = replace(holder(1, 0), gpus=((0, (0, 1, 2, 3)),))
     new = [holder(8 + i, 1, start_s=9.0) for i in range(4)]
     running = [without_gpus(20, 0), old, without_gpus(21, 1, start_s=9.0), *new]
-    assert victims(running, preempting(1, whole_node=True), nodes=2) == [1, 20]
+    assert victims(running, preempting(1, whole=True), nodes=2) == [1, 20]
 
 
 def test_a_missing_gpu_of_a_whole_node_is_not_waited_for() -> None:
@@ -213,10 +214,10 @@ def test_a_missing_gpu_of_a_whole_node_is_not_waited_for() -> None:
         replace(holder(i, cpus=cpus), gpus=((0, slots),), start_s=float(i))
         for i, slots, cpus in sizes
     ]
-    found = plan_preemption(preempting(1, whole_node=True), cluster, running, DISPATCHER)
+    found = plan_preemption(preempting(1, whole=True), cluster, running, DISPATCHER)
     assert found is not None
     assert sorted(names(found.victims)) == [1, 2, 3]
-    take(found.after, preempting(1, whole_node=True), found.assignment)
+    take(found.after, preempting(1, whole=True), found.assignment)
 
 
 def test_no_job_ends_if_slurm_would_suspend_the_first() -> None:
@@ -328,7 +329,7 @@ def running_jobs(shapes: Sequence[tuple[int, int, int, int, int, bool]]) -> list
 
 REQUESTS = st.builds(
     lambda gpus, cpus, nodes, whole: preempting(
-        gpus * nodes, min_nodes=nodes, max_nodes=nodes, cpus=cpus, whole_node=whole
+        gpus * nodes, min_nodes=nodes, max_nodes=nodes, cpus=cpus, whole=whole
     ),
     st.integers(1, 4),
     st.sampled_from([1, 1, 6, 12]),
@@ -362,7 +363,7 @@ def test_the_plan_names_the_jobs_that_slurm_preempts(
         return all(
             bool(after.free[node, list(slots)].all())
             and after.free_cpus[node]
-            >= (12 if request.whole_node else request.cpus_on_node(len(chosen.nodes)))
+            >= (12 if request.nodes.whole else request.cpus_on_node(len(chosen.nodes)))
             for node, slots in zip(chosen.nodes, chosen.slots, strict=True)
         )
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import placements, plan_round, with_running
+from make import job_request, placements, plan_round, with_fields, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import NodeGroups, Postponement, PreemptionRights, Request
+from slurm_gpu_aware.model.request import NodeGroups, Postponement, PreemptionRights
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.apart import guarded
 from slurm_gpu_aware.planning.later import expected_ends
@@ -43,7 +43,7 @@ def here(*running, scores=SLOW, **fields):
 
 
 def asking(number, gpus, estimate_s=10 * HOUR, limit_s=30 * HOUR, **fields):
-    return Request(str(number), gpus, time_limit_s=limit_s, estimate_s=estimate_s, **fields)
+    return job_request(str(number), gpus, time_limit_s=limit_s, estimate_s=estimate_s, **fields)
 
 
 def plan(queue, cluster, policy="eft", options=None, **settings):
@@ -113,7 +113,7 @@ def test_a_job_prefers_a_short_wait_to_a_sooner_end_much_later():
 )
 def test_the_whole_wait_is_at_most_half_the_estimate(waited_s, in_s, waits):
     """It counts from the first postponement, whatever the job waits for now."""
-    request = replace(asking(1, 2), postponed=Postponement(NOW - waited_s * HOUR))
+    request = with_fields(asking(1, 2), postponed=Postponement(NOW - waited_s * HOUR))
     result = plan([request], here(held("r", 0, [0, 1], in_s * HOUR)))
     assert bool(result.waiting) is waits
 
@@ -135,7 +135,7 @@ def test_the_whole_wait_is_at_most_half_the_estimate(waited_s, in_s, waits):
 def test_the_wait_since_the_submission_is_bounded(submitted_s, since_s, in_s, longest_s, waits):
     """Whatever part of it was by choice; the account of the start names the bound."""
     wait = None if since_s is None else Postponement(NOW - since_s * HOUR)
-    request = replace(asking(1, 2), submit_s=NOW - submitted_s * HOUR, postponed=wait)
+    request = with_fields(asking(1, 2), submit_s=NOW - submitted_s * HOUR, postponed=wait)
     cluster = here(held("r", 0, [0, 1], in_s * HOUR))
     result = plan([request], cluster, options={"longest_wait_s": longest_s * HOUR})
     assert bool(result.waiting) is waits
@@ -161,7 +161,7 @@ def test_a_bound_that_decides_nothing_is_not_named(longest_s):
 
 def test_a_wait_under_way_ends_when_the_site_lowers_the_bound():
     wait = Postponement(NOW - HOUR, NOW + HOUR, NOW + 11 * HOUR, (("n0", (0, 1)),), "as before")
-    waiting = replace(asking(1, 2), submit_s=NOW - HOUR, postponed=wait)
+    waiting = with_fields(asking(1, 2), submit_s=NOW - HOUR, postponed=wait)
     cluster = here(held("r", 0, [0, 1], 20 * HOUR))
     for longest_s, waits in ((2.1 * HOUR, True), (1.9 * HOUR, False)):
         result = plan([waiting], cluster, options={"longest_wait_s": longest_s})
@@ -188,7 +188,7 @@ def test_only_ends_on_nodes_of_the_job_count():
     cluster = here(held("r", 0, [0, 1], HOUR))
     for fields in (
         {"eligible": np.array([False, True])},
-        {"node_groups": NodeGroups(np.array([-1, 0]))},
+        {"groups": NodeGroups(np.array([-1, 0]))},
         {"cpus": 1 << 21},
     ):
         assert not any(w.postponed for w in plan([asking(1, 2, **fields)], cluster).waiting)
@@ -351,7 +351,7 @@ def test_a_short_job_opens_no_way_for_a_long_one():
     """The short one ends before the head is expected to start, so it leaves that its GPU."""
     cluster = here(replace(held("r", 0, [0], HOUR), user="bob"))
     short = asking(2, 1, limit_s=0.9 * HOUR, estimate_s=0.9 * HOUR, **{**BOB, "priority": 2.0})
-    narrow = replace(short, eligible=np.array([False, True]))
+    narrow = with_fields(short, eligible=np.array([False, True]))
     queue = [asking(1, 2, max_nodes=1, **ALICE), narrow, asking(3, 1, limit_s=2 * HOUR, **BOB)]
     assert placements(plan(queue, cluster)).keys() == {"2"}
 
@@ -362,7 +362,7 @@ def test_no_growth_takes_what_the_head_could_have(limit_s, gpus):
     cluster = here(running, scores=np.array([[1.0] * 4, [1.5] * 4]))
     counts = np.array([1, 2, 4])
     table = SizeTable(counts, np.array([1000]), 1.0 / counts[:, None], np.full((3, 1), 100.0))
-    grows = replace(asking(2, 1, **BOB), sizes=(1, 2, 4), table=table)
+    grows = with_fields(asking(2, 1, **BOB), sizes=(1, 2, 4), table=table)
     ((nodes, slots),) = placements(
         plan([asking(1, 2, max_nodes=1, **ALICE), grows], cluster)
     ).values()
@@ -437,7 +437,9 @@ def test_a_head_that_waits_on_keeps_cores_of_its_node():
 def test_a_job_without_a_place_does_not_wait_by_choice():
     cluster = here(held("a", 0, [0, 1], HOUR), held("b", 1, [0, 1], HOUR))
     wait = Postponement(NOW - HOUR, NOW + HOUR, NOW + 2 * HOUR, (("n0", (0, 1)),), "as before")
-    result = plan([asking(1, 4), replace(asking(2, 2), postponed=wait)], cluster, backfill=False)
+    result = plan(
+        [asking(1, 4), with_fields(asking(2, 2), postponed=wait)], cluster, backfill=False
+    )
     assert not any(w.postponed for w in result.waiting)
 
 

@@ -13,10 +13,10 @@ from test_sizes import NET, NODES, PLACED, fitted, gpus, net_site  # noqa: F401 
 
 from slurm_gpu_aware.admission.context import BeforeMove
 from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.live import IMPOSSIBLE
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.model.due_date import DueDate
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
@@ -213,8 +213,8 @@ def seen_due_dates(one: DueBench, monkeypatch: pytest.MonkeyPatch) -> list[DueDa
 
     def noted(gated: GatedJob, request: Request, restart_s: float | None) -> Request:
         request = real(gated, request, restart_s)
-        assert request.due is not None
-        found.append(request.due)
+        assert request.get(DUE_DATE) is not None
+        found.append(request.get(DUE_DATE))
         return request
 
     monkeypatch.setattr(one.rounds._due, "dated", noted)

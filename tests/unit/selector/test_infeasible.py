@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from make import as_gated, slurm_job
+from make import as_gated, job_request, slurm_job, with_fields
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
@@ -56,13 +55,13 @@ def with_slots(*there: list[int], width: int = 4) -> Cluster:
 )
 def test_fits_by_counts(asked: dict[str, Any], fits: bool) -> None:
     here = with_slots([2, 3], [0, 1], [0])
-    assert fits_by_counts(Request("7", **asked), here) is fits
+    assert fits_by_counts(job_request("7", **asked), here) is fits
 
 
 def test_only_nodes_that_it_may_use_count() -> None:
     here = with_slots([2, 3], [0, 1], [0, 1])
     request = Request("7", gpus=4, gpus_per_node=2, min_nodes=2)
-    nowhere = replace(request, eligible=np.array([True, False, False]))
+    nowhere = with_fields(request, eligible=np.array([True, False, False]))
     assert fits_by_counts(request, here)
     assert not fits_by_counts(nowhere, here)
 

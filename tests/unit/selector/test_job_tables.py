@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import job_request
 
 from slurm_gpu_aware.features.models.fitting import fit_model
 from slurm_gpu_aware.features.models.least_squares import prior_of
@@ -14,7 +15,7 @@ from slurm_gpu_aware.features.models.store import ModelRow, put_models
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import GpuRecord, Profile
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.store.database import open_store
 
 CLOCKS = (1400, 1200, 1000)
@@ -48,8 +49,8 @@ def tables_of(tmp_path, *rows, limits_w=(None,) * 4):
 
 
 def power_w(found, **fields):
-    job = Request("7", 2, app_class="A", performance_model="bert", **fields)
-    table = found.tabled(job).table
+    job = job_request("7", 2, app_class="A", performance_model="bert", **fields)
+    table = found.tabled(job).get(TABLE)
     return float(table.power_w[table.row(2), -1])
 
 
@@ -88,10 +89,10 @@ def test_no_power_is_above_the_highest_limit_of_the_gpus(tmp_path):
 
 
 def test_why_a_model_is_not_used_is_said(tmp_path):
-    job = Request("7", 2, app_class="A", performance_model="bert", user="ada")
+    job = job_request("7", 2, app_class="A", performance_model="bert", user="ada")
     wrong = model_row("application", "ada/bert", 100.0, time_error=0.3)
     found = tables_of(tmp_path, wrong, model_row("class", "A", 250.0))
-    assert found.tabled(job).table.source.startswith("A on a100")
+    assert found.tabled(job).get(TABLE).source.startswith("A on a100")
     assert found.why_none(job) == (
         "performance model ada/bert for a100 is not used: it is wrong by 30%, see 'models show';"
         " that of A counts"

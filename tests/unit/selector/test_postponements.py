@@ -27,11 +27,11 @@ def postponements(tmp_path: Path) -> tuple[LedgerWriter, Postponements]:
 def test_a_wait_is_given_to_the_next_round_until_the_job_is_placed(tmp_path: Path) -> None:
     _, kept = postponements(tmp_path)
     kept.note(PLAN)
-    assert [request.postponed for request in kept.noted(QUEUE)] == [WAIT, None]
+    assert [request.wait.postponed for request in kept.noted(QUEUE)] == [WAIT, None]
     assert kept.times(PLAN.waiting[0]) == {"postponed_since_s": 100.0, "expected_start_s": 160.0}
     assert kept.times(PLAN.waiting[1]) == {}
     kept.note(Plan((), (Waiting("7", "no GPU is free"),)))
-    assert kept.noted(QUEUE)[0].postponed == WAIT
+    assert kept.noted(QUEUE)[0].wait.postponed == WAIT
     placed = Assignment("7", (0,), ((0, 1),), slowdown=1.0, policy="eft", level="node", score=1.0)
     kept.note(Plan((placed,), ()))
     assert kept.noted(QUEUE) == QUEUE
@@ -42,16 +42,16 @@ def test_a_job_that_its_owner_has_changed_is_weighed_anew(tmp_path: Path) -> Non
     _, kept = postponements(tmp_path)
     kept.note(PLAN)
     kept.changed("8")
-    assert kept.noted(QUEUE)[0].postponed == WAIT
+    assert kept.noted(QUEUE)[0].wait.postponed == WAIT
     kept.changed("7")
-    assert [request.postponed for request in kept.noted(QUEUE)] == [Postponement(100.0), None]
+    assert [request.wait.postponed for request in kept.noted(QUEUE)] == [Postponement(100.0), None]
 
 
 def test_jobs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     _, kept = postponements(tmp_path)
     kept.note(PLAN)
     kept.forget({"7", "9"})
-    assert kept.noted(QUEUE)[0].postponed == WAIT
+    assert kept.noted(QUEUE)[0].wait.postponed == WAIT
     kept.forget({"8"})
     assert kept.noted(QUEUE) == QUEUE
 
@@ -65,4 +65,4 @@ def test_after_a_restart_only_the_beginning_counts(tmp_path: Path) -> None:
     ledger.round(RoundRecord(100.0, 0.1, 2, 0, 2, detail={"waiting": waiting}))
     ledger.flush()
     again = Postponements(LedgerWriter(tmp_path / "store.db"))
-    assert [request.postponed for request in again.noted(QUEUE)] == [Postponement(100.0), None]
+    assert [request.wait.postponed for request in again.noted(QUEUE)] == [Postponement(100.0), None]

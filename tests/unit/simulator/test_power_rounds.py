@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import job_request, plan_round
 from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerState
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -52,7 +51,7 @@ def test_the_first_round_is_that_of_the_planner(eta, seed):
     power = replace(POWER, eta=eta)
     result = packed(Trace.of("t", jobs), power=power)
     requests = [
-        Request(
+        job_request(
             job.job_id,
             1,
             sizes=job.sizes,

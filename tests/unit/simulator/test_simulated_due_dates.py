@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import job_request
 from small_sizes import POWER, TABLES, moldable
 from small_traces import FLAT
 
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.due_date import DueDate
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -57,7 +57,7 @@ def sizes_of(result, job_id="dated"):
 def due_said(due_after_s, restart_s=None):
     """What the planner says when the job starts."""
     due = DueDate(AT_S + due_after_s, tuple((1, work) for work in EARLIER), restart_s=restart_s)
-    request = Request("dated", 1, sizes=SIZES, table=TABLES["a"], due=due, time_limit_s=LIMIT_S)
+    request = job_request("dated", 1, sizes=SIZES, table=TABLES["a"], due=due, time_limit_s=LIMIT_S)
     return due_plan(request, AT_S)
 
 

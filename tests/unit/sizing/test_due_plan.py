@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from make import job_request
 
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.due_dates.plan import RESERVE, due_plan
-from slurm_gpu_aware.model.due_date import DueDate
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 
 H = 3600.0
@@ -29,7 +29,7 @@ RUNS = ((1, 2 * H), (1, 3 * H), (2, 2 * H), (1, 1 * H))  # work of 2, 3, 3.6 and
 def with_due(due_s, *, limit_s=10 * H, gpus=1, runs=RUNS, **more):
     due = DueDate(due_s, runs, **more)
     sizes = tuple(GPUS.tolist())
-    return Request("1", gpus, sizes=sizes, table=TABLE, time_limit_s=limit_s, due=due)
+    return job_request("1", gpus, sizes=sizes, table=TABLE, time_limit_s=limit_s, due=due)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_run_that_its_limit_cut_off_needs_all_of_it():
 
 def test_without_table_or_range_only_runs_with_its_gpus_count():
     due = DueDate(2.5 * H, RUNS, restart_s=60.0)
-    plan = due_plan(Request("1", 1, time_limit_s=4 * H, due=due), 0.0)
+    plan = due_plan(job_request("1", 1, time_limit_s=4 * H, due=due), 0.0)
     assert (plan.gpus, plan.in_time, plan.runs, plan.growth) == (1, pytest.approx(2 / 3), 3, ())
     assert plan.longest_s == 2 * H
 
@@ -123,7 +123,7 @@ def test_without_table_or_range_only_runs_with_its_gpus_count():
 @pytest.mark.parametrize("gpus", [(4, 8), (2, 4, 8)])
 def test_runs_with_a_number_of_gpus_outside_its_range_count(gpus):
     due = {"due": DueDate(1.2 * H, RUNS), "table": TABLE, "time_limit_s": 10 * H}
-    plan = due_plan(Request("1", gpus[0], sizes=gpus, **due), 0.0)
+    plan = due_plan(job_request("1", gpus[0], sizes=gpus, **due), 0.0)
     assert (plan.gpus, plan.in_time, plan.runs) == (4, 1.0, 4)
     assert plan.longest_s == pytest.approx(3.6 * H / 3.2)
 
@@ -131,14 +131,14 @@ def test_runs_with_a_number_of_gpus_outside_its_range_count(gpus):
 def test_a_size_that_is_slower_than_one_outside_the_range_is_a_size():
     slow = SizeTable(np.array([1, 2]), np.array([1000]), np.ones((2, 1)), np.ones((2, 1)))
     due = DueDate(2 * H, ((1, H),))
-    plan = due_plan(Request("1", 2, sizes=(2,), table=slow, due=due, time_limit_s=9 * H), 0.0)
+    plan = due_plan(job_request("1", 2, sizes=(2,), table=slow, due=due, time_limit_s=9 * H), 0.0)
     assert (plan.gpus, plan.in_time, plan.longest_s) == (2, 1.0, H)
 
 
 def test_a_job_that_runs_with_a_size_no_faster_than_less_grows():
     flat = replace(TABLE, time_s=np.array([[1.0], [1.0], [0.5], [0.25]]))
     due = DueDate(2 * H, ((1, 4 * H),), restart_s=60.0)
-    asked = Request("1", 2, sizes=(1, 2, 4, 8), table=flat, due=due, time_limit_s=4 * H)
+    asked = job_request("1", 2, sizes=(1, 2, 4, 8), table=flat, due=due, time_limit_s=4 * H)
     plan = due_plan(asked, 0.0, running=True)
     assert (plan.gpus, plan.in_time) == (8, 1.0)
 
@@ -146,7 +146,7 @@ def test_a_job_that_runs_with_a_size_no_faster_than_less_grows():
 @pytest.mark.parametrize(
     "request_",
     [
-        Request("1", 1, sizes=(1, 2), table=TABLE),
+        job_request("1", 1, sizes=(1, 2), table=TABLE),
         with_due(H, runs=()),
         with_due(H, runs=((3, H),)),  # no size of the table
         with_due(-H, done=4 * H),  # it has outlived all runs, and is late

@@ -244,6 +244,16 @@ def test_preemption_settings() -> None:
     assert config_of(settings(PreemptType="preempt/none")).preempt_type == ""
 
 
+def test_what_a_second_of_age_adds() -> None:
+    assert config_of(settings(PriorityType="priority/basic")).age_per_s is None
+    given = {"PriorityType": "priority/multifactor", "PriorityMaxAge": "7-00:00:00"}
+    assert config_of(settings(**given, PriorityWeightAge="604800")).age_per_s == 1.0
+    assert config_of(settings(**given, PriorityWeightAge="0")).age_per_s == 0.0
+    assert config_of(settings(**given)).age_per_s == 0.0
+    endless = {**given, "PriorityMaxAge": "UNLIMITED", "PriorityWeightAge": "1000"}
+    assert config_of(settings(**endless)).age_per_s == 0.0
+
+
 @pytest.mark.parametrize(
     ("parameters", "cores", "enforced"),
     [

@@ -1,4 +1,4 @@
-"""Facets: values that features add to a round and to its plan, each under a name of its own."""
+"""Facets: values that features add to a request, a round or its plan, under names of their own."""
 
 from __future__ import annotations
 
@@ -22,9 +22,14 @@ class Facet(Generic[T_co]):
     """Type of the value in a record; None: no record holds it."""
 
 
-@dataclass(frozen=True)
+def named(facet: Facet[T], value: T) -> dict[str, T]:
+    """The value under the name of its facet, for `Faceted.facets`; nothing if it is empty."""
+    return {} if value is facet.empty or value == facet.empty else {facet.name: value}
+
+
+@dataclass(frozen=True, eq=False)
 class Faceted:
-    """What may have facets."""
+    """What may have facets. How it is compared is said by the class that has them."""
 
     facets: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     """Name -> value."""

@@ -1,8 +1,10 @@
-"""Due date of a job, and what is known of its work."""
+"""Due date of a job, as its request holds it, and what is known of its work."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from slurm_gpu_aware.model.facets import Facet
 
 
 @dataclass(frozen=True)
@@ -28,3 +30,7 @@ class DueDate:
         """GPU counts of which a time is known, ascending."""
         counts = {gpus for gpus, _ in self.runs}
         return tuple(sorted(counts if self.epochs is None else {*counts, self.epochs[1]}))
+
+
+DUE_DATE: Facet[DueDate | None] = Facet("due date", None, DueDate)
+"""Of a request; None: the job has no due date."""

@@ -1,0 +1,174 @@
+"""What orders of the queue gain and cost: Sia-Philly and Synergy-like traces, packed and eft.
+
+python benchmarks/reproduce/queue_order.py [--quick] [--write]    about 15 minutes on 2 idle cores
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from common import (
+    SYNTHETIC,
+    arguments,
+    finish,
+    geomean,
+    paragraph,
+    percent,
+    run,
+    standard_error,
+    table,
+)
+from eft import BASE, SYNERGY_NODES, SYNERGY_PENALTY, Load, loose_limits
+from pal_bench import Bench, Size
+
+from slurm_gpu_aware.simulator.parallel import Run
+from slurm_gpu_aware.simulator.result import Result
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+
+FIRST = "packed"
+CASES = (
+    *("packed@equal", "packed@backfill", "packed@expected=0.1", "packed@expected=0.3"),
+    *("packed@expected=1", "eft", "eft@backfill", "eft@expected=0.1", "eft@expected=0.3"),
+    *("eft@expected=1", "eft:moves@expected=0.3"),
+)
+OFF = "off by a factor of 2.7"
+KNOWN: Mapping[str, tuple[str, float]] = {
+    "run times": ("exact", 0.0),
+    OFF: ("exact", 1.0),
+    "earlier runs": ("history", 0.0),
+    "time limits": ("limit", 0.0),
+}
+"""What is known -> (kind of estimate, standard deviation of ln(estimate / work))."""
+WIDE = 8
+"""GPUs of a wide job."""
+SHORT_S = 10.0
+"""Bounded slowdown counts shorter jobs as so long."""
+
+
+def _jct(how: Callable[[np.ndarray], float]) -> Callable[[Result], float]:
+    return lambda result: float(how(result.jct_s()[result.done]))
+
+
+def _bounded(result: Result) -> float:
+    """Mean of the completion time / the work on median GPUs, at least 1."""
+    work = np.array([max(job.duration_s, SHORT_S) for job in result.trace.jobs])
+    return float(np.maximum(1.0, result.jct_s() / work)[result.done].mean())
+
+
+def _longest(result: Result) -> float:
+    return max(1.0, float(np.nanmax(result.wait_s())))
+
+
+def _wide(result: Result) -> float:
+    wide = np.array([job.gpus >= WIDE for job in result.trace.jobs])
+    return float(result.jct_s()[wide & result.done].mean())
+
+
+def _gpu_hours(result: Result) -> float:
+    gpus = np.array([job.gpus for job in result.trace.jobs])
+    return float(np.nansum(gpus * result.run_s))
+
+
+VALUES: Mapping[str, Callable[[Result], float]] = {
+    "average": _jct(np.mean),
+    "median": _jct(np.median),
+    "bounded slowdown": _bounded,
+    "99th percentile": _jct(lambda jct: float(np.percentile(jct, 99))),
+    "longest wait": _longest,
+    f"jobs of {WIDE} GPUs or more": _wide,
+    "GPU-hours": _gpu_hours,
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """Number of traces and draws, and what is known."""
+
+    traces: int = 8
+    draws: int = 2
+    loads: tuple[int, ...] = (10, 12)
+    synergy_draws: int = 1
+    known: tuple[str, ...] = (OFF, "earlier runs")
+    cases: tuple[str, ...] = CASES
+
+
+QUICK = Count(2, 1, (), 1, (OFF,), ("packed@backfill", "packed@expected=0.3"))
+
+
+def rows_of(
+    bench: Bench, load: Load, scores: str, known: str, cases: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """A row per case: gains over packed placement in Slurm's order, of the same traces."""
+    kind, error = KNOWN[known]
+    base = replace(BASE, backfill=True, overrun="extend", estimate=kind, estimate_error=error)
+    exact = base.estimate == "exact"
+    traces = load.traces if exact else [loose_limits(trace) for trace in load.traces]
+    sites = [load.site(bench, scores, seed) for seed in range(1, load.draws + 1)]
+    all_settings: list[SimSettings] = [parse_policy(case, base) for case in (FIRST, *cases)]
+    runs = [
+        Run(trace, site.cluster, site.truth, settings)
+        for settings in all_settings
+        for site in sites
+        for trace in traces
+    ]
+    found = iter(run(f"{load.name}, {scores}, {known}", runs, bench.processes))
+    each = len(sites) * len(traces)
+    results = [[next(found) for _ in range(each)] for _ in all_settings]
+    rows = []
+    for case, ours in zip(cases, results[1:], strict=True):
+        cells = []
+        for value in VALUES.values():
+            ratios = [value(a) / value(b) for a, b in zip(ours, results[0], strict=True)]
+            logs = np.log(ratios).reshape(load.draws, -1).mean(axis=0)
+            logs = logs if len(logs) > 1 else np.log(ratios)
+            cells.append(f"{percent(1.0 - geomean(ratios))} ± {standard_error(logs)}")
+        rows.append((load.name, scores, known, case, *cells))
+    return rows
+
+
+def section(count: Count, processes: int | None) -> str:
+    """Run everything; the section of the page."""
+    bench = Bench(Size(count.traces, loads=count.loads), processes)
+    loads = [Load("Sia-Philly", bench.traces, count.draws)]
+    loads += [
+        Load(f"Synergy-like, {load}/h", [bench.synergy(load)], count.synergy_draws, SYNERGY_NODES,
+             SYNERGY_PENALTY, "repeat")
+        for load in count.loads
+    ]  # fmt: skip
+    rows = []
+    for load in loads:
+        small = load is loads[0]
+        for scores in ("Longhorn, medians", "Frontera, medians")[: 2 if small else 1]:
+            for known in count.known if small else count.known[:1]:
+                rows += rows_of(bench, load, scores, known, count.cases)
+    part = "" if count == Count() else " (a part of the runs)"
+    return "\n\n".join(
+        [
+            f"## Order of the queue{part}",
+            *([SYNTHETIC.strip()] if bench.data is None else []),
+            paragraph(
+                "Gains over packed placement in Slurm's order (here: of submission), with EASY "
+                "backfill: geometric mean and standard error over traces, of one trace over draws. "
+                f"Sia-Philly: {count.traces} traces on {count.draws} draws of 64 GPUs, L 1.5. "
+                f"Synergy-like: {count.synergy_draws} draws of 256 GPUs, L {SYNERGY_PENALTY:g}. "
+                "`@expected=c`: submission + c x expected run time; `@backfill`: shortest first "
+                "behind the head; `@equal`: among jobs submitted at the same second. A job is "
+                "passed for four times its expected run time, and a day, at most. Known are run "
+                "times, the same off by a log-normal factor of one sigma e, earlier runs of the "
+                "same application on as many GPUs, or limits of 1.8 to 5.4 times the work."
+            ),
+            table(["workload", "scores", "known", "case", *VALUES], rows),
+        ]
+    )
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    text = section(QUICK if options.quick else Count(), options.processes)
+    finish("queue_order", text, write=options.write)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Order of the queue: shorter jobs first, within bounds that the site sets."""

@@ -1,0 +1,165 @@
+"""Order of waiting jobs by Slurm's priority and expected run times. Pure functions.
+
+Slurm's priority with an age factor is a time: a job whose priority is higher by what a second of
+age adds stands as if it had been submitted a second earlier. In this unit the rules are
+
+- ``slurm``: that time;
+- ``expected``: that time plus a weight times the expected run time. A weight of 0 is Slurm's order,
+  a large one is shortest job first (Smith's rule, "Various optimizers for single-stage
+  production", 1956), and in between a job that waits for long is ahead of every job that comes
+  (as highest response ratio next, Brinch Hansen 1971, but with a difference and not a ratio);
+- ``equal``: that time in whole windows, in a window the expected run time;
+- ``backfill``: the expected run time alone, for the jobs behind the first one that does not fit.
+
+The guard: from some waiting time on (`OrderRule.until_s`) no job passes a job any more that Slurm's
+order puts behind it. So each job is passed only by jobs that start in a time which the site bounds,
+whatever others submit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import groupby
+
+from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.queue_order.settings import MOST_WEIGHT, ORDERS, QueueConfig
+from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.planning.prefix import in_slurm_order
+
+Key = tuple[float, ...]
+_WEIGHT = re.compile(r"(?:100|[0-9]{1,2})(?:\.[0-9]{1,6})?")
+
+
+@dataclass(frozen=True)
+class OrderRule:
+    """The site's order of waiting jobs, and what Slurm's priority is made of."""
+
+    order: str = "slurm"
+    """One of `ORDERS`."""
+    run_time_weight: float = 0.1
+    equal_s: float = 0.0
+    passed_factor: float = 4.0
+    passed_s: float = 86_400.0
+    age_per_s: float | None = None
+    """What a second of age adds to Slurm's priority; 0: nothing, so jobs of different priorities
+    are never exchanged. None: priorities only say in which order jobs were submitted
+    (``priority/basic``)."""
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether jobs may pass others."""
+        return self.order != "slurm"
+
+    @property
+    def label(self) -> str:
+        """``backfill``, ``expected=0.1``."""
+        weight = f"={self.run_time_weight:g}" if self.order == "expected" else ""
+        return f"{self.order}{weight}"
+
+    def named(self, label: str) -> OrderRule:
+        """The rule with another order and weight, as ``label`` has them. Raises PolicyError."""
+        order, equals, weight = label.partition("=")
+        if order not in ORDERS or (equals and order != "expected"):
+            raise PolicyError(f"unknown order {label!r}; known: {', '.join(ORDERS)}, expected=0.1")
+        if not equals:
+            return replace(self, order=order)
+        if not _WEIGHT.fullmatch(weight):
+            raise PolicyError(f"order {label!r}: expected a weight from 0 to {MOST_WEIGHT}")
+        return replace(self, order=order, run_time_weight=float(weight))
+
+    def until_s(self, request: Request) -> float:
+        """When shorter jobs pass a job for the last time, on the clock of ``submit_s``."""
+        return request.submit_s + min(self.passed_factor * request.expected_s, self.passed_s)
+
+
+def rule_of(config: QueueConfig, age_per_s: float | None = None) -> OrderRule:
+    """The rule of a site; ``age_per_s``: what a second of age adds to Slurm's priority."""
+    return OrderRule(**vars(config), age_per_s=age_per_s)
+
+
+def in_order(queue: Iterable[Request], rule: OrderRule, now: float) -> list[Request]:
+    """The jobs of a queue in the order of a rule; with ``backfill`` that behind the first one."""
+    ordered, found = in_slurm_order(queue), list[Request]()
+    if not rule.exchanges:
+        return ordered
+    for _, jobs in groupby(ordered, lambda request: request.tier):
+        found += _guarded(list(jobs), rule, now)
+    return found
+
+
+def _guarded(ordered: Sequence[Request], rule: OrderRule, now: float) -> Iterator[Request]:
+    """Jobs of a tier by their keys; none passes one that is protected by now."""
+    ready: list[tuple[Key, int]] = []
+    for place, (request, key) in enumerate(zip(ordered, _keys(ordered, rule, now), strict=True)):
+        heappush(ready, (key, place))
+        stays = now >= rule.until_s(request)
+        while stays:  # what Slurm puts behind it comes later
+            first = heappop(ready)[-1]
+            yield ordered[first]
+            stays = first != place
+    while ready:
+        yield ordered[heappop(ready)[-1]]
+
+
+def _keys(ordered: Sequence[Request], rule: OrderRule, now: float) -> list[Key]:
+    """Sort keys of the jobs of a tier in Slurm's order, smallest first."""
+    runs = [request.expected_s for request in ordered]
+    if rule.order == "backfill":
+        return [(run_s,) for run_s in runs]
+    since = _since(ordered, rule, now)
+    if rule.order == "equal":
+        steps = [(level, _step(at_s, rule)) for level, at_s in since]
+        return [(*step, run_s) for step, run_s in zip(steps, runs, strict=True)]
+    weight = rule.run_time_weight
+    return [
+        (level, at_s + weight * run_s if weight else at_s)
+        for (level, at_s), run_s in zip(since, runs, strict=True)
+    ]
+
+
+def _since(ordered: Sequence[Request], rule: OrderRule, now: float) -> list[tuple[float, float]]:
+    """(level, time) of the jobs of a tier: Slurm's order; jobs of one level may exchange places.
+
+    Without an age factor the priority only says the order. The time is then that of submission, of
+    which the job that Slurm puts first gets the earliest, and so on: one that was put first
+    (``scontrol top``) or back (``nice``) stands there.
+    """
+    if rule.age_per_s:
+        return [(0.0, now - (r.priority - TIER * r.tier) / rule.age_per_s) for r in ordered]
+    found: list[tuple[float, float]] = []
+    level = (lambda r: 0.0) if rule.age_per_s is None else (lambda r: -r.priority)
+    for value, jobs in groupby(ordered, level):
+        found += [(value, at_s) for at_s in sorted(request.submit_s for request in jobs)]
+    return found
+
+
+def _step(at_s: float, rule: OrderRule) -> float:
+    """The time of jobs that count as equal."""
+    if rule.age_per_s == 0:
+        return 0.0  # their priorities are equal
+    return at_s // rule.equal_s if rule.equal_s else at_s
+
+
+def passes(ordered: Sequence[Request], slurm: Mapping[str, int]) -> dict[str, int]:
+    """Job -> how many jobs stand before it that Slurm puts behind it; without those of none.
+
+    ``slurm``: job -> its place in Slurm's order. O(n log n).
+    """
+    most = len(ordered)
+    counts = [0] * (most + 1)  # a Fenwick tree of the places seen so far
+    found: dict[str, int] = {}
+    for seen, request in enumerate(ordered):
+        place = slurm[request.job_id] + 1
+        before, at = 0, place
+        while at:
+            before += counts[at]
+            at -= at & -at
+        if seen > before:
+            found[request.job_id] = seen - before
+        while place <= most:
+            counts[place] += 1
+            place += place & -place
+    return found

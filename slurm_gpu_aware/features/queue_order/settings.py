@@ -1,0 +1,29 @@
+"""``[queue]``: the order in which waiting jobs start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from slurm_gpu_aware.records import MOST, above, number, words
+
+ORDERS = ("slurm", "equal", "backfill", "expected")
+MOST_WEIGHT = 100
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """``[queue]``: the order in which waiting jobs start."""
+
+    order: Annotated[str, words(*ORDERS)] = "slurm"
+    """``slurm``: by Slurm's priority. Shorter jobs go first with the others, by their expected run
+    times: ``equal`` among jobs of equal priority, ``backfill`` behind the first job that waits,
+    ``expected`` everywhere, with the run time counted as age. Never across partition tiers."""
+    run_time_weight: Annotated[float, number(0, MOST_WEIGHT)] = 0.1
+    """``expected``: seconds of age that a second of expected run time costs."""
+    equal_s: Annotated[float, number(0, MOST)] = 0.0
+    """``equal``: jobs submitted within so many seconds count as equal, too."""
+    passed_factor: Annotated[float, above(0, 1000)] = 4.0
+    """No shorter job passes one that has waited for so many times its expected run time, ..."""
+    passed_s: Annotated[float, number(0, MOST)] = 86_400.0
+    """... nor one that has waited for so long."""
