@@ -7,7 +7,8 @@ tightest that suffices, and in it the tightest node that suffices, or nodes in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.placement.cons_tres.job import Job, Share
@@ -16,8 +17,20 @@ _ANY_NUMBER = 500_000
 """Slurm's limit for a job without one (``select_nodes`` in node_scheduler.c)."""
 ASLEEP = 1 << 40
 """Weight of a node that is powered down (``_set_sched_weight`` in job_test.c)."""
-ShareOf = Callable[[int, int, int, int | None, bool], Share | None]
-"""(node, GPUs still needed, nodes still needed, limit of its CPUs, first pass) -> its share."""
+
+
+class Shares(ABC):
+    """What nodes can give."""
+
+    @abstractmethod
+    def share(
+        self, node: int, left: int, nodes: int, limit: int | None, *, first: bool
+    ) -> Share | None:
+        """What a node can give, as a new object; None: nothing.
+
+        ``left``: GPUs still needed; ``nodes``: nodes still needed; ``limit``: of its CPUs;
+        ``first``: whether it is a first pass.
+        """
 
 
 @dataclass
@@ -45,7 +58,7 @@ class Nodes:
     gpus: Mapping[int, int]
     """Node index -> its free GPUs."""
     required: tuple[int, ...]
-    share: ShareOf
+    shares: Shares
 
 
 def choose_nodes(
@@ -183,7 +196,7 @@ class _Evaluation:
 
     def share(self, n: int) -> Share | None:
         left, nodes = self.job.per_job - self.given, max(self.least, 1)
-        return self.nodes.share(n, left, nodes, self.limits.get(n), self.first)
+        return self.nodes.shares.share(n, left, nodes, self.limits.get(n), first=self.first)
 
     def _sets(self) -> list[_Set]:
         """Sets of consecutive nodes, in order."""

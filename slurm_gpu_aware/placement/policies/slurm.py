@@ -22,7 +22,7 @@ from slurm_gpu_aware.placement.cons_tres.cores import (
 )
 from slurm_gpu_aware.placement.cons_tres.gpus import Board, OnNode, choose_gpus
 from slurm_gpu_aware.placement.cons_tres.job import Job, Links, Room, Share
-from slurm_gpu_aware.placement.cons_tres.nodes import ASLEEP, Nodes, choose_nodes
+from slurm_gpu_aware.placement.cons_tres.nodes import ASLEEP, Nodes, Shares, choose_nodes
 from slurm_gpu_aware.placement.feasible import all_memory_free, allowed_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions, bad_option
@@ -197,7 +197,7 @@ def slurm_links(graph: HardwareGraph, width: int) -> Links | None:
     return tuple(map(tuple, count))
 
 
-class _State:
+class _State(Shares):
     """The free resources of the nodes for one request."""
 
     def __init__(self, request: Request, cluster: Cluster, job: Job, *, capped: bool) -> None:
@@ -237,7 +237,7 @@ class _State:
             cpus={n: self.room[n].cpus for n in weight},
             gpus={n: self.room[n].gpus for n in weight},
             required=self.request.nodes.required,
-            share=self._share,
+            shares=self,
         )
 
     def _able(self) -> BoolArray:
@@ -294,8 +294,8 @@ class _State:
             known = self._rooms[free] = room, usable(self.job, room)
         return known
 
-    def _share(
-        self, node: int, left: int, nodes: int, limit: int | None, first: bool
+    def share(
+        self, node: int, left: int, nodes: int, limit: int | None, *, first: bool
     ) -> Share | None:
         room, most = self.room[node], self.most[node]
         key = (id(room), most, left, nodes, limit, first)  # equal rooms are one object
