@@ -1,4 +1,4 @@
-"""Bounds of numbers from outside, and quotation of texts from outside.
+"""Bounds of numbers from outside, and texts from outside, made safe to show.
 
 The bounds are far above what any site has and far below what exhausts memory or a double's
 precision. A value beyond one is a typing error, a wrong unit, or an attack.
@@ -34,6 +34,11 @@ def check_time_ms(value_ms: float) -> float:
         bounds = f"{MIN_TIME_MS:g} to {MAX_TIME_MS:g} ms"
         raise ValueError(f"value_ms must be a time of {bounds}, not {quoted(value_ms)}")
     return value_ms
+
+
+def printable(text: str) -> str:
+    """A text of others without control characters, line breaks and changes of direction."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def quoted(value: object) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm_gpu_aware.cli.output import pairs, place_text, some, table
+from slurm_gpu_aware.cli.output import place_text, some
 from slurm_gpu_aware.features.estimates.view import estimate_text
+from slurm_gpu_aware.page.blocks import Pairs, Table, Words
 from slurm_gpu_aware.time_text import duration, stamp
 
 _MAX_ROWS = 12
@@ -47,14 +48,14 @@ def _count(number: Any, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 
-def decision_text(
+def decision_blocks(
     d: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, details: bool
-) -> str:
+) -> list[Words]:
     """All of a placement in words; ``details``: and the account of its policy."""
     why = dict(d["why"])
     if not d["nodes"]:
         turn = ("its turn came", stamp(d["decided_at"]))
-        return pairs([*asked_text(d), turn, ("why", why.get("summary"))])
+        return [Pairs([*asked_text(d), turn, ("why", why.get("summary"))])]
     estimate = estimate_text(why, d["user"], d["asked"])
     entries: list[tuple[str, object]] = [
         *asked_text(d),
@@ -79,7 +80,7 @@ def decision_text(
         entries.append(("model", model))
     if not_moved := why.get("not_moved"):
         entries.append(("not moved", not_moved))
-    return "\n\n".join([pairs(entries), *(_account(d, why) if details else ())])
+    return [Pairs(entries), *(_account(d, why) if details else ())]
 
 
 def _class_text(asked: Mapping[str, Any], why: Mapping[str, Any]) -> str:
@@ -115,7 +116,7 @@ def _clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> st
     return text
 
 
-def _account(d: Mapping[str, Any], why: Mapping[str, Any]) -> list[str]:
+def _account(d: Mapping[str, Any], why: Mapping[str, Any]) -> list[Words]:
     """The policy's account of its choice, for administrators."""
     entries: list[tuple[str, object]] = [
         ("request", flat(d["asked"])),
@@ -123,16 +124,16 @@ def _account(d: Mapping[str, Any], why: Mapping[str, Any]) -> list[str]:
         ("L", f"{d['slowdown'] / (d['score'] or 1.0):.4g} (level {d['level']})"),
         ("V", f"{d['score']:.3f}, of the slowest GPU"),
     ]
-    blocks = []
+    blocks: list[Words] = []
     for name, value in why.items():
         title = name.replace("_", " ")
         if name in _IN_WORDS:
             continue
         if isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
-            blocks.append(f"{title.capitalize()}\n{_rows(value)}")
+            blocks.append(_rows(title.capitalize(), value))
         else:
             entries.append((title, _short(value)))
-    return ["Account of the policy\n" + pairs(entries), *blocks]
+    return [Pairs(entries, "Account of the policy"), *blocks]
 
 
 def flat(detail: Mapping[str, Any]) -> str:
@@ -148,14 +149,14 @@ def _pair(key: str, value: Any) -> str:
     return f"{key}={_short(value)}"
 
 
-def _rows(records: Sequence[Mapping[str, Any]]) -> str:
+def _rows(title: str, records: Sequence[Mapping[str, Any]]) -> Table:
     """A table of records; keys become columns, long lists are cut."""
     headers = list(dict.fromkeys(key for record in records for key in record))
     right = [h for h in headers if all(isinstance(r.get(h), int | float | None) for r in records)]
     cells = [[_short(r.get(h)) for h in headers] for r in records[:_MAX_ROWS]]
-    text = table(headers, cells, right=right)
-    more = len(records) - _MAX_ROWS
-    return text + (f"\n... and {more} more, with --json" if more > 0 else "")
+    left_out = len(records) - _MAX_ROWS
+    more = f"... and {left_out} more, with --json" if left_out > 0 else ""
+    return Table(headers, cells, right, title, more)
 
 
 def _short(value: Any) -> str:

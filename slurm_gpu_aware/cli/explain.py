@@ -8,23 +8,23 @@ from typing import Any
 
 import click
 
-from slurm_gpu_aware.cli.decision_text import asked_text, decision_text, flat
+from slurm_gpu_aware.cli.decision_text import asked_text, decision_blocks, flat
 from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
+    blocks_text,
     json_option,
-    pairs,
     paragraph,
     place_text,
     print_json,
     say,
     some,
-    table,
 )
 from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
 from slurm_gpu_aware.features.energy.text import energy_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
+from slurm_gpu_aware.page.blocks import Pairs, Sentences, Table, Words
 from slurm_gpu_aware.time_text import duration, stamp
 
 NO_HOLD = ("Licenses", "Priority", "Resources", "None", None)
@@ -79,11 +79,11 @@ def command(context: Context, job_id: str, details: bool, as_json: bool) -> None
       gpu-aware explain 1234 --details
       gpu-aware explain 1234_7 --json
     """
-    from slurm_gpu_aware.selector.job_answers import explain_job, open_reader
+    from slurm_gpu_aware.selector.job_answers import Answers, open_reader
 
     config = context.config()
     with open_reader(config) as reader:
-        answer = explain_job(reader, config, job_id)
+        answer = Answers(reader, config).explain(job_id)
         note = reader.note()
     if as_json:
         print_json({k: v for k, v in answer.items() if k != "away"})
@@ -104,37 +104,47 @@ def no_slurm(why: object) -> str:
 
 def explain_text(answer: Mapping[str, Any], *, details: bool = False) -> str:
     """The text on a job; ``answer``: its JSON, and ``away``; ``details``: accounts of policies."""
-    state, slurm, decisions = answer["state"], answer["slurm"], answer["decisions"]
+    return f"{headline(answer)}\n\n{blocks_text(explain_blocks(answer, details=details))}".rstrip()
+
+
+def headline(answer: Mapping[str, Any]) -> str:
+    """``Job 98: waiting``."""
+    state, slurm = answer["state"], answer["slurm"]
     over = state in OPEN_DECISION and slurm is not None and slurm["ended"]
-    blocks = [f"Job {answer['job_id']}: {'ended' if over else _STATES.get(state, state)}"]
+    return f"Job {answer['job_id']}: {'ended' if over else _STATES.get(state, state)}"
+
+
+def explain_blocks(answer: Mapping[str, Any], *, details: bool = False) -> list[Words]:
+    """What is said about a job below its headline; arguments as of `explain_text`."""
+    decisions, blocks = answer["decisions"], list[Words]()
     if about := _about(answer):
-        blocks.append("\n".join(paragraph(sentence) for sentence in about))
+        blocks.append(Sentences(about))
     if energy := energy_text(answer.get("energy")):
-        blocks.append(pairs([("energy", energy)]))
-    void = state in (JobPhase.WAITING, JobPhase.LEFT)
+        blocks.append(Pairs([("energy", energy)]))
+    void = answer["state"] in (JobPhase.WAITING, JobPhase.LEFT)
     if decisions:  # the request of a void placement is still valid
         newest = decisions[-1]
-        account = decision_text(newest, answer["events"], details=details)
-        blocks.append(pairs(asked_text(newest)) if void else account)
+        account = decision_blocks(newest, answer["events"], details=details)
+        blocks += [Pairs(asked_text(newest))] if void else account
     if earlier := decisions if void else decisions[:-1]:
         past = [
             (stamp(d["decided_at"]), place_text(d), f"{d['slowdown']:.3f}", d["state"])
             for d in earlier
         ]
         headers = ["time", "place", "slowdown", "became"]
-        blocks.append("Earlier placements\n" + table(headers, past, right=["slowdown"]))
+        blocks.append(Table(headers, past, ["slowdown"], "Earlier placements"))
     if answer["events"]:
         blocks.append(_events(answer["events"], details=details))
-    return "\n\n".join(blocks)
+    return blocks
 
 
-def _events(events: Sequence[Mapping[str, Any]], *, details: bool) -> str:
+def _events(events: Sequence[Mapping[str, Any]], *, details: bool) -> Table:
     """What happened; ``details``: as it was recorded."""
     if details:
         rows = [(stamp(e["at"]), e["kind"], flat(e["detail"])) for e in events]
-        return "Events\n" + table(["time", "event", "detail"], rows)
+        return Table(["time", "event", "detail"], rows, title="Events")
     told = [(stamp(e["at"]), event_text(e["kind"], e["detail"])) for e in events]
-    return "Events\n" + table(["time", "what happened"], told)
+    return Table(["time", "what happened"], told, title="Events")
 
 
 def _about(answer: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ _COMMANDS = {
     "doctor": "cli.operation:doctor",
     "explain": "cli.explain:command",
     "models": "features.models.commands:models",
+    "page": "cli.page:command",
     "place": "cli.place:command",
     "power": "features.power.commands:power",
     "queue": "cli.state:queue",

@@ -10,6 +10,9 @@ from typing import Any
 
 import click
 
+from slurm_gpu_aware.bounds import printable
+from slurm_gpu_aware.page.blocks import Sentences, Table, Words
+
 _MAX_WIDTH = 100
 _MIN_WIDTH = 60
 
@@ -41,8 +44,7 @@ def width() -> int:
 
 def clean(value: object) -> str:
     """Text of a cell without control characters, because users' input may contain them."""
-    text = "-" if value is None or value == "" else str(value)
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return printable("-" if value is None or value == "" else str(value))
 
 
 def visible(text: str) -> str:
@@ -89,6 +91,23 @@ def _columns(rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequen
             )
             lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def block_text(block: Words) -> str:
+    """A block of `page.blocks` for the terminal."""
+    if isinstance(block, Sentences):
+        text = "\n".join(map(paragraph, block.lines))
+    elif isinstance(block, Table):
+        text = table(block.headers, block.rows, right=block.right)
+        text += f"\n{block.more}" if block.more else ""
+    else:
+        text = pairs(block.entries)
+    return f"{block.title}\n{text}" if block.title else text
+
+
+def blocks_text(blocks: Iterable[Words]) -> str:
+    """Blocks with an empty line between them."""
+    return "\n\n".join(map(block_text, blocks))
 
 
 def place_text(placed: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,24 +12,22 @@ import click
 from slurm_gpu_aware.cli.explain import NO_HOLD, no_slurm
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
-    clean,
+    blocks_text,
     json_option,
-    pairs,
     paragraph,
     place_text,
     print_json,
     say,
-    table,
 )
 from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
-from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.power.commands import last_reading, power_line
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
+from slurm_gpu_aware.page.blocks import Pairs, Sentences, Table, Words
 from slurm_gpu_aware.time_text import duration, stamp
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
-    from slurm_gpu_aware.selector.job_answers import LiveJob, Reader
+    from slurm_gpu_aware.selector.job_answers import Answers, LiveJob, Reader
     from slurm_gpu_aware.slurm.records import SlurmJob
 
 _ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
@@ -53,30 +51,32 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
       gpu-aware queue
       gpu-aware queue -u alice --json
     """
-    from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
-    from slurm_gpu_aware.selector.job_answers import (
-        left_of,
-        live_jobs,
-        open_reader,
-        parked_of,
-        still_open,
-        waiting_of,
-    )
+    from slurm_gpu_aware.selector.job_answers import Answers, open_reader
 
     config = context.config()
     with open_reader(config) as reader:
-        rounds = reader.ledger.last_rounds(1)
-        waiting = waiting_of(rounds[0] if rounds else None)
-        open_decisions = reader.ledger.open_decisions()
+        known = Answers(reader, config)
+        answer, silence = queue_answer(known, user), known.slurm.silence
         note = reader.note()
-        live, silence = None, None
-        try:
-            live = live_jobs(config)
-            silence = selector_silence(gate_state(config, reader.ledger.why_open), config)
-        except SourceError as exc:
-            say(paragraph(f"{no_slurm(exc)} This is the queue of the selector's last round."))
-        left = [_left(one, why) for one, why in left_of(live or (), reader)]
-    away = silence is not None
+    if error := known.slurm.error:
+        say(paragraph(f"{no_slurm(error)} This is the queue of the selector's last round."))
+    if as_json:
+        print_json(answer)
+        return
+    click.echo(blocks_text(queue_blocks(answer, user)))
+    if silence is not None:
+        say(paragraph(silence.sentences("parked jobs")))
+    if note:
+        say(note)
+
+
+def queue_answer(known: Answers, user: str | None = None) -> dict[str, Any]:
+    """Parked, left and placed jobs as JSON values; ``user``: only of this one."""
+    from slurm_gpu_aware.selector.job_answers import left_of, parked_of, still_open
+
+    ledger, waiting = known.reader.ledger, known.waiting
+    jobs, silence, *_ = known.slurm
+    live, away = None if jobs is None else list(jobs.values()), silence is not None
     if live is None:
         parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.lines]
     else:
@@ -85,24 +85,18 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
             | _asks(one.job)
             for one in parked_of(live)
         ]
-    placed = [
-        {name: getattr(d, name) for name in _PLACED}
-        for d in still_open(open_decisions, live, away=away)
-        if d.state in OPEN_DECISION
-    ]
+    answer = {
+        "parked": parked,
+        "left": [_left(one, why) for one, why in left_of(live or (), known.reader)],
+        "placed": [
+            {name: getattr(d, name) for name in _PLACED}
+            for d in still_open(ledger.open_decisions(), live, away=away)
+            if d.state in OPEN_DECISION
+        ],
+    }
     if user is not None:
-        parked = [p for p in parked if p["user"] == user]
-        placed = [p for p in placed if p["user"] == user]
-        left = [one for one in left if one["user"] == user]
-    if as_json:
-        absence = None if silence is None else asdict(silence)
-        print_json({"parked": parked, "left": left, "placed": placed, "selector_away": absence})
-        return
-    click.echo(_queue_text(parked, left, placed, user))
-    if silence is not None:
-        say(paragraph(silence.sentences("parked jobs")))
-    if note:
-        say(note)
+        answer = {k: [one for one in jobs if one["user"] == user] for k, jobs in answer.items()}
+    return {**answer, "selector_away": None if silence is None else asdict(silence)}
 
 
 def _shown(job: SlurmJob) -> str:
@@ -151,36 +145,22 @@ def _parked(
     }
 
 
-def _queue_text(
-    parked: Sequence[Mapping[str, Any]],
-    left: Sequence[Mapping[str, Any]],
-    placed: Sequence[Mapping[str, Any]],
-    user: str | None,
-) -> str:
-    blocks = [f"No job of {clean(user)} is parked." if user else "No job is parked."]
+def queue_blocks(answer: Mapping[str, Any], user: str | None = None) -> list[Words]:
+    """The queue; ``answer``: of `queue_answer`."""
+    parked, left, placed = answer["parked"], answer["left"], answer["placed"]
+    blocks: list[Words] = []
     if parked:
-        rows: list[tuple[object, ...]] = [
-            (p["job_id"], p["user"], p["gpus"], stamp(p["submitted_at"])[5:16], p["reason"])
-            for p in parked
-        ]
-        headers = ["job", "user", "gpus", "submitted", "why it waits"]
+        rows: list[tuple[object, ...]] = [(*_who(p), p["reason"]) for p in parked]
         title = f"Parked ({len(parked)}), highest priority first, of equal ones the oldest"
-        blocks = [f"{title}\n{table(headers, rows, right=['gpus'])}"]
+        blocks.append(Table([*_WHO, "why it waits"], rows, ["gpus"], title))
+    else:
+        whose = f" of {user}" if user else ""
+        blocks.append(Sentences([f"No job{whose} is parked."]))
     if left:
-        rows = [
-            (
-                p["job_id"],
-                p["user"],
-                p["gpus"],
-                stamp(p["submitted_at"])[5:16],
-                p["reason"],
-                p["left"],
-            )
-            for p in left
-        ]
-        headers = ["job", "user", "gpus", "submitted", "slurm's reason", "why Slurm places it"]
+        rows = [(*_who(p), p["reason"], p["left"]) for p in left]
         title = f"Left to Slurm ({len(left)}), highest priority first"
-        blocks.append(f"{title}\n{table(headers, rows, right=['gpus'])}")
+        headers = [*_WHO, "slurm's reason", "why Slurm places it"]
+        blocks.append(Table(headers, rows, ["gpus"], title))
     if placed:
         rows = [
             (p["job_id"], p["user"], p["state"], f"{p['slowdown']:.2f}", place_text(p))
@@ -188,8 +168,15 @@ def _queue_text(
         ]
         headers = ["job", "user", "state", "slowdown", "place"]
         title = f"Placed ({len(placed)}), in the order of placing"
-        blocks.append(f"{title}\n{table(headers, rows, right=['slowdown'])}")
-    return "\n\n".join(blocks)
+        blocks.append(Table(headers, rows, ["slowdown"], title))
+    return blocks
+
+
+_WHO = ("job", "user", "gpus", "submitted")
+
+
+def _who(p: Mapping[str, Any]) -> tuple[object, ...]:
+    return p["job_id"], p["user"], p["gpus"], stamp(p["submitted_at"])[5:16]
 
 
 @click.command("status")
@@ -206,39 +193,45 @@ def status(context: Context, count: int, as_json: bool) -> None:
       gpu-aware status
       gpu-aware status --json
     """
-    from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
-    from slurm_gpu_aware.selector.job_answers import live_jobs, open_reader, parked_of, still_open
-    from slurm_gpu_aware.store.database import POLICY, value_of
+    from slurm_gpu_aware.selector.job_answers import Answers, open_reader
 
     config = context.config()
     now = time.time()
     with open_reader(config) as reader:
-        answer = _from_store(reader, max(1, count))
-        answer["policy"] = value_of(reader.store, POLICY) or config.placement.policy
-        answer["power"] = last_reading(reader.store)
-        decisions = reader.ledger.open_decisions()
-        note, why_open = reader.note(), reader.ledger.why_open
-    jobs, gate = None, None
-    try:
-        jobs = live_jobs(config)
-        gate = gate_state(config, why_open)
-    except SourceError as exc:
-        say(paragraph(no_slurm(exc)))
-    silence = selector_silence(gate, config)
-    answer["gate"] = None if gate is None else asdict(gate)
-    answer["selector_away"] = None if silence is None else asdict(silence)
-    if jobs is not None:
-        parked = parked_of(jobs)
-        answer["parked"] = len(parked)
-        answer["in_holding_pool"] = sum(live.job.holding_pool is not None for live in parked)
-    states = [d.state for d in still_open(decisions, jobs, away=silence is not None)]
-    answer["placed"] = {state: states.count(state) for state in OPEN_DECISION}
+        known = Answers(reader, config)
+        answer = status_answer(known, max(1, count))
+        note = reader.note()
+    if error := known.slurm.error:
+        say(paragraph(no_slurm(error)))
     if as_json:
         print_json(answer)
         return
-    click.echo(_status_text(answer, now, config))
+    click.echo(blocks_text(status_blocks(answer, now, config)))
     if note:
         say(note)
+
+
+def status_answer(known: Answers, count: int) -> dict[str, Any]:
+    """The state of the selector as JSON values, with the last ``count`` rounds."""
+    from slurm_gpu_aware.selector.job_answers import parked_of, still_open
+    from slurm_gpu_aware.store.database import POLICY, value_of
+
+    config, store = known.config, known.reader.store
+    answer = _from_store(known.reader, count)
+    answer["policy"] = value_of(store, POLICY) or config.placement.policy
+    answer["power"] = last_reading(store)
+    jobs, silence, gate, _ = known.slurm
+    answer["gate"] = None if gate is None else asdict(gate)
+    answer["selector_away"] = None if silence is None else asdict(silence)
+    live = None if jobs is None else list(jobs.values())
+    if live is not None:
+        parked = parked_of(live)
+        answer["parked"] = len(parked)
+        answer["in_holding_pool"] = sum(one.job.holding_pool is not None for one in parked)
+    decisions = still_open(known.reader.ledger.open_decisions(), live, away=silence is not None)
+    states = [d.state for d in decisions]
+    answer["placed"] = {state: states.count(state) for state in OPEN_DECISION}
+    return answer
 
 
 def _from_store(reader: Reader, count: int) -> dict[str, Any]:
@@ -265,7 +258,8 @@ def _from_store(reader: Reader, count: int) -> dict[str, Any]:
     }
 
 
-def _status_text(answer: Mapping[str, Any], now: float, config: Config) -> str:
+def status_blocks(answer: Mapping[str, Any], now: float, config: Config) -> list[Words]:
+    """The state of the selector; ``answer``: of `status_answer`; ``now``: Unix time."""
     rounds, pooled = answer["rounds"], answer["in_holding_pool"]
     last = rounds[0]["started_at"] if rounds else None
     parked = "unknown" if answer["parked"] is None else str(answer["parked"])
@@ -279,14 +273,14 @@ def _status_text(answer: Mapping[str, Any], now: float, config: Config) -> str:
         ("profile", _profile_text(answer["profile"], now)),
     ]
     if not rounds:
-        return pairs(entries)
+        return [Pairs(entries)]
     counts = ("trigger", "queued", "placed", "waiting")
     rows = [
         (stamp(r["started_at"]), *(r[name] for name in counts), duration(r["took_ms"] / 1000))
         for r in rounds
     ]
-    shown = table(["last rounds", *counts, "took"], rows, right=[*counts[1:], "took"])
-    return f"{pairs(entries)}\n\n{shown}"
+    headers = ["last rounds", *counts, "took"]
+    return [Pairs(entries), Table(headers, rows, [*counts[1:], "took"])]
 
 
 def _selector_text(

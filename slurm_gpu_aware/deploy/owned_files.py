@@ -205,7 +205,7 @@ class Units(Owned):
             for key, value in values.items():
                 line = f"{key}={value}".replace("\\", r"\\")
                 text = re.sub(rf"^{key}=.*", line, text, flags=re.M)
-            text = re.sub(r"^ExecStart=.*/", f"ExecStart={_COMMANDS}/", text, flags=re.M)
+            text = re.sub(r"^ExecStart=\S*/", f"ExecStart={_COMMANDS}/", text, flags=re.M)
             changes.append(Change(site.unit_dir / source.name, text))
         return changes
 

@@ -7,19 +7,20 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.accounts import job_energy
 from slurm_gpu_aware.gate.admin_comment import is_ours
 from slurm_gpu_aware.gate.gated_job import gated_job, has_task, queue_order
-from slurm_gpu_aware.gate.licence_gate import gate_state, selector_silence
+from slurm_gpu_aware.gate.licence_gate import GateState, Silence, gate_state, selector_silence
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.slurm.client import open_client
-from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
+from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 from slurm_gpu_aware.store.database import Store, open_for_reading
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
@@ -180,25 +181,74 @@ def still_open(
     return still
 
 
-def explain_job(reader: Reader, config: Config, job_id: str) -> dict[str, Any]:
-    """The answer about a job, as JSON values.
+class SlurmAnswer(NamedTuple):
+    """What Slurm says now."""
 
-    ``away``: why the ledger lacks the latest events; ``no_slurm``: why Slurm was not asked.
-    """
-    answer = _look_up(reader, job_id)
-    if answer["state"] in ("unknown", JobPhase.WAITING, *OPEN_DECISION):
-        answer = _ask_slurm(answer, reader, config)
-    return answer
+    jobs: Mapping[str, LiveJob] | None
+    """By id; None: it does not answer."""
+    silence: Silence | None
+    gate: GateState | None
+    error: str | None
+    """Why it did not answer, or not completely."""
 
 
-def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
+class Answers:
+    """Answers about several jobs, for which the newest round and Slurm are read once."""
+
+    def __init__(self, reader: Reader, config: Config) -> None:
+        self.reader = reader
+        self.config = config
+
+    @cached_property
+    def round(self) -> RoundRecord | None:
+        """The newest round."""
+        return next(iter(self.reader.ledger.last_rounds(1)), None)
+
+    @cached_property
+    def waiting(self) -> WaitingJobs:
+        """Why jobs wait, as that round recorded it."""
+        return waiting_of(self.round)
+
+    @cached_property
+    def slurm(self) -> SlurmAnswer:
+        """What Slurm says."""
+        jobs = silence = gate = None
+        try:
+            jobs = {live.job.id: live for live in live_jobs(self.config)}
+            gate = gate_state(self.config, self.reader.ledger.why_open)
+            silence = selector_silence(gate, self.config)
+        except SourceError as exc:
+            return SlurmAnswer(jobs, silence, gate, str(exc))
+        return SlurmAnswer(jobs, silence, gate, None)
+
+    @cached_property
+    def nodes(self) -> Sequence[SlurmNode] | None:
+        """Slurm's nodes; None: it does not answer."""
+        if self.slurm.jobs is None:
+            return None  # nor would it now
+        with suppress(SourceError):
+            return open_client(self.config.selector.command_timeout_s).nodes()
+        return None
+
+    def explain(self, job_id: str) -> dict[str, Any]:
+        """The answer about a job, as JSON values.
+
+        ``away``: why the ledger lacks the latest events; ``no_slurm``: why Slurm was not asked.
+        """
+        answer = _look_up(self, job_id)
+        if answer["state"] in ("unknown", JobPhase.WAITING, *OPEN_DECISION):
+            answer = _ask_slurm(answer, self)
+        return answer
+
+
+def _look_up(known: Answers, job_id: str) -> dict[str, Any]:
     """The answer of the ledger alone."""
+    reader, newest = known.reader, known.round
     decisions = reader.ledger.decisions(job_id)
     events = reader.ledger.events(job_id)
-    rounds = reader.ledger.last_rounds(1)
-    waiting = waiting_of(rounds[0] if rounds else None).of(job_id)
+    waiting = known.waiting.of(job_id)
     placed = decisions[-1] if decisions and decisions[-1].state != JobPhase.WAITING else None
-    if waiting and placed is not None and placed.decided_at >= rounds[0].started_at:
+    if newest is None or (placed is not None and placed.decided_at >= newest.started_at):
         waiting = None  # placed since
     rows = reader.store.query(
         "SELECT DISTINCT job_id FROM decisions WHERE job_id GLOB ? ORDER BY id", (f"{job_id}_*",)
@@ -210,7 +260,7 @@ def _look_up(reader: Reader, job_id: str) -> dict[str, Any]:
         "job_id": job_id,
         "state": "array" if tasks and not waiting else state,
         "waiting": waiting,
-        "waiting_as_of": rounds[0].started_at if rounds and waiting else None,
+        "waiting_as_of": newest.started_at if newest is not None and waiting else None,
         "decisions": [asdict(d) for d in decisions],
         "events": [event_json(e) for e in events],
         "energy": energy.to_json() if energy is not None else None,
@@ -236,20 +286,20 @@ def _state(
     return JobPhase.WAITING if kinds & {"parked", "requeued"} else "unknown"
 
 
-def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[str, Any]:
+def _ask_slurm(answer: dict[str, Any], known: Answers) -> dict[str, Any]:
     """The answer with Slurm's state of a job that waits, runs, or is not in the ledger."""
-    try:
-        jobs = live_jobs(config)
-    except SourceError as exc:
-        return {**answer, "no_slurm": str(exc)}
-    silence = selector_silence(gate_state(config, reader.ledger.why_open), config)
-    live = find_job(jobs, answer["job_id"])
+    jobs, silence, _, error = known.slurm
+    if jobs is None or error is not None:
+        return {**answer, "no_slurm": error}
+    reader, live = known.reader, jobs.get(answer["job_id"])
+    if live is None:
+        live = find_job(jobs.values(), answer["job_id"])
     if live is not None and live.job.id != (asked := answer["job_id"]):
-        known = _look_up(reader, live.job.id)
+        record = _look_up(known, live.job.id)
         if asked == str(live.job.raw_id):  # Slurm's number of an array task
-            answer = known if known["state"] != "unknown" else answer
+            answer = record if record["state"] != "unknown" else answer
         elif not answer["events"]:  # a task whose array is one record yet
-            answer = {**answer, "events": known["events"]}
+            answer = {**answer, "events": record["events"]}
     if silence is not None:
         answer["selector_away"] = asdict(silence)
         answer["away"] = silence.sentences()
@@ -259,10 +309,8 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         return answer
     job = live.job
     left, gone = live.left, False
-    if left is not None and gpu_types(job):
-        with suppress(SourceError):
-            nodes = open_client(config.selector.command_timeout_s).nodes()
-            left, gone = type_sentence(job, nodes), not can_start(job, nodes)
+    if left is not None and gpu_types(job) and known.nodes is not None:
+        left, gone = type_sentence(job, known.nodes), not can_start(job, known.nodes)
     shown = {"state": job.state, "reason": live.reason, "parked": live.parked, "left": left}
     shown["type_is_gone"] = gone
     answer["slurm"] = {**shown, "ended": job.state in ENDED}
@@ -288,7 +336,7 @@ def _ask_slurm(answer: dict[str, Any], reader: Reader, config: Config) -> dict[s
         answer["slurm"]["why"] = _why_left_to_slurm(live)
     else:
         answer["state"] = "not ours"
-        answer["slurm"]["why"] = _why_not_ours(job, config)
+        answer["slurm"]["why"] = _why_not_ours(job, known)
     return answer
 
 
@@ -310,14 +358,12 @@ def _asks_for_shards(job: SlurmJob) -> bool:
     return any("shard" in (getattr(job, name) or "") for name in TRES_FIELDS.values())
 
 
-def _why_not_ours(job: SlurmJob, config: Config) -> str | None:
+def _why_not_ours(job: SlurmJob, known: Answers) -> str | None:
     """Why Slurm places a job that was not parked; None: not known."""
     if not (_asks_for_gpus(job) or _asks_for_shards(job)):
         return "it asks for no GPUs"
     if gpu_types(job):
-        with suppress(SourceError):
-            return type_sentence(job, open_client(config.selector.command_timeout_s).nodes())
-        return None
+        return None if known.nodes is None else type_sentence(job, known.nodes)
     return _why_by_form(job)
 
 

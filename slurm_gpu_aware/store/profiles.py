@@ -135,6 +135,19 @@ def measured_pairs(store: Store, since: float) -> list[Pair]:
     return pairs
 
 
+def gpu_history(store: Store, node: str, slot: int, since: float) -> list[tuple[str, float, float]]:
+    """(class, Unix time, time in ms) of a GPU's runs since then, as jobs find it, oldest first.
+
+    Runs of one moment are one measurement.
+    """
+    rows = store.query(
+        "SELECT class, taken_at_unix, value_ms FROM timings WHERE node = ? AND slot = ?"  # noqa: S608
+        f" AND taken_at_unix >= ? AND {_AS_JOBS} ORDER BY taken_at_unix, run",
+        (node, slot, since),
+    )
+    return [(str(row[0]), float(row[1]), float(row[2])) for row in rows]
+
+
 def classes_of_gpu(store: Store, node: str, slot: int) -> set[str]:
     """Classes with times of a GPU."""
     rows = store.query(

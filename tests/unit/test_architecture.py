@@ -41,6 +41,7 @@ ALLOWED = {
     "gate": MODEL | {"config", "slurm"},
     "admission": MODEL | {"config", "slurm", "gate", "topology"},
     "store": MODEL | {"config"},
+    "page": CORE_BELOW | {"config", "slurm", "store"},
     "selector": CORE_BELOW
     | {"config", "slurm", "gate", "admission", "planning", "placement", "store"},
     "simulator": CORE_BELOW | {"slurm", "planning", "placement", "sizing"},
@@ -74,13 +75,14 @@ LAYERS = {
     "simulator": """
         due_dates/simulated estimates/simulated moves/simulated power/power_meter
     """,
+    "page": "",
     "cli": """
         energy/text estimates/view models/commands models/plots models/views power/commands
         power/simulated
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
-BY_NAME = {"stage": "planning", "live": "selector"}
+BY_NAME = {"stage": "planning", "live": "selector", "page": "page"}
 """The same of modules that every feature may have."""
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:

@@ -195,11 +195,11 @@ def test_a_script_that_slurm_still_loads_stays(plain: Site, key: str, name: str)
 def test_slurm_conf_reaches_the_nodes_before_a_file_goes(own: Site) -> None:
     install(own)
     own.setup("--remove", "--yes")
-    services = "gpu-aware-clockd.service gpu-aware-selectd.service"
+    services = "gpu-aware-clockd.service gpu-aware-page.timer gpu-aware-selectd.service"
     units = f"{services} gpu-aware-sweep.timer gpu-aware-tune.timer"
     assert own.calls() == [
         f"systemctl disable --now {units}",
-        "systemctl stop gpu-aware-sweep.service gpu-aware-tune.service",
+        "systemctl stop gpu-aware-page.service gpu-aware-sweep.service gpu-aware-tune.service",
         "push with",
         "scontrol reconfigure",
         "systemctl daemon-reload",

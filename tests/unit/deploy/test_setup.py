@@ -372,6 +372,8 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
     agent = (out / "systemd" / "gpu-aware-clockd.service").read_text()
     assert re.search(r"^ReadWritePaths=-\S+/clocks -\S+ -\S+/gpu-accounts$", agent, re.M), agent
     assert "UMask=0027\n" in unit
+    pages = (out / "systemd" / "gpu-aware-page.service").read_text()
+    assert f"ExecStart={sys.prefix}/bin/gpu-aware page /var/lib/gpu-aware-page\n" in pages
 
 
 def test_output_again_shows_a_diff_and_asks(site: Site, tmp_path: Path):

@@ -14,7 +14,7 @@ from slurm_gpu_aware.service import ALIVE, READY, notify
 
 UNITS = sorted(Path(__file__).parents[3].glob("etc/systemd/*.service"))
 MOST = {"gpu-aware-clockd": 50, "gpu-aware-selectd": 30, "gpu-aware-shadow": 30}
-MOST |= {"gpu-aware-watch": 30, "gpu-aware-metrics": 30}
+MOST |= {"gpu-aware-watch": 30, "gpu-aware-metrics": 30, "gpu-aware-page": 30}
 """Service -> ten times its largest exposure, as systemd-analyze counts it."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_aware_profile.report.report_data import Place, places
+from slurm_gpu_aware.slurm.racks import Place, places
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 
 

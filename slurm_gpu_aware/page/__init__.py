@@ -1,0 +1,1 @@
+"""Static pages of a site: blocks, drawings, sections, and the files."""
