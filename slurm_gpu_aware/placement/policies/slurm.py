@@ -45,7 +45,8 @@ class SlurmOptions(PolicyOptions):
     per_task: bool = False
     """The job asks by ``--gpus-per-task``."""
     gres: bool = False
-    """A request without GPUs per node asks by ``--gres`` on the fewest nodes, not by ``--gpus``."""
+    """A request without GPUs per node asks by ``--gres`` on the fewest nodes, not by ``--gpus``; where
+    it can be spread evenly."""
 
     def __post_init__(self) -> None:
         if self.release not in RELEASES:
@@ -76,13 +77,7 @@ class Slurm(Policy):
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         if self.options.gres and request.gpus_per_node is None and not self.options.per_task:
-            counts = request.node_counts(cluster.shape[1])
-            if not counts:
-                return None
-            nodes = counts[0]
-            most = nodes if nodes > 1 or request.max_nodes is not None else None
-            each = request.gpus // nodes
-            request = replace(request, gpus_per_node=each, min_nodes=nodes, max_nodes=most)
+            request = _by_gres(request, cluster.shape[1])
         job = self._job(request)
         late = self.options.release >= "25.11"
         state = _State(request, cluster, job, capped=late)
@@ -167,6 +162,16 @@ class Slurm(Policy):
                 "summary": f"as Slurm {self.options.release} gives it",
             },
         )
+
+
+def _by_gres(request: Request, width: int) -> Request:
+    """The request by ``--gres`` on the fewest nodes; unchanged where it cannot be spread evenly."""
+    counts = request.node_counts(width)
+    if not counts:
+        return request
+    most = counts[0] if counts[0] > 1 or request.max_nodes is not None else None
+    each = request.gpus // counts[0]
+    return replace(request, gpus_per_node=each, min_nodes=counts[0], max_nodes=most)
 
 
 def _nameable(
