@@ -26,8 +26,22 @@ ENV = {**os.environ, "SLURM_CONF": str(HOME / "slurm.conf")}
 BRIDGES = {(0, 1): 4, (2, 3): 4}
 ACROSS = {(0, 2): 4, (1, 3): 4}
 CUBE = {  # DGX-1: NVLinks of 8 V100
-    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
-    (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+    (0, 1): 1,
+    (0, 2): 1,
+    (0, 3): 2,
+    (0, 4): 2,
+    (1, 2): 2,
+    (1, 3): 1,
+    (1, 5): 2,
+    (2, 3): 2,
+    (2, 6): 1,
+    (3, 7): 1,
+    (4, 5): 1,
+    (4, 6): 1,
+    (4, 7): 2,
+    (5, 6): 2,
+    (5, 7): 1,
+    (6, 7): 2,
 }
 EVEN = {(a, b): 3 for a in range(4) for b in range(a + 1, 4)}
 Links = dict[tuple[int, int], int]
@@ -141,9 +155,7 @@ def write_files() -> None:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, env=ENV, capture_output=True, text=True, check=False, timeout=60
-    )
+    return subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
 
 
 def until_idle() -> None:

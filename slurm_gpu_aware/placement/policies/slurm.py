@@ -45,8 +45,8 @@ class SlurmOptions(PolicyOptions):
     per_task: bool = False
     """The job asks by ``--gpus-per-task``."""
     gres: bool = False
-    """A request without GPUs per node asks by ``--gres`` on the fewest nodes, not by ``--gpus``; where
-    it can be spread evenly."""
+    """A request without GPUs per node that can be spread evenly asks by ``--gres`` on the fewest
+    nodes, not by ``--gpus``."""
 
     def __post_init__(self) -> None:
         if self.release not in RELEASES:
