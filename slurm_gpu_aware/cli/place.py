@@ -81,6 +81,7 @@ def command(context: Context, /, **given: Any) -> None:
     """
     from slurm_gpu_aware.cli.cluster_options import mark_busy
     from slurm_gpu_aware.features.power.growth import size_words
+    from slurm_gpu_aware.placement.registry import policy_class
     from slurm_gpu_aware.planning.answer import ask_policy
     from slurm_gpu_aware.selector.policy_options import config_in_force, policy_options
 
@@ -92,8 +93,9 @@ def command(context: Context, /, **given: Any) -> None:
     cluster = mark_busy(cluster, given["busy"], now)
     compared = (name.strip() for name in (given["compare"] or "").split(","))
     names = dict.fromkeys([given["policy"] or config.placement.policy, *filter(None, compared)])
-    options = policy_options(config)
-    answers = [ask_policy(name, request, cluster, options.get(name, {}), now) for name in names]
+    site = policy_options(config)
+    options = {name: {**policy_class(name).of_traces, **site.get(name, {})} for name in names}
+    answers = [ask_policy(name, request, cluster, options[name], now) for name in names]
     shape = {
         "nodes": len(cluster.nodes),
         "gpus": int(cluster.exists.sum()),

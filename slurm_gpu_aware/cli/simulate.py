@@ -29,8 +29,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _HELP = {
     "--policy": "Policy to simulate; repeatable. MODE is sticky, non-sticky or moves; with --eta "
     "also as-asked, zeus, powerflow, afs, sts or sts-preempt. With ':no-due' at the end due dates "
-    "play no part. Ratios refer to the first. Default: lowest-index, as Slurm places, and the "
-    "site's policy. --what-if always has lowest-index first.",
+    "play no part. Ratios refer to the first. Default: slurm, as Slurm places, and the "
+    "site's policy. --what-if always has slurm first.",
     "--order": "Order of the queue: fifo, las, srtf, priority, edf. Default: fifo; priority, as "
     "Slurm recorded it, for --what-if.",
     "--round": "Plan at multiples of S seconds (PAL: 300). Default: at every arrival and end.",

@@ -17,7 +17,7 @@ from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.features.power.simulated import parse_etas, simulated_power
 from slurm_gpu_aware.features.queue_order.rule import rule_of
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
-from slurm_gpu_aware.placement.registry import make_policy, option_names
+from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_class
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
     BASELINE,
@@ -148,7 +148,8 @@ def with_options(
     """The run with its policy's options: the site's, and the known ones of those ``offered``."""
     known = option_names(settings.policy)
     usable = {name: value for name, value in offered.items() if name in known}
-    options = {**site_options.get(settings.policy, {}), **usable}
+    of_traces = policy_class(settings.policy).of_traces
+    options = {**of_traces, **site_options.get(settings.policy, {}), **usable}
     make_policy(settings.policy, options)  # raises for a bad name or value
     return replace(settings, policy_options=options)
 

@@ -17,6 +17,7 @@ from slurm_gpu_aware.config.settings import DEFAULT_PATH
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
 from slurm_gpu_aware.deploy.rollout_site import removal_waits
 from slurm_gpu_aware.deploy.setup import checks_of
+from slurm_gpu_aware.deploy.slurm_links import slurm_links
 from slurm_gpu_aware.errors import AwareError, ConfigError, SourceError, StoreError
 from slurm_gpu_aware.files import SELECTOR_LOCK
 from slurm_gpu_aware.gate import trial
@@ -209,6 +210,7 @@ OF_US = (
     ("profile", False, True, _profile),
     ("policy", False, True, _policy),
     ("coverage", True, True, _coverage),
+    ("links", True, True, slurm_links),
     ("events", True, True, checks_of("events")),
 )
 """See `doctor.Checks`."""

@@ -34,7 +34,7 @@ def assignment(
     without a full stop. ``by``: key for the values of the considered sets.
     """
     cluster, request = cell.supply.cluster, cell.supply.request
-    score = _worst_score(cluster, request.app_class, choice.nodes, choice.slots)
+    score = worst_score(cluster, request.app_class, choice.nodes, choice.slots)
     level = level_of(cluster, choice.nodes, choice.slots)
     penalty, source = level.of(request.app_class)
     account = {
@@ -148,7 +148,7 @@ def level_of(
     return cluster.levels[-1]
 
 
-def _worst_score(
+def worst_score(
     cluster: Cluster, app_class: str, nodes: Sequence[int], slots: Sequence[Sequence[int]]
 ) -> float:
     """max V over the GPUs of the set.
@@ -179,6 +179,6 @@ def predicted_slowdown(
     >>> predicted_slowdown(cluster, "A", [0, 1], [[0], [0]])
     (1.0, 'cluster', 1.5)
     """
-    score = _worst_score(cluster, app_class, nodes, slots)
+    score = worst_score(cluster, app_class, nodes, slots)
     level = level_of(cluster, nodes, slots)
     return score, level.name, level.of(app_class).value * score

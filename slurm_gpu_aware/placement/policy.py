@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
@@ -86,6 +88,8 @@ class Policy(ABC):
     name: ClassVar[str]
     """Name in the registry and in assignments."""
     options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
+    of_traces: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Options for requests that do not tell by which of Slurm's options they ask for GPUs."""
     by_levels: bool = False
     """The policy takes only sets in one group of a locality level of the cluster."""
     may_postpone: bool = False

@@ -11,7 +11,7 @@ from slurm_gpu_aware.placement.policy import Policy
 
 DEFAULT = "eft"
 """The policy of a round that names none."""
-SLURM = "lowest-index"
+SLURM = "slurm"
 """The policy that places like Slurm."""
 PACKED = "packed"
 """The policy that packs jobs onto few nodes: gains of others are told against it."""
@@ -29,6 +29,7 @@ _POLICIES = {
     "pal+mapa": "mapa.PalMapa",
     "pm-first": "pal.PmFirst",
     "random": "baselines.Random",
+    "slurm": "slurm.Slurm",
     "topo-aware": "topo_aware.TopoAware",
     "topo-aware-p": "topo_aware.TopoAwareP",
 }

@@ -121,7 +121,7 @@ def test_what_is_given_is_among_all_sets(name, case):
     assert got.exact == exact
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", [*POLICIES, "slurm"])
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_same_input_same_answer_and_nothing_changed(name, case):

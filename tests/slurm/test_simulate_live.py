@@ -20,13 +20,13 @@ def test_what_if_from_the_live_history(cluster: Cluster) -> None:
     answer: dict[str, Any] = {}
 
     def in_the_accounts() -> bool:
-        command = "gpu-aware simulate --what-if --days 1 -p lowest-index -p eft --json"
+        command = "gpu-aware simulate --what-if --days 1 -p slurm -p eft --json"
         answer.update(json.loads(cluster.sh("ctl", command, user="slurm")))
         return bool(answer["input"]["recorded"].get("exact", 0) >= len(jobs))
 
     cluster.wait_until(in_the_accounts, 30, lambda: str(answer))
     names = [run["policy"] for run in answer["runs"]]
-    assert names == ["as recorded", "lowest-index", "eft"]
+    assert names == ["as recorded", "slurm", "eft"]
     done = {run["jobs"] for run in answer["runs"]}
     assert min(done) >= len(jobs)
     assert all(run["avg_jct_s"] > 0 for run in answer["runs"])

@@ -71,7 +71,7 @@ class BestFit(_Flat):
 class FirstFit(_Flat):
     """First fit: fewest nodes, the first nodes with room, their lowest free slots.
 
-    This is Slurm's behaviour, MAPA's baseline ("lowest ids") and FCFS in Amaral et al.
+    This is MAPA's baseline ("lowest ids") and FCFS in Amaral et al. What Slurm does: ``slurm``.
     """
 
     name = "lowest-index"

@@ -81,11 +81,11 @@ def test_the_summary_says_where_the_gain_comes_from():
     gain, calibration = plain_summary(past)
     assert gain == (
         "On the last 90 days, average completion time with pal would have been 10.0% shorter than "
-        "with lowest-index, Slurm's own placement; 75% of it from less waiting, the rest from "
+        "with slurm, Slurm's own placement; 75% of it from less waiting, the rest from "
         "faster runs."
     )
     assert calibration == (
-        "Calibration: simulated with lowest-index, average completion time is 50.0% shorter than "
+        "Calibration: simulated with slurm, average completion time is 50.0% shorter than "
         "Slurm recorded; that difference is the model's, not a gain."
     )
     exact = plain_summary(head((RECORDED, 1000.0, 600.0), (BASELINE, 1000.2, 600.0)))

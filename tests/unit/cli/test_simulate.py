@@ -178,11 +178,11 @@ def test_what_if_compares_with_the_record(tmp_path):
     assert ours["avg_wait_s"] == pytest.approx((0 + 0 + 48 + 48) / 4)
     assert output["limits"]
     # the model starts jobs sooner than Slurm did, whatever the policy: that is no gain of ours
-    assert (slurm["policy"], slurm["avg_wait_s"]) == ("lowest-index", ours["avg_wait_s"])
+    assert (slurm["policy"], slurm["avg_wait_s"]) == ("slurm", ours["avg_wait_s"])
     assert ours["ratio_to_first"]["avg_jct_s"] == slurm["ratio_to_first"]["avg_jct_s"] == 1.0
     assert recorded["ratio_to_first"]["avg_jct_s"] > 2
     same, _, calibration = plain_summary(output)
-    assert "would have been the same as with lowest-index, Slurm's own placement; 0%" in same
+    assert "would have been the same as with slurm, Slurm's own placement; 0%" in same
     assert "66.9% shorter than Slurm recorded; that difference is the model's" in calibration
 
 
@@ -205,9 +205,9 @@ def test_the_record_is_no_gain_in_the_table(tmp_path):
     done = run("--what-if", "--sacct", str(history), *SITE, "-p", "pal")
     assert done.exit_code == 0, done.stderr
     last = {line.split("  ")[0]: line.split()[-1] for line in done.stdout.splitlines() if line}
-    assert (last["as recorded"], last["lowest-index"], last["pal"]) == ("-", "+0.0%", "+0.0%")
+    assert (last["as recorded"], last["slurm"], last["pal"]) == ("-", "+0.0%", "+0.0%")
     said = " ".join(done.stdout.split())
-    assert "Calibration: simulated with lowest-index, average completion time is 66.9%" in said
+    assert "Calibration: simulated with slurm, average completion time is 66.9%" in said
     assert said.endswith("that difference is the model's, not a gain.")
 
 
@@ -304,7 +304,7 @@ def test_what_if_serves_by_the_recorded_priority(tmp_path):
     ]
     for args, order in (([], ["1", "3", "2"]), (["--order", "fifo"], ["1", "2", "3"])):
         what_if(tmp_path, rows, "--no-locality-effect", *args)
-        with (tmp_path / "out" / "jobs-lowest-index.csv").open(newline="") as stream:
+        with (tmp_path / "out" / "jobs-slurm.csv").open(newline="") as stream:
             starts = {row["job_id"]: float(row["start_s"]) for row in csv.DictReader(stream)}
         assert sorted(starts.values()) == [0, 100, 600]
         assert sorted(starts, key=lambda job: starts[job]) == order

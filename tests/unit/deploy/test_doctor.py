@@ -272,7 +272,7 @@ def test_a_host_that_is_no_controller(cluster: Cluster, tmp_path: Path):
     assert {name for name, c in found.items() if c["status"] == "failed"} == set()
     assert code == 0
     skipped = {name for name, c in found.items() if c["status"] == "skipped"}
-    local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events"}
+    local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events", "links"}
     local |= {"changes of jobs", "clockd"}
     assert skipped == local | {"filter", "prolog, epilog", "files of nodes"}
     assert {found[name]["cure"] for name in skipped} == {"run doctor on the controller"}
@@ -815,3 +815,28 @@ def test_a_host_without_the_client_is_told_what_to_install(
     assert found["release"]["status"] == "failed"
     assert "install Slurm's headers" in found["release"]["found"]
     assert found["store"]["status"] == "ok"
+
+
+def test_nodes_on_which_slurm_gives_pairs_with_few_links(cluster: Cluster):
+    """It matters where slurmctld knows links, they differ, and Slurm chooses the GPUs."""
+    conf = cluster.root / "slurm" / "gres.conf"
+    conf.write_text("# AutoDetect=nvml\nNodeName=n[1-3] Name=gpu File=/dev/nvidia[0-3]\n")
+    with open_store(cluster.root / "lib" / "store.db") as store:
+        for node in ("n1", "n2", "n3"):
+            one = report(node, time.time())
+            for link in one["links"]:
+                bridge = (link["a"], link["b"]) in ((0, 1), (2, 3)) or node == "n3"
+                link["class"] = "NV4" if bridge else "SYS"
+            ingest(store, one)
+    typed = ",".join(f"gpu:g{slot}:1(S:0)" for slot in range(4))
+    cluster.nodes(typed, "gpu:v100:4(S:0)", "gpu:v100:4(S:0)")
+    told = cluster.doctor()[1]["links"]
+    assert (told["status"], "gives the lowest indices" in told["found"]) == ("ok", True)
+    for line in ("AutoDetect=nvml\n", "NodeName=n1 Name=gpu File=/dev/nvidia0 Links=-1,4,0,0\n"):
+        conf.write_text(line)
+        told = cluster.doctor()[1]["links"]
+        assert told["status"] == "warning"
+        assert told["found"].endswith("fewer NVLinks than others on n2")
+    cluster.nodes(typed, typed, "gpu:v100:4(S:0)")
+    told = cluster.doctor()[1]["links"]
+    assert (told["status"], told["found"].startswith("exact GPUs on n[1-2];")) == ("ok", True)

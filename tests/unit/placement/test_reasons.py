@@ -118,6 +118,9 @@ def test_only_policies_with_rules_have_reasons_of_their_own(name: str) -> None:
     cluster = Cluster.uniform(2, 2)
     cluster.free[0, 0] = cluster.free[1, 1] = False
     request = Request("1", 2, gpus_per_node=1)
+    if name == "slurm":  # its own choice is bound to no common index
+        assert policy.place(request, cluster) is not None
+        return
     assert policy.place(request, cluster) is None
     found = policy.why_not(request, cluster)
     assert found.text.startswith("no 2 nodes have the same GPU index free")
