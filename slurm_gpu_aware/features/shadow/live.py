@@ -26,6 +26,7 @@ from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
 from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
 from slurm_gpu_aware.features.classes.store import saved_classes
 from slurm_gpu_aware.features.models.live import read_models
+from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.shadow import store as table
 from slurm_gpu_aware.features.shadow.compared import Compared, Comparer, indexed
 from slurm_gpu_aware.features.shadow.moments import Key, Moment, holds_gpus, in_order, key_of
@@ -339,7 +340,7 @@ class Shadow:
         self._known_at = now
         with contained("measurements"):
             profile = load_profile(self._store)
-            models = read_models(self._store, self._config.power.model_error)
+            models = read_models(self._store, self._config.of(PowerConfig).model_error)
             self._policy.refresh()
             given = self._policy.settings, self._policy.options, profile, models
             self._comparer = Comparer(*given)
