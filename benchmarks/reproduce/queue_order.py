@@ -152,7 +152,7 @@ def section(count: Count, processes: int | None) -> str:
                 "Gains over packed placement in Slurm's order (here: of submission), with EASY "
                 "backfill: geometric mean and standard error over traces, of one trace over draws. "
                 f"Sia-Philly: {count.traces} traces on {count.draws} draws of 64 GPUs, L 1.5. "
-                f"Synergy-like: {count.synergy_draws} draws of 256 GPUs, L {SYNERGY_PENALTY:g}. "
+                f"Synergy-like: {count.synergy_draws} draw of 256 GPUs, L {SYNERGY_PENALTY:g}. "
                 "`@expected=c`: submission + c x expected run time; `@backfill`: shortest first "
                 "behind the head; `@equal`: among jobs submitted at the same second. A job is "
                 "passed for four times its expected run time, and a day, at most. Known are run "

@@ -47,7 +47,7 @@ EVEN = {(a, b): 3 for a in range(4) for b in range(a + 1, 4)}
 Links = dict[tuple[int, int], int]
 
 
-class Node(NamedTuple):
+class ChosenNode(NamedTuple):
     """A node with two sockets; half of its GPUs is bound to each of them, or none."""
 
     name: str
@@ -63,17 +63,17 @@ class Node(NamedTuple):
 
 
 NODES = (
-    Node("ba", 4, 4, 1, BRIDGES),
-    Node("bb", 4, 4, 1, BRIDGES),
-    Node("bx", 4, 4, 2, ACROSS),
-    Node("ca", 8, 8, 1, CUBE),
-    Node("cb", 8, 8, 2, CUBE),
-    Node("da", 4, 4, 1, None),
-    Node("db", 4, 6, 1, None),
-    Node("ea", 4, 4, 1, EVEN),
-    Node("na", 4, 4, 1, BRIDGES, bound=False, typed=True),
-    Node("nb", 4, 4, 1, BRIDGES, bound=False),
-    Node("nc", 8, 4, 2, CUBE, bound=False, typed=True),
+    ChosenNode("ba", 4, 4, 1, BRIDGES),
+    ChosenNode("bb", 4, 4, 1, BRIDGES),
+    ChosenNode("bx", 4, 4, 2, ACROSS),
+    ChosenNode("ca", 8, 8, 1, CUBE),
+    ChosenNode("cb", 8, 8, 2, CUBE),
+    ChosenNode("da", 4, 4, 1, None),
+    ChosenNode("db", 4, 6, 1, None),
+    ChosenNode("ea", 4, 4, 1, EVEN),
+    ChosenNode("na", 4, 4, 1, BRIDGES, bound=False, typed=True),
+    ChosenNode("nb", 4, 4, 1, BRIDGES, bound=False),
+    ChosenNode("nc", 8, 4, 2, CUBE, bound=False, typed=True),
 )
 PARTITIONS = {
     "all": [node.name for node in NODES],
@@ -116,7 +116,7 @@ def device(gpu: int) -> str:
     return f"{HOME}/gpu{gpu}"
 
 
-def links_of(node: Node, gpu: int) -> str:
+def links_of(node: ChosenNode, gpu: int) -> str:
     """``Links=`` of a GPU, as slurmd's nvml plugin writes it."""
     links = node.links or {}
     pairs = [(min(gpu, other), max(gpu, other)) for other in range(node.gpus)]
@@ -154,14 +154,14 @@ def write_files() -> None:
         subprocess.run(["mknod", device(gpu), "c", "195", str(gpu)], check=True)
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+def run_command(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
 
 
 def until_idle() -> None:
     """Wait until all nodes have registered."""
     for _ in range(300):
-        shown = run("sinfo", "-h", "-p", "all", "-o", "%T").stdout.split()
+        shown = run_command("sinfo", "-h", "-p", "all", "-o", "%T").stdout.split()
         if shown == ["idle"]:
             return
         time.sleep(0.1)
@@ -169,10 +169,10 @@ def until_idle() -> None:
     raise SystemExit(f"the nodes are {shown}\n{logs}")
 
 
-def jobs() -> list[dict[str, Any]]:
+def jobs_of_state() -> list[dict[str, Any]]:
     """The running jobs: ID, and per node its GPUs and CPUs."""
     found = []
-    for line in run("scontrol", "-d", "-o", "show", "job").stdout.splitlines():
+    for line in run_command("scontrol", "-d", "-o", "show", "job").stdout.splitlines():
         if "JobState=RUNNING" not in line and "JobState=CONFIGURING" not in line:
             continue
         match = re.match(r"JobId=(\d+) ", line)
@@ -181,21 +181,21 @@ def jobs() -> list[dict[str, Any]]:
             r" Nodes=(\S+) CPU_IDs=(\S+) Mem=\d+ GRES=(?:gpu(?::x)?:\d+\(IDX:([\d,-]+)\))?", line
         )
         share = {
-            name: {"cpus": numbers(part[2]), "gpus": numbers(part[3] or "")}
+            name: {"cpus": numbers_of(part[2]), "gpus": numbers_of(part[3] or "")}
             for part in parts
-            for name in names(part[1])
+            for name in node_names(part[1])
         }
         assert share, line
         found.append({"id": int(match[1]), "share": share})
     return found
 
 
-def names(text: str) -> list[str]:
+def node_names(text: str) -> list[str]:
     """Node names of a host list; the last letter may be in brackets."""
     return text.split(",")
 
 
-def numbers(text: str) -> list[int]:
+def numbers_of(text: str) -> list[int]:
     """``0-1,3`` as a list."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
@@ -264,7 +264,7 @@ def options(asked: dict[str, Any]) -> list[str]:
 
 def allocate(*asked: str) -> int | None:
     """Start a job at once; None: Slurm cannot."""
-    done = run("salloc", "--no-shell", "--immediate=1", "-J", "choice", *asked)
+    done = run_command("salloc", "--no-shell", "--immediate=1", "-J", "choice", *asked)
     match = re.search(r"Granted job allocation (\d+)", done.stderr)
     if match:
         return int(match[1])
@@ -276,9 +276,9 @@ def allocate(*asked: str) -> int | None:
 def cancel(*ids: int) -> None:
     """End jobs, and wait until their nodes have noticed."""
     if ids:
-        run("scancel", *map(str, ids))
+        run_command("scancel", *map(str, ids))
     for _ in range(300):
-        if not run("squeue", "-h", "-t", "CG,CF,PD").stdout:
+        if not run_command("squeue", "-h", "-t", "CG,CF,PD").stdout:
             return
         time.sleep(0.02)
     raise SystemExit("jobs do not end")
@@ -301,19 +301,19 @@ def walk(count: int, seed: int) -> None:
             how = ["-m", rng.choice(("block:block", "block:cyclic"))]
             taken = allocate("-N1", "-n", str(rng.randint(1, 7)), "-w", name, *how)
             running += [] if taken is None else [taken]
-        before = jobs()
+        before = jobs_of_state()
         asked = request(rng)
         job = allocate(*options(asked))
         given = None
         if job is not None:
             running.append(job)
-            given = next(one["share"] for one in jobs() if one["id"] == job)
+            given = next(one["share"] for one in jobs_of_state() if one["id"] == job)
         line = {"asked": asked, "before": [one["share"] for one in before], "given": given}
         print(json.dumps(line), flush=True)
     cancel(*running)
 
 
-def main() -> None:
+def run_states() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     shutil.rmtree(HOME, ignore_errors=True)
     write_files()
@@ -334,4 +334,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_states()

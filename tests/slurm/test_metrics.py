@@ -56,7 +56,7 @@ print(text.decode())
 """
 
 
-class Site:
+class MeteredSite:
     """A cluster whose exporter a Prometheus scrapes."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -124,7 +124,7 @@ def made_state(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def site(cluster: Cluster, programs: Path) -> Iterator[Site]:
+def metered(cluster: Cluster, programs: Path) -> Iterator[MeteredSite]:
     for name in ("prometheus", "promtool"):
         cluster._docker("cp", str(programs / name), f"{cluster._id('ctl')}:/usr/local/bin/{name}")
     cluster.sh("ctl", f"rm -rf {HOME}; install -d -m 777 {HOME}")
@@ -153,7 +153,7 @@ def site(cluster: Cluster, programs: Path) -> Iterator[Site]:
             ]
             started += [cluster.start_command("ctl", argv, user) for user, argv in commands]
             made_state(cluster)
-            yield Site(cluster)
+            yield MeteredSite(cluster)
         finally:
             names = ("[p]rometheus --config", "[g]pu-aware metrics", "[h]ttp.server -b")
             for name in names:  # a pattern that its own shell does not match
@@ -184,9 +184,9 @@ def queries_of_rules() -> dict[str, str]:
     return cut
 
 
-def dcgm_page(site: Site) -> str:
+def dcgm_page(metered: MeteredSite) -> str:
     """What dcgm-exporter of n1 would say: its labels, for the GPUs that ours are to join with."""
-    (scores,) = site.ask('gpu_aware_gpu_pm_score_ratio{Hostname="n1",class="A"}')
+    (scores,) = metered.ask('gpu_aware_gpu_pm_score_ratio{Hostname="n1",class="A"}')
     names = ("gpu", "UUID", "modelName", "Hostname")
     rows = [
         ",".join(f'{name}="{row["metric"][name]}"' for name in names) + ',hpc_job="1"'
@@ -195,10 +195,10 @@ def dcgm_page(site: Site) -> str:
     return "".join(f"DCGM_FI_DEV_POWER_USAGE{{{row}}} 300\n" for row in rows)
 
 
-def test_prometheus_gets_data_for_the_dashboard_and_the_rules(site: Site) -> None:
-    cluster = site.cluster
-    site.wait_for_data({"page": "gpu_aware_build_info"})
-    _, text = site.scrape()
+def test_prometheus_gets_data_for_the_dashboard_and_the_rules(metered: MeteredSite) -> None:
+    cluster = metered.cluster
+    metered.wait_for_data({"page": "gpu_aware_build_info"})
+    _, text = metered.scrape()
     cluster.sh("ctl", f"cat >{HOME}/page.prom", stdin=text)
     lint = cluster.run("ctl", f"promtool check metrics <{HOME}/page.prom 2>&1").stdout.decode()
     # modelName is dcgm-exporter's.
@@ -206,25 +206,25 @@ def test_prometheus_gets_data_for_the_dashboard_and_the_rules(site: Site) -> Non
     assert said == []
     assert "rules found" in cluster.sh("ctl", ["promtool", "check", "rules", f"{HOME}/rules.yml"])
 
-    site.wait_for_data(queries_of_dashboard(), 180)
-    site.wait_for_data(queries_of_rules())
+    metered.wait_for_data(queries_of_dashboard(), 180)
+    metered.wait_for_data(queries_of_rules())
 
     firing = 'ALERTS{alertstate="firing",alertname="%s"}'
     names = ("GpuAwareGpuSlow", "GpuAwareNodesOut")
-    site.wait_for_data({name: firing % name for name in names})
-    ((slow,),) = site.ask(firing % "GpuAwareGpuSlow")
+    metered.wait_for_data({name: firing % name for name in names})
+    ((slow,),) = metered.ask(firing % "GpuAwareGpuSlow")
     gpu = slow["metric"]
     assert (gpu["Hostname"], int(gpu["slurm_index"]), gpu["class"]) == (*SLOW, "A")
 
-    cluster.sh("ctl", f"cat >{HOME}/dcgm.prom", stdin=dcgm_page(site))
+    cluster.sh("ctl", f"cat >{HOME}/dcgm.prom", stdin=dcgm_page(metered))
     page = (ROOT / "docs/metrics.md").read_text()
     joins = dict(enumerate(re.findall(r"```promql\n(.*?)```", page, re.DOTALL)))
     assert joins
-    site.wait_for_data({str(number): query for number, query in joins.items()})
+    metered.wait_for_data({str(number): query for number, query in joins.items()})
 
 
-def test_the_gpus_of_jobs_are_those_that_slurm_gave(site: Site) -> None:
-    cluster = site.cluster
+def test_the_gpus_of_jobs_are_those_that_slurm_gave(metered: MeteredSite) -> None:
+    cluster = metered.cluster
     given = {
         (job["JobId"], node, gpu)
         for job in cluster.jobs()
@@ -235,29 +235,29 @@ def test_the_gpus_of_jobs_are_those_that_slurm_gave(site: Site) -> None:
     assert len(given) == 3
 
     def agree() -> bool:
-        (rows,) = site.ask("gpu_aware_job_info")
+        (rows,) = metered.ask("gpu_aware_job_info")
         labels = [row["metric"] for row in rows]
         return given == {(x["hpc_job"], x["Hostname"], int(x["slurm_index"])) for x in labels}
 
     cluster.wait_until(agree, 60, "gpu_aware_job_info")
-    (uuids,) = site.ask("gpu_aware_job_info")
+    (uuids,) = metered.ask("gpu_aware_job_info")
     assert all(row["metric"]["UUID"].startswith("GPU-") for row in uuids)
 
 
-def test_no_scrape_waits_for_slurmctld_and_only_loopback_listens(site: Site) -> None:
-    cluster = site.cluster
-    site.wait_for_data({"up": 'gpu_aware_source_up{source="slurm"} == 1'})
+def test_no_scrape_waits_for_slurmctld_and_only_loopback_listens(metered: MeteredSite) -> None:
+    cluster = metered.cluster
+    metered.wait_for_data({"up": 'gpu_aware_source_up{source="slurm"} == 1'})
     assert cluster.sh("ctl", "ss -Hltn 'sport = :9836'").split()[3] == "127.0.0.1:9836"
     cluster.sh("ctl", "kill -STOP $(services pid slurmctld)")
     try:
         end = time.monotonic() + 8
         while time.monotonic() < end:
-            took, text = site.scrape()
+            took, text = metered.scrape()
             assert took < 1.0
             assert "gpu_aware_gpu_pm_score_ratio" in text
             time.sleep(1)
         # Refreshes go on, and the age of Slurm's answer is said.
-        ((late,),) = site.ask(
+        ((late,),) = metered.ask(
             "gpu_aware_refresh_timestamp_seconds - ignoring (source)"
             ' gpu_aware_source_timestamp_seconds{source="slurm"} > 4'
         )

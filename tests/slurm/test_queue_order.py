@@ -21,8 +21,8 @@ passed_s = 86400.0
 MINUTES = {"long": 50, "middle": 20, "short": 2}
 
 
-@pytest.fixture(autouse=True)
-def settings(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(name="settings", autouse=True)
+def order_settings(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
     """The order that a test names, and the weight."""
     order, weight = request.param
     with kept(cluster, CONFIG):
@@ -31,7 +31,7 @@ def settings(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]
         yield
 
 
-def fill(cluster: Cluster) -> str:
+def fill_gpus(cluster: Cluster) -> str:
     """All GPUs are in use; the job of the one that becomes free first."""
     for count in (4, 4, 4, 3):
         cluster.wait(cluster.submit("bob", [f"--gres=gpu:{count}", "-t60"], WAIT), "RUNNING", 60)
@@ -45,7 +45,7 @@ def wait_for_one(cluster: Cluster, user: str, minutes: int, *more: str) -> str:
     return cluster.submit(user, asked, "sleep 1.2")
 
 
-def started(cluster: Cluster, jobs: dict[str, str]) -> list[str]:
+def start_order(cluster: Cluster, jobs: dict[str, str]) -> list[str]:
     """Names of jobs that have ended, in the order of their starts."""
     for job_id in jobs.values():
         cluster.wait(job_id, "COMPLETED", 60)
@@ -55,14 +55,14 @@ def started(cluster: Cluster, jobs: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize("settings", [("expected", 100.0)], indirect=True)
 def test_run_time_counts_as_age_and_priorities_stay(cluster: Cluster) -> None:
     """The priorities of one user's jobs differ by age only; a nice of bob's job is worth years."""
-    last = fill(cluster)
+    last = fill_gpus(cluster)
     jobs = {name: wait_for_one(cluster, "alice", m) for name, m in MINUTES.items()}
     jobs["nice"] = wait_for_one(cluster, "bob", 1, "--nice=1000000")
     words = lambda: cluster.sh("ctl", ["gpu-aware", "explain", jobs["long"]], "alice")  # noqa: E731
     told = re.compile(r"2\s+shorter\s+jobs\s+may\s+start\s+before\s+it,\s+until\s+20")
     cluster.wait_until(lambda: told.search(words()) is not None, 30, words)
     let_go(cluster, "bob", last)
-    assert started(cluster, jobs) == ["short", "middle", "long", "nice"]
+    assert start_order(cluster, jobs) == ["short", "middle", "long", "nice"]
     first = cluster.explained(jobs["short"])["why"]
     assert first["passes"] == jobs["long"]
     assert "as it is shorter (expected 2 min)" in first["summary"]
@@ -71,13 +71,13 @@ def test_run_time_counts_as_age_and_priorities_stay(cluster: Cluster) -> None:
 @pytest.mark.parametrize("settings", [("backfill", 1.0)], indirect=True)
 def test_behind_the_head_the_shortest_goes_first(cluster: Cluster) -> None:
     """The head waits for two GPUs, of which one is free."""
-    last = fill(cluster)
+    last = fill_gpus(cluster)
     asked = ["--gres=gpu:2", "-t50", "--comment=class=A,place=packed", "--nice=0"]
     head = cluster.submit("alice", asked, "sleep 1")
     later = {name: wait_for_one(cluster, "alice", m, "--nice=10") for name, m in MINUTES.items()}
     order = lambda: cluster.sh("ctl", ["gpu-aware", "queue"], "alice")  # noqa: E731
     cluster.wait_until(lambda: all(i in order() for i in [head, *later.values()]), 30, order)
     let_go(cluster, "bob", last)
-    assert started(cluster, later) == ["short", "middle", "long"]
+    assert start_order(cluster, later) == ["short", "middle", "long"]
     assert cluster.job(head)["JobState"] == "PENDING"
     assert "shorter" not in cluster.sh("ctl", ["gpu-aware", "explain", head], "alice")

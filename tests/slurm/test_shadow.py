@@ -148,13 +148,13 @@ def shadow(plain_nodes: Cluster) -> Iterator[Shadow]:
     plain_nodes.sh("ctl", f"kill $(cat {HOME}/pid) 2>/dev/null; rm -rf {HOME}", check=False)
 
 
-def shown(cluster: Cluster) -> dict[str, Given]:
+def shown_job(cluster: Cluster) -> dict[str, Given]:
     """Job -> node -> GPUs, of all running jobs that scontrol shows with GPUs."""
     found: dict[str, Given] = {}
     for job in cluster.jobs():
         given: Given = {}
         for nodes, gres in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S*)", job[""]):
-            indices = [i for text in re.findall(r"IDX:([\d,-]+)", gres) for i in numbers(text)]
+            indices = [i for text in re.findall(r"IDX:([\d,-]+)", gres) for i in rpc_numbers(text)]
             for node in names(nodes) if indices else ():
                 given[node] = tuple(sorted(indices))
         if given and job["JobState"] == "RUNNING":
@@ -166,10 +166,10 @@ def shown(cluster: Cluster) -> dict[str, Given]:
 def names(text: str) -> list[str]:
     """The nodes of ``n[1-2,4]``."""
     inside = re.fullmatch(r"n\[([\d,-]+)\]", text)
-    return [f"n{i}" for i in numbers(inside[1])] if inside else [text]
+    return [f"n{i}" for i in rpc_numbers(inside[1])] if inside else [text]
 
 
-def numbers(text: str) -> list[int]:
+def rpc_numbers(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -177,7 +177,7 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-def files(cluster: Cluster) -> str:
+def file_hashes(cluster: Cluster) -> str:
     """Everything below /etc/slurm."""
     return cluster.sh("ctl", "cd /etc/slurm && find . -type f -exec sha256sum {} + | sort -k2")
 
@@ -190,7 +190,7 @@ def requests_of(cluster: Cluster) -> set[str]:
 
 def test_it_says_what_slurm_gave_and_changes_nothing(shadow: Shadow) -> None:
     cluster, rng = shadow.cluster, random.Random(37)
-    before = files(cluster)
+    before = file_hashes(cluster)
     cluster.sh("ctl", ["sdiag", "-r"])
     shadow.start()
     seen: dict[str, Given] = {}
@@ -202,9 +202,9 @@ def test_it_says_what_slurm_gave_and_changes_nothing(shadow: Shadow) -> None:
             asked[job], number = form, number + 1
         began = time.monotonic()
         while time.monotonic() - began < 2.0:
-            seen |= shown(cluster)
+            seen |= shown_job(cluster)
     while cluster.run("ctl", ["squeue", "-h"]).stdout:
-        seen |= shown(cluster)
+        seen |= shown_job(cluster)
     shadow.looks = shadow.last_look()
     cluster.wait_until(shadow.looked, 30, shadow.log)
 
@@ -228,7 +228,7 @@ def test_it_says_what_slurm_gave_and_changes_nothing(shadow: Shadow) -> None:
     others = kinds - READING - OF_THE_TEST
     assert [kind for kind in others if not OF_NODES.match(kind)] == []
     assert kinds >= {"REQUEST_JOB_INFO", "REQUEST_NODE_INFO"}
-    assert files(cluster) == before
+    assert file_hashes(cluster) == before
     log = cluster.sh("ctl", ["cat", "/var/log/cluster/slurmctld.log"])
     ours = [line for line in log.splitlines() if re.search(r"(?i)update|reserv", line)]
     assert [line for line in ours if re.search(r"(?i)uid[= ]2002\b|bob", line)] == []

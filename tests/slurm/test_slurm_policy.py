@@ -45,7 +45,7 @@ def compared(lines: Sequence[str], release: str) -> tuple[list[str], int]:
         given = line["given"]
         seen = given and {name: tuple(share["gpus"]) for name, share in given.items()}
         started += given is not None
-        told = by_policy(line["asked"], cluster_of(nodes, line["before"]), nodes, release)
+        told = by_policy(line["asked"], cluster_with_links(nodes, line["before"]), nodes, release)
         if told != seen:
             differ.append(
                 f"{place}: {line['asked']}: Slurm {seen}, policy {told}; {line['before']}"
@@ -53,7 +53,7 @@ def compared(lines: Sequence[str], release: str) -> tuple[list[str], int]:
     return differ, started
 
 
-def cluster_of(nodes: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> Cluster:
+def cluster_with_links(nodes: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> Cluster:
     """The snapshot of the nodes while these jobs run."""
     rows, width = nodes["nodes"], max(node["gpus"] for node in nodes["nodes"])
     names = [node["name"] for node in rows]

@@ -46,7 +46,7 @@ def page_of(slurm: SlurmFolder, *, ask: bool = True) -> dict[str, Any]:
     return families(Exporter(config, watch, 15.0).refresh().text.decode())
 
 
-def fill(slurm: SlurmFolder) -> None:
+def fill_exported(slurm: SlurmFolder) -> None:
     """Scores, and what a limit of power leaves."""
     with open_store(slurm.store) as store:
         ingest(store, report("n1", times={0: 100.0, 1: 110.0}))
@@ -56,7 +56,7 @@ def fill(slurm: SlurmFolder) -> None:
 
 
 def test_scores_have_the_labels_of_dcgm_exporter(slurm: SlurmFolder) -> None:
-    fill(slurm)
+    fill_exported(slurm)
     page = page_of(slurm)
     of_class = {**GPU, "class": "A"}
     assert value(page, "gpu_aware_gpu_pm_score_ratio", **of_class) == pytest.approx(110 / 105)
@@ -100,7 +100,7 @@ def test_the_gpu_label_counts_as_nvml_does(slurm: SlurmFolder) -> None:
 
 
 def test_a_new_sweep_is_seen_and_without_one_nothing_is_read_again(slurm: SlurmFolder) -> None:
-    fill(slurm)
+    fill_exported(slurm)
     config = load_config(slurm.config)
     exporter = Exporter(config, SlurmWatch(config, 15.0), 15.0)
     first = families(exporter.refresh().text.decode())["gpu_aware_gpu_pm_score_ratio"]
@@ -207,7 +207,7 @@ def test_updates_and_calls_are_counted_by_outcome() -> None:
     ],
 )
 def test_counters_that_are_wrong_are_no_source(slurm: SlurmFolder, text: str) -> None:
-    fill(slurm)
+    fill_exported(slurm)
     counters_path(slurm.store).write_text(text)
     page = page_of(slurm)
     assert value(page, "gpu_aware_source_up", source="counters") == 0
@@ -230,7 +230,7 @@ def test_a_pipe_in_the_place_of_the_counters_stops_nothing(slurm: SlurmFolder) -
 
 
 def test_without_slurm_the_store_is_exported(slurm: SlurmFolder) -> None:
-    fill(slurm)
+    fill_exported(slurm)
     slurm.set(silent="down")
     page = page_of(slurm)
     assert value(page, "gpu_aware_source_up", source="slurm") == 0
@@ -260,7 +260,7 @@ def test_without_a_store_slurm_is_exported(slurm: SlurmFolder) -> None:
 
 
 def test_a_damaged_copy_costs_the_families_of_the_store_only(slurm: SlurmFolder) -> None:
-    fill(slurm)
+    fill_exported(slurm)
     copy = published_path(slurm.store)
     slurm.store.unlink()
     data = bytearray(copy.read_bytes())
@@ -274,14 +274,14 @@ def test_a_damaged_copy_costs_the_families_of_the_store_only(slurm: SlurmFolder)
 
 
 def test_the_published_copy_is_read_not_the_store(slurm: SlurmFolder) -> None:
-    fill(slurm)
+    fill_exported(slurm)
     with open_store(slurm.store) as store:
         store.execute("DELETE FROM gpus")
     assert value(page_of(slurm), "gpu_aware_measured_nodes") == 1
 
 
 def test_the_file_for_node_exporter_is_replaced_whole(slurm: SlurmFolder, tmp_path: Path) -> None:
-    fill(slurm)
+    fill_exported(slurm)
     target = tmp_path / "gpu-aware.prom"
     target.write_text("old")
     with target.open() as before:

@@ -27,7 +27,9 @@ def server() -> Iterator[MetricsServer]:
         made.shutdown()
 
 
-def ask(server: MetricsServer, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
+def get_page(
+    server: MetricsServer, path: str, method: str = "GET", **headers: str
+) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
@@ -39,10 +41,10 @@ def test_only_loopback_is_the_default() -> None:
 
 
 def test_it_serves_the_last_page_as_it_is_and_compressed(server: MetricsServer) -> None:
-    assert ask(server, "/metrics") == (200, PAGE.text)
-    packed = ask(server, "/metrics", **{"Accept-Encoding": "gzip"})
+    assert get_page(server, "/metrics") == (200, PAGE.text)
+    packed = get_page(server, "/metrics", **{"Accept-Encoding": "gzip"})
     assert (packed[0], gzip.decompress(packed[1])) == (200, PAGE.text)
-    assert ask(server, "/metrics", "HEAD") == (200, b"")
+    assert get_page(server, "/metrics", "HEAD") == (200, b"")
 
 
 @pytest.mark.parametrize(
@@ -57,13 +59,13 @@ def test_it_serves_the_last_page_as_it_is_and_compressed(server: MetricsServer) 
     ],
 )
 def test_nothing_else_is_served(server: MetricsServer, method: str, path: str, status: int) -> None:
-    assert ask(server, path, method)[0] == status
+    assert get_page(server, path, method)[0] == status
 
 
 def test_before_the_first_refresh_it_says_so() -> None:
     with MetricsServer(("127.0.0.1", 0), lambda: None) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
-        assert ask(made, "/metrics")[0] == 503
+        assert get_page(made, "/metrics")[0] == 503
         made.shutdown()
 
 
@@ -81,7 +83,7 @@ def test_clients_that_hold_their_connections_keep_no_thread_beyond_the_limit(
     deadline = time.monotonic() + 10
     while True:
         try:
-            assert ask(server, "/metrics") == (200, PAGE.text)
+            assert get_page(server, "/metrics") == (200, PAGE.text)
             return
         except (http.client.HTTPException, OSError):
             assert time.monotonic() < deadline
@@ -92,7 +94,7 @@ def test_a_request_that_is_no_http_stops_nothing(server: MetricsServer) -> None:
     with socket.create_connection(server.server_address[:2]) as client:
         client.sendall(b"\x16\x03\x01\0\xff" * 100 + b"\r\n\r\n")
         client.recv(1000)
-    assert ask(server, "/metrics")[0] == 200
+    assert get_page(server, "/metrics")[0] == 200
 
 
 def test_a_port_that_is_taken_is_a_sentence(server: MetricsServer) -> None:

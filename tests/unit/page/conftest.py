@@ -19,8 +19,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SlurmFolder:
     return found
 
 
-@pytest.fixture
-def site(filled: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> SlurmFolder:
+@pytest.fixture(name="site")
+def page_site(filled: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> SlurmFolder:
     """The same, as the Slurm of this process."""
     filled.serve(monkeypatch)
     return filled

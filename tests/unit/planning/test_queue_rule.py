@@ -33,71 +33,85 @@ PACKED = PlanSettings(policy="packed")
 EXPECTED = OrderRule("expected", run_time_weight=1.0, passed_factor=1000.0, passed_s=1e9)
 
 
-def job(name: str, submit_s: float, run_s: float, priority: float = 0.0, gpus: int = 1) -> Request:
+def asked_job(
+    name: str, submit_s: float, run_s: float, priority: float = 0.0, gpus: int = 1
+) -> Request:
     times = {"time_limit_s": 10 * run_s, "estimate_s": run_s, "submit_s": submit_s}
     return Request(name, gpus, priority=priority, **times)
 
 
-def names(queue: list[Request]) -> list[str]:
+def ids_of(queue: list[Request]) -> list[str]:
     return [request.job_id for request in queue]
 
 
 def test_run_time_counts_as_age() -> None:
-    queue = [job("1", 0.0, 500.0), job("2", 100.0, 10.0), job("3", 600.0, 10.0)]
-    assert names(in_order(queue, EXPECTED, NOW)) == ["2", "1", "3"]
-    assert names(in_order(queue, replace(EXPECTED, run_time_weight=0.1), NOW)) == ["1", "2", "3"]
-    assert names(in_order(queue, replace(EXPECTED, run_time_weight=0.0), NOW)) == ["1", "2", "3"]
-    assert names(in_order(queue, replace(EXPECTED, order="backfill"), NOW)) == ["2", "3", "1"]
-    assert names(in_order(queue, replace(EXPECTED, order="slurm"), NOW)) == ["1", "2", "3"]
+    queue = [
+        asked_job("1", 0.0, 500.0),
+        asked_job("2", 100.0, 10.0),
+        asked_job("3", 600.0, 10.0),
+    ]
+    assert ids_of(in_order(queue, EXPECTED, NOW)) == ["2", "1", "3"]
+    assert ids_of(in_order(queue, replace(EXPECTED, run_time_weight=0.1), NOW)) == ["1", "2", "3"]
+    assert ids_of(in_order(queue, replace(EXPECTED, run_time_weight=0.0), NOW)) == ["1", "2", "3"]
+    assert ids_of(in_order(queue, replace(EXPECTED, order="backfill"), NOW)) == ["2", "3", "1"]
+    assert ids_of(in_order(queue, replace(EXPECTED, order="slurm"), NOW)) == ["1", "2", "3"]
 
 
 def test_priorities_count_in_the_unit_of_the_age_factor() -> None:
     """A job of 100 points more stands as one that was submitted 1,000 s earlier."""
     rule = replace(EXPECTED, age_per_s=0.1)
-    high, low = job("1", 0.0, 1100.0, 200.0), job("2", 0.0, 50.0, 100.0)
-    assert names(in_order([high, low], rule, NOW)) == ["2", "1"]
-    assert names(in_order([replace(high, estimate_s=1000.0), low], rule, NOW)) == ["1", "2"]
+    high, low = asked_job("1", 0.0, 1100.0, 200.0), asked_job("2", 0.0, 50.0, 100.0)
+    assert ids_of(in_order([high, low], rule, NOW)) == ["2", "1"]
+    assert ids_of(in_order([replace(high, estimate_s=1000.0), low], rule, NOW)) == ["1", "2"]
     without = replace(rule, age_per_s=0.0)  # then no priority can be made up for
-    assert names(in_order([high, low], without, NOW)) == ["1", "2"]
+    assert ids_of(in_order([high, low], without, NOW)) == ["1", "2"]
     equal = replace(low, priority=200.0)
-    assert names(in_order([high, equal], without, NOW)) == ["2", "1"]
+    assert ids_of(in_order([high, equal], without, NOW)) == ["2", "1"]
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_no_job_passes_one_of_a_higher_tier(order: str) -> None:
-    queue = [job("1", 100.0, 900.0, 3 * TIER), job("2", 0.0, 1.0, 2 * TIER + 50)]
-    assert names(in_order(queue, replace(EXPECTED, order=order), NOW)) == ["1", "2"]
+    queue = [asked_job("1", 100.0, 900.0, 3 * TIER), asked_job("2", 0.0, 1.0, 2 * TIER + 50)]
+    assert ids_of(in_order(queue, replace(EXPECTED, order=order), NOW)) == ["1", "2"]
 
 
 def test_equal_jobs_only() -> None:
     rule = replace(EXPECTED, order="equal")
-    queue = [job("1", 0.0, 90.0), job("2", 50.0, 10.0), job("3", 130.0, 1.0)]
-    assert names(in_order(queue, rule, NOW)) == ["1", "2", "3"]
-    assert names(in_order(queue, replace(rule, equal_s=100.0), NOW)) == ["2", "1", "3"]
+    queue = [
+        asked_job("1", 0.0, 90.0),
+        asked_job("2", 50.0, 10.0),
+        asked_job("3", 130.0, 1.0),
+    ]
+    assert ids_of(in_order(queue, rule, NOW)) == ["1", "2", "3"]
+    assert ids_of(in_order(queue, replace(rule, equal_s=100.0), NOW)) == ["2", "1", "3"]
     aged = replace(rule, age_per_s=0.1)
-    some = [job("1", 0.0, 90.0, 7.0), job("2", 5.0, 10.0, 7.0), job("3", 0.0, 1.0, 6.9)]
-    assert names(in_order(some, aged, NOW)) == ["2", "1", "3"]
-    assert names(in_order(some, replace(aged, age_per_s=0.0), NOW)) == ["2", "1", "3"]
+    some = [
+        asked_job("1", 0.0, 90.0, 7.0),
+        asked_job("2", 5.0, 10.0, 7.0),
+        asked_job("3", 0.0, 1.0, 6.9),
+    ]
+    assert ids_of(in_order(some, aged, NOW)) == ["2", "1", "3"]
+    assert ids_of(in_order(some, replace(aged, age_per_s=0.0), NOW)) == ["2", "1", "3"]
 
 
 def test_a_job_that_was_put_first_or_back_stands_there() -> None:
     """Priorities of ``priority/basic`` after ``scontrol top`` of job 9, and a nice of job 1."""
     times = {"9": (900.0, 99.0), "2": (200.0, 98.0), "3": (300.0, 97.0), "1": (100.0, 5.0)}
-    queue = [job(name, at_s, 10.0, priority) for name, (at_s, priority) in times.items()]
-    assert names(in_order(queue, EXPECTED, NOW)) == ["9", "2", "3", "1"]
+    queue = [asked_job(name, at_s, 10.0, priority) for name, (at_s, priority) in times.items()]
+    assert ids_of(in_order(queue, EXPECTED, NOW)) == ["9", "2", "3", "1"]
     longer = [replace(queue[0], estimate_s=50.0), *queue[1:]]
-    assert names(in_order(longer, EXPECTED, NOW)) == ["9", "2", "3", "1"]
+    assert ids_of(in_order(longer, EXPECTED, NOW)) == ["9", "2", "3", "1"]
 
 
 def test_from_some_wait_on_no_job_passes() -> None:
     rule = replace(EXPECTED, passed_factor=2.0)
-    queue = [job("1", 0.0, 500.0), job("2", 100.0, 10.0)]
-    assert names(in_order(queue, rule, 999.0)) == ["2", "1"]
-    assert names(in_order(queue, rule, 1000.0)) == ["1", "2"]
-    assert names(in_order(queue, replace(rule, passed_s=300.0), 300.0)) == ["1", "2"]
+    queue = [asked_job("1", 0.0, 500.0), asked_job("2", 100.0, 10.0)]
+    assert ids_of(in_order(queue, rule, 999.0)) == ["2", "1"]
+    assert ids_of(in_order(queue, rule, 1000.0)) == ["1", "2"]
+    assert ids_of(in_order(queue, replace(rule, passed_s=300.0), 300.0)) == ["1", "2"]
     unknown = [replace(queue[0], estimate_s=None, time_limit_s=math.inf), queue[1]]
-    assert names(in_order(unknown, rule, 1e5)) == ["2", "1"]
-    assert names(in_order(unknown, replace(rule, passed_s=1e5), 1e5)) == ["1", "2"]
+    assert ids_of(in_order(unknown, rule, 1e5)) == ["2", "1"]
+    assert ids_of(in_order(unknown, replace(rule, passed_s=1e5), 1e5)) == ["1", "2"]
 
 
 @st.composite
@@ -114,7 +128,7 @@ def queues(draw: st.DrawFn, most: int = 9) -> list[Request]:
     sizes = range(draw(st.integers(0, most)))
     some = st.sampled_from
     return [
-        job(
+        asked_job(
             str(n),
             NOW - draw(some([0.0, 50.0, 400.0, 401.0, 900.0, 5000.0])),
             draw(some([1.0, 10.0, 200.0, 3000.0])),
@@ -128,14 +142,14 @@ def queues(draw: st.DrawFn, most: int = 9) -> list[Request]:
 def test_the_guard_holds_and_nobody_is_lost(queue: list[Request], rule: OrderRule) -> None:
     slurm = in_slurm_order(queue)
     found = in_order(queue, rule, NOW)
-    assert sorted(names(found)) == sorted(names(queue))
-    place = {name: at for at, name in enumerate(names(found))}
+    assert sorted(ids_of(found)) == sorted(ids_of(queue))
+    place = {name: at for at, name in enumerate(ids_of(found))}
     for before, behind in itertools.combinations(slurm, 2):
         if before.tier != behind.tier or rule.until_s(before) <= NOW:
             assert place[before.job_id] < place[behind.job_id]
     if rule.order == "slurm":
         assert found == slurm
-    turns = {name: at for at, name in enumerate(names(slurm))}
+    turns = {name: at for at, name in enumerate(ids_of(slurm))}
     counted = {
         r.job_id: sum(turns[o.job_id] > turns[r.job_id] for o in found[: place[r.job_id]])
         for r in found
@@ -148,7 +162,7 @@ def test_the_order_is_the_best_that_the_guard_allows() -> None:
     rng = np.random.default_rng(1)
     for _ in range(10_000):
         queue = [
-            job(str(n), NOW - at_s, run_s)
+            asked_job(str(n), NOW - at_s, run_s)
             for n, (at_s, run_s) in enumerate(
                 zip(rng.integers(1, 900, 5).tolist(), rng.integers(1, 900, 5).tolist(), strict=True)
             )
@@ -157,22 +171,24 @@ def test_the_order_is_the_best_that_the_guard_allows() -> None:
         slurm = in_slurm_order(queue)
         fixed = {r.job_id for r in slurm if rule.until_s(r) <= NOW}
         keys = {r.job_id: (r.submit_s + rule.run_time_weight * r.expected_s) for r in slurm}
-        behind = {a.job_id: names(slurm[n + 1 :]) for n, a in enumerate(slurm) if a.job_id in fixed}
+        behind = {
+            a.job_id: ids_of(slurm[n + 1 :]) for n, a in enumerate(slurm) if a.job_id in fixed
+        }
         allowed = (
             order
-            for order in itertools.permutations(names(slurm))
+            for order in itertools.permutations(ids_of(slurm))
             if all(order.index(a) < order.index(b) for a in behind for b in behind[a])
         )
-        best = min(allowed, key=lambda order: [(keys[n], names(slurm).index(n)) for n in order])
-        assert tuple(names(in_order(queue, rule, NOW))) == best
+        best = min(allowed, key=lambda order: [(keys[n], ids_of(slurm).index(n)) for n in order])
+        assert tuple(ids_of(in_order(queue, rule, NOW))) == best
 
 
-def plan(queue: list[Request], cluster: Cluster, rule: OrderRule, now: float = NOW) -> Plan:
+def ordered_plan(queue: list[Request], cluster: Cluster, rule: OrderRule, now: float = NOW) -> Plan:
     one = Round(queue, cluster, PACKED, now, {})
     return plan_stages(one.put(RULE, rule), FEATURES)
 
 
-def busy(gpus: int, end_s: float) -> Cluster:
+def busy_node(gpus: int, end_s: float) -> Cluster:
     """A node of four GPUs, some in use."""
     cluster = Cluster.uniform(1, 4)
     cluster.free[0, :gpus] = False
@@ -181,15 +197,15 @@ def busy(gpus: int, end_s: float) -> Cluster:
 
 
 def test_who_passes_whom_is_said() -> None:
-    queue = [job("1", NOW - 900, 5000.0), job("2", NOW - 100, 60.0)]
-    made = plan(queue, busy(3, NOW + 50), replace(EXPECTED, passed_s=3000.0))
+    queue = [asked_job("1", NOW - 900, 5000.0), asked_job("2", NOW - 100, 60.0)]
+    made = ordered_plan(queue, busy_node(3, NOW + 50), replace(EXPECTED, passed_s=3000.0))
     (started,) = made.assignments
     assert started.job_id == "2"
     assert started.why["passes"] == "1"
     text = "starts before job 1, as it is shorter (expected 1 min)"
     assert started.why["summary"].endswith(text)
     assert "; a shorter job may start before it, until " in reasons(made)["1"]
-    assert names_of(plan_round(queue, busy(3, NOW + 50), PACKED, NOW)) == ["1"]
+    assert names_of(plan_round(queue, busy_node(3, NOW + 50), PACKED, NOW)) == ["1"]
 
 
 def names_of(made: Plan) -> list[str]:
@@ -199,15 +215,15 @@ def names_of(made: Plan) -> list[str]:
 def test_shortest_first_behind_the_head_only() -> None:
     """The head keeps its reservation; of two that fit beside it the shorter one starts."""
     rule = OrderRule("backfill")
-    head = job("1", NOW - 9, 500.0, gpus=4)
-    queue = [head, job("2", NOW - 8, 40.0), job("3", NOW - 7, 4.0)]
-    made = plan(queue, busy(3, NOW + 1000), rule)
+    head = asked_job("1", NOW - 9, 500.0, gpus=4)
+    queue = [head, asked_job("2", NOW - 8, 40.0), asked_job("3", NOW - 7, 4.0)]
+    made = ordered_plan(queue, busy_node(3, NOW + 1000), rule)
     assert names_of(made) == ["3"]
     assert "shorter" not in reasons(made)["1"]
     assert "starts before job 2" in made.assignments[0].why["summary"]
-    assert names_of(plan(queue, busy(3, NOW + 1000), OrderRule())) == ["2"]
+    assert names_of(ordered_plan(queue, busy_node(3, NOW + 1000), OrderRule())) == ["2"]
     fits = [replace(head, gpus=1), *queue[1:]]
-    assert names_of(plan(fits, busy(3, NOW + 1000), rule)) == ["1"]
+    assert names_of(ordered_plan(fits, busy_node(3, NOW + 1000), rule)) == ["1"]
 
 
 @given(queues(most=12), rules(), st.data())
@@ -221,10 +237,10 @@ def test_bounds_hold_against_any_stream(
     for _ in range(12):
         if data.draw(st.booleans()):  # a user who sends short jobs
             number += 1
-            waiting.append(job(str(number), now, data.draw(st.sampled_from([1.0, 30.0]))))
+            waiting.append(asked_job(str(number), now, data.draw(st.sampled_from([1.0, 30.0]))))
         if not waiting:
             return
-        (started,) = names_of(plan(waiting, Cluster.uniform(1, 1), rule, now))
+        (started,) = names_of(ordered_plan(waiting, Cluster.uniform(1, 1), rule, now))
         slurm = in_slurm_order(waiting)
         for before in slurm:
             if before.job_id == started:
@@ -243,8 +259,8 @@ def test_orders_of_a_simulation(text: str) -> None:
 
 
 def test_a_recorded_round_has_the_rule() -> None:
-    queue = [job("1", NOW - 90, 5000.0), job("2", NOW - 10, 60.0)]
-    one = Round(queue, busy(3, NOW + 50), PACKED, NOW, {}).put(RULE, EXPECTED)
+    queue = [asked_job("1", NOW - 90, 5000.0), asked_job("2", NOW - 10, 60.0)]
+    one = Round(queue, busy_node(3, NOW + 50), PACKED, NOW, {}).put(RULE, EXPECTED)
     made = plan_stages(one, FEATURES)
     found = read_round(json.loads(json.dumps(record_round(one, made, FEATURES))), FEATURES)
     assert found.asked.get(RULE) == EXPECTED

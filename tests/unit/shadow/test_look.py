@@ -65,24 +65,26 @@ class Bench:
 
 
 @pytest.fixture
-def bench(slurm: SlurmFolder) -> Bench:
+def shadow_bench(slurm: SlurmFolder) -> Bench:
     nodes = [node_record(name, gres="gpu:v100:4") for name in ("n1", "n2")]
     slurm.set(nodes=nodes, jobs=[], reservations=[])
     return Bench(slurm)
 
 
-def waiting(number: int, gpus: int = 1, **fields: Any) -> dict[str, Any]:
+def waiting_job(number: int, gpus: int = 1, **fields: Any) -> dict[str, Any]:
     usual = {"reason": "Resources", "tres_per_node": f"gres/gpu:{gpus}"}
     return job_record(job_id=number, **{**usual, **fields})
 
 
-def running(number: int, at: int, slots: list[int], node: str = "n1", **f: Any) -> dict[str, Any]:
+def running_job(
+    number: int, at: int, slots: list[int], node: str = "n1", **f: Any
+) -> dict[str, Any]:
     usual = {"state": "RUNNING", "start_time": at, "nodes": node, "slots": slots}
-    return waiting(number, len(slots), **{**usual, "end_time": at + 3600, **f})
+    return waiting_job(number, len(slots), **{**usual, "end_time": at + 3600, **f})
 
 
 def ended(number: int, at: int, end: int, slots: list[int], node: str = "n1") -> dict[str, Any]:
-    return running(number, at, slots, node, state="COMPLETED", end_time=end)
+    return running_job(number, at, slots, node, state="COMPLETED", end_time=end)
 
 
 def test_the_reading_half_has_no_call_that_writes() -> None:
@@ -103,9 +105,9 @@ def calls_of(module: Any) -> set[str]:
     return {one for one in (*texts, *names) if one.startswith("aware_") and " " not in one}
 
 
-def test_a_start_is_compared_on_the_site_before_it(bench: Bench) -> None:
-    bench.look(1000.0, running(1, 900, [0]), waiting(2))
-    found = bench.look(1002.0, running(1, 900, [0]), running(2, 1001, [0], "n2"))
+def test_a_start_is_compared_on_the_site_before_it(shadow_bench: Bench) -> None:
+    shadow_bench.look(1000.0, running_job(1, 900, [0]), waiting_job(2))
+    found = shadow_bench.look(1002.0, running_job(1, 900, [0]), running_job(2, 1001, [0], "n2"))
     assert found.keys() == {"2"}  # what ran before the shadow is not its business
     sets = found["2"].sets
     assert sets.given is not None
@@ -114,97 +116,103 @@ def test_a_start_is_compared_on_the_site_before_it(bench: Bench) -> None:
     assert sets.given.broken == ("n2",)
     assert sets.ours.gpus[0][0] == "n1"
     assert found["2"].needless == ("n2",)
-    assert bench.client.written == []
+    assert shadow_bench.client.written == []
 
 
-def test_its_requests_to_slurm_only_read(bench: Bench) -> None:
-    bench.slurm.forget_calls()
-    bench.look(1000.0)
-    bench.look(1002.0, running(1, 1001, [0]), waiting(2, 4))
-    bench.look(1004.0, running(1, 1001, [0]), waiting(2, 4))
-    kinds = {call[0] for call in bench.slurm.calls}
+def test_its_requests_to_slurm_only_read(shadow_bench: Bench) -> None:
+    shadow_bench.slurm.forget_calls()
+    shadow_bench.look(1000.0)
+    shadow_bench.look(1002.0, running_job(1, 1001, [0]), waiting_job(2, 4))
+    shadow_bench.look(1004.0, running_job(1, 1001, [0]), waiting_job(2, 4))
+    kinds = {call[0] for call in shadow_bench.slurm.calls}
     assert kinds <= {"jobs", "nodes", "partitions", "reservations", "settings", "topology"}
     assert "jobs" in kinds
-    assert bench.client.written == []
+    assert shadow_bench.client.written == []
 
 
-def test_the_wait_of_a_whole_node_job_is_charged(bench: Bench) -> None:
-    one, two = running(1, 900, [0]), running(2, 1001, [0], "n2")
-    bench.look(1000.0, one)
-    bench.look(1002.0, one, two)
-    bench.look(1012.0, one, two, waiting(3, 4))
-    found = bench.look(1042.0, one, two, waiting(3, 4))["2"]
+def test_the_wait_of_a_whole_node_job_is_charged(shadow_bench: Bench) -> None:
+    one, two = running_job(1, 900, [0]), running_job(2, 1001, [0], "n2")
+    shadow_bench.look(1000.0, one)
+    shadow_bench.look(1002.0, one, two)
+    shadow_bench.look(1012.0, one, two, waiting_job(3, 4))
+    found = shadow_bench.look(1042.0, one, two, waiting_job(3, 4))["2"]
     assert (found.waited_s, found.waiting_job) == (40.0, "3")
-    found = bench.look(1072.0, one, two, waiting(3, 4, reason="Dependency"))["2"]
+    found = shadow_bench.look(1072.0, one, two, waiting_job(3, 4, reason="Dependency"))["2"]
     assert found.waited_s == 40.0  # it waits for something else
 
 
-def test_ends_are_noted(bench: Bench) -> None:
-    bench.look(1000.0)
-    assert bench.look(1002.0, running(1, 1001, [0]))["1"].ended_at is None
-    assert bench.look(1060.0, ended(1, 1001, 1050, [0]))["1"].ended_at == 1050.0
-    bench.look(1062.0, running(2, 1061, [0]))
-    assert bench.look(1064.0)["2"].ended_at == 1062.0  # Slurm has forgotten it: the last look
+def test_ends_are_noted(shadow_bench: Bench) -> None:
+    shadow_bench.look(1000.0)
+    assert shadow_bench.look(1002.0, running_job(1, 1001, [0]))["1"].ended_at is None
+    assert shadow_bench.look(1060.0, ended(1, 1001, 1050, [0]))["1"].ended_at == 1050.0
+    shadow_bench.look(1062.0, running_job(2, 1061, [0]))
+    assert (
+        shadow_bench.look(1064.0)["2"].ended_at == 1062.0
+    )  # Slurm has forgotten it: the last look
 
 
-def test_a_job_that_ended_between_two_looks_is_counted(bench: Bench) -> None:
-    bench.look(1000.0, ended(1, 900, 990, [0]))
-    found = bench.look(1010.0, ended(1, 900, 990, [0]), ended(2, 1001, 1003, [0]))
+def test_a_job_that_ended_between_two_looks_is_counted(shadow_bench: Bench) -> None:
+    shadow_bench.look(1000.0, ended(1, 900, 990, [0]))
+    found = shadow_bench.look(1010.0, ended(1, 900, 990, [0]), ended(2, 1001, 1003, [0]))
     assert {job.job_id: job.reason for job in found.values()} == {"2": TOO_SHORT}
 
 
-def test_a_restart_goes_on_and_names_what_it_has_not_seen(bench: Bench) -> None:
-    bench.look(1000.0)
-    bench.look(1002.0, running(1, 1001, [0]))
-    bench.begin()
-    jobs = [running(1, 1001, [0]), running(2, 1100, [1]), ended(3, 1050, 1060, [2])]
-    found = bench.look(1200.0, *jobs)
+def test_a_restart_goes_on_and_names_what_it_has_not_seen(shadow_bench: Bench) -> None:
+    shadow_bench.look(1000.0)
+    shadow_bench.look(1002.0, running_job(1, 1001, [0]))
+    shadow_bench.begin()
+    jobs = [running_job(1, 1001, [0]), running_job(2, 1100, [1]), ended(3, 1050, 1060, [2])]
+    found = shadow_bench.look(1200.0, *jobs)
     assert found["1"].compared
     assert {found[job].reason for job in ("2", "3")} == {NOT_RUNNING}
-    found = bench.look(1202.0, ended(1, 1001, 1201, [0]), *jobs[1:])
+    found = shadow_bench.look(1202.0, ended(1, 1001, 1201, [0]), *jobs[1:])
     assert found["1"].ended_at == 1201.0
     assert len(found) == 3
-    assert [(w.since_at, w.until_at) for w in table.watches_since(bench.store, 0.0)] == [
+    assert [(w.since_at, w.until_at) for w in table.watches_since(shadow_bench.store, 0.0)] == [
         (1000.0, 1002.0),
         (1200.0, 1202.0),
     ]
 
 
-def test_a_look_that_fails_loses_no_start(bench: Bench) -> None:
-    bench.look(1000.0)
-    bench.slurm.set(silent="Slurm is silent")
+def test_a_look_that_fails_loses_no_start(shadow_bench: Bench) -> None:
+    shadow_bench.look(1000.0)
+    shadow_bench.slurm.set(silent="Slurm is silent")
     with pytest.raises(SourceError):
-        bench.shadow.look()
-    bench.slurm.set(silent="")
-    assert bench.look(1010.0, running(1, 1005, [0]))["1"].compared
+        shadow_bench.shadow.look()
+    shadow_bench.slurm.set(silent="")
+    assert shadow_bench.look(1010.0, running_job(1, 1005, [0]))["1"].compared
 
 
-def test_a_form_that_is_not_compared_has_its_reason(bench: Bench) -> None:
-    bench.look(1000.0)
-    odd = running(1, 1001, [0], tres_per_node="", tres_per_socket="gres/gpu:1")
-    found = bench.look(1002.0, odd)["1"]
+def test_a_form_that_is_not_compared_has_its_reason(shadow_bench: Bench) -> None:
+    shadow_bench.look(1000.0)
+    odd = running_job(1, 1001, [0], tres_per_node="", tres_per_socket="gres/gpu:1")
+    found = shadow_bench.look(1002.0, odd)["1"]
     assert found.sets.given is not None
     assert found.sets.ours is None
     assert "bound to sockets" in found.reason
 
 
-def test_old_starts_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.look(1000.0)
+def test_old_starts_go(shadow_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow_bench.look(1000.0)
     for number in range(5):
-        bench.look(1002.0 + number, running(number + 1, 1001 + number, [0]))
-    table.prune(bench.store, 1003.0)
-    assert [job.started_at for job in table.jobs_since(bench.store, 0.0)] == [1003, 1004, 1005]
+        shadow_bench.look(1002.0 + number, running_job(number + 1, 1001 + number, [0]))
+    table.prune(shadow_bench.store, 1003.0)
+    assert [job.started_at for job in table.jobs_since(shadow_bench.store, 0.0)] == [
+        1003,
+        1004,
+        1005,
+    ]
     monkeypatch.setattr(table, "MOST", 2)
-    table.prune(bench.store, 0.0)
-    assert [job.started_at for job in table.jobs_since(bench.store, 0.0)] == [1004, 1005]
+    table.prune(shadow_bench.store, 0.0)
+    assert [job.started_at for job in table.jobs_since(shadow_bench.store, 0.0)] == [1004, 1005]
 
 
 @pytest.fixture
-def said(bench: Bench) -> Callable[..., str]:
+def log_lines(shadow_bench: Bench) -> Callable[..., str]:
     """What ``report --shadow`` prints."""
 
     def report(*options: str) -> str:
-        argv = ["--config", str(bench.slurm.config), "report", "--shadow", "--days", "36500"]
+        argv = ["--config", str(shadow_bench.slurm.config), "report", "--shadow", "--days", "36500"]
         done = CliRunner().invoke(cli, [*argv, *options])
         assert done.exit_code == 0, done.output
         return done.stdout
@@ -212,39 +220,43 @@ def said(bench: Bench) -> Callable[..., str]:
     return report
 
 
-def test_the_report(bench: Bench, said: Callable[..., str], tmp_path: Path) -> None:
-    assert "has not run" in said()
-    bench.look(1000.0, running(1, 900, [0]))
-    bench.look(1002.0, running(1, 900, [0]), running(2, 1001, [0], "n2"))
-    text = " ".join(said().split())
+def test_the_report(shadow_bench: Bench, log_lines: Callable[..., str], tmp_path: Path) -> None:
+    assert "has not run" in log_lines()
+    shadow_bench.look(1000.0, running_job(1, 900, [0]))
+    shadow_bench.look(1002.0, running_job(1, 900, [0]), running_job(2, 1001, [0], "n2"))
+    text = " ".join(log_lines().split())
     assert "2 broke up n2; n1:1 was free" in text
     assert "sacct -j 2" in text
     assert "1 of 1 compared jobs have no scores" in text
-    values = json.loads(said("--json"))
+    values = json.loads(log_lines("--json"))
     assert values["total"]["nodes"]["jobs"] == 1
     assert values["total"]["time_s"] is None
     page = tmp_path / "shadow.html"
-    said("--page", str(page))
+    log_lines("--page", str(page))
     assert "<td>broke up n2; n1:1 was free</td>" in page.read_text()
     assert "<script" not in page.read_text()
 
 
-def test_it_says_when_there_is_nothing_to_gain(bench: Bench, said: Callable[..., str]) -> None:
-    bench.look(1000.0, running(1, 900, [0]))
-    bench.look(1002.0, running(1, 900, [0]), running(2, 1001, [1]))
-    assert "There is nothing to gain" in " ".join(said().split())
+def test_it_says_when_there_is_nothing_to_gain(
+    shadow_bench: Bench, log_lines: Callable[..., str]
+) -> None:
+    shadow_bench.look(1000.0, running_job(1, 900, [0]))
+    shadow_bench.look(1002.0, running_job(1, 900, [0]), running_job(2, 1001, [1]))
+    assert "There is nothing to gain" in " ".join(log_lines().split())
 
 
 def test_what_a_user_writes_does_no_harm_to_the_page(
-    bench: Bench, said: Callable[..., str], tmp_path: Path
+    shadow_bench: Bench, log_lines: Callable[..., str], tmp_path: Path
 ) -> None:
-    bench.look(1000.0)
+    shadow_bench.look(1000.0)
     bad = "<img src=x>\x1b[31m"
-    bench.look(1002.0, running(1, 1001, [0], features=bad), running(2, 1001, [1], comment=bad))
+    shadow_bench.look(
+        1002.0, running_job(1, 1001, [0], features=bad), running_job(2, 1001, [1], comment=bad)
+    )
     page = tmp_path / "shadow.html"
-    said("--page", str(page))
+    log_lines("--page", str(page))
     assert "<img" not in page.read_text()
-    assert "\x1b" not in page.read_text() + said() + said("--json")
+    assert "\x1b" not in page.read_text() + log_lines() + log_lines("--json")
 
 
 def measure(store: Store) -> None:
@@ -265,28 +277,30 @@ def measure(store: Store) -> None:
                 store.execute("INSERT INTO links VALUES (?, ?, ?, 'NV2', 50)", (node, a, b))
 
 
-def test_scores_and_links_of_the_store_count(bench: Bench, said: Callable[..., str]) -> None:
-    measure(bench.store)
-    bench.look(1000.0)
-    jobs = [running(1, 1001, [0, 2], comment="class=B,bw=high")]
-    sets = bench.look(1002.0, *jobs)["1"].sets
+def test_scores_and_links_of_the_store_count(
+    shadow_bench: Bench, log_lines: Callable[..., str]
+) -> None:
+    measure(shadow_bench.store)
+    shadow_bench.look(1000.0)
+    jobs = [running_job(1, 1001, [0, 2], comment="class=B,bw=high")]
+    sets = shadow_bench.look(1002.0, *jobs)["1"].sets
     assert sets.given is not None
     assert sets.ours is not None
     assert (sets.given.score, sets.given.direct) == (1.25, False)
     assert (sets.ours.score, sets.ours.direct) == (1.0, True)
     assert sets.ours.gpus[0][1] == (2, 3)
-    bench.look(1101.0, ended(1, 1001, 1101, [0, 2]))
-    total = json.loads(said("--json"))["total"]
+    shadow_bench.look(1101.0, ended(1, 1001, 1101, [0, 2]))
+    total = json.loads(log_lines("--json"))["total"]
     assert total["time_s"] == pytest.approx(20.0)
     assert total["energy_j"] is None
     assert (total["unlinked"], total["slow"]["jobs"]) == (1, 1)
     assert total["slow"]["examples"][0]["loss"].startswith("25% slower on n1:0,2 than on n")
 
 
-def test_two_starts_of_one_look_do_not_get_the_same_gpus(bench: Bench) -> None:
-    measure(bench.store)
-    bench.look(1000.0)
-    found = bench.look(1002.0, *(running(n + 1, 1001 + n, [n]) for n in range(2)))
+def test_two_starts_of_one_look_do_not_get_the_same_gpus(shadow_bench: Bench) -> None:
+    measure(shadow_bench.store)
+    shadow_bench.look(1000.0)
+    found = shadow_bench.look(1002.0, *(running_job(n + 1, 1001 + n, [n]) for n in range(2)))
     first, second = (found[str(n)].sets.ours for n in (1, 2))
     assert first is not None
     assert second is not None

@@ -15,7 +15,7 @@ DAY_S = 86_400.0
 NOW = 1_795_900_000.0
 
 
-def gpus(node: str = "n1", slots: tuple[int, ...] = (0,), **facts: Any) -> GpuSet:
+def gpu_set(node: str = "n1", slots: tuple[int, ...] = (0,), **facts: Any) -> GpuSet:
     known = {"level": "node", "score": 1.0, "slowdown": 1.0, "gbps": 100.0, "direct": True}
     return GpuSet(((node, slots),), **{**known, **facts})
 
@@ -31,7 +31,7 @@ def of(*jobs: ShadowJob) -> Account:
 
 
 def test_a_slow_gpu_costs_time_and_energy() -> None:
-    total = of(start(gpus(score=1.25, slowdown=1.25), gpus("n2"))).total
+    total = of(start(gpu_set(score=1.25, slowdown=1.25), gpu_set("n2"))).total
     (loss,) = total.of("slow")
     assert loss.slower == pytest.approx(0.25)
     assert total.time_s == pytest.approx(720.0)  # of an hour at 1.25 a fifth is lost
@@ -40,13 +40,13 @@ def test_a_slow_gpu_costs_time_and_energy() -> None:
 
 
 def test_a_job_that_runs_counts_up_to_the_last_look() -> None:
-    one = start(gpus(score=2.0, slowdown=2.0), gpus("n2"), ended_at=None)
+    one = start(gpu_set(score=2.0, slowdown=2.0), gpu_set("n2"), ended_at=None)
     assert of(one).total.time_s == pytest.approx(DAY_S / 2)
 
 
 def test_what_slurm_did_better_is_taken_off() -> None:
-    lost = start(gpus(score=1.25, slowdown=1.25), gpus("n2"), 1)
-    gained = start(gpus(), gpus("n2", score=1.25, slowdown=1.25), 2)
+    lost = start(gpu_set(score=1.25, slowdown=1.25), gpu_set("n2"), 1)
+    gained = start(gpu_set(), gpu_set("n2", score=1.25, slowdown=1.25), 2)
     total = of(lost, gained).total
     assert total.time_s == pytest.approx(720.0 - 900.0)
     assert [one.job.job_id for one in total.better] == ["2"]
@@ -54,8 +54,8 @@ def test_what_slurm_did_better_is_taken_off() -> None:
 
 
 def test_a_pair_without_a_link() -> None:
-    given = gpus(slots=(0, 2), gbps=12.0, direct=False)
-    total = of(start(given, gpus(slots=(0, 1)))).total
+    given = gpu_set(slots=(0, 2), gbps=12.0, direct=False)
+    total = of(start(given, gpu_set(slots=(0, 1)))).total
     (loss,) = total.of("links")
     assert total.unlinked == 1
     assert loss.bandwidth == pytest.approx(0.88)
@@ -64,26 +64,26 @@ def test_a_pair_without_a_link() -> None:
 
 
 def test_links_that_are_as_good_or_not_known_are_no_loss() -> None:
-    same = gpus(slots=(0, 2), gbps=12.0, direct=False)
-    assert of(start(same, gpus("n2", (0, 2), gbps=12.0, direct=False))).total.of("links") == []
-    unknown = gpus(slots=(0, 2), gbps=None, direct=None)
-    found = of(start(unknown, gpus("n2", (0, 1))))
+    same = gpu_set(slots=(0, 2), gbps=12.0, direct=False)
+    assert of(start(same, gpu_set("n2", (0, 2), gbps=12.0, direct=False))).total.of("links") == []
+    unknown = gpu_set(slots=(0, 2), gbps=None, direct=None)
+    found = of(start(unknown, gpu_set("n2", (0, 1))))
     assert found.total.of("links") == []
     assert any("1 of 1 compared jobs with several GPUs" in said for said in found.missing())
 
 
 def test_a_node_that_was_broken_up_without_need() -> None:
-    one = start(gpus(broken=("n1",)), gpus("n2"), waited_s=7200.0, waiting_job="9")
+    one = start(gpu_set(broken=("n1",)), gpu_set("n2"), waited_s=7200.0, waiting_job="9")
     (loss,) = of(one).total.of("nodes")
     assert sentence(loss, "nodes") == "broke up n1; n2:0 was free; job 9 waited 2 h for it"
     assert of(one).total.waited_s == 7200.0
-    needed = start(gpus(broken=("n1",)), gpus("n2", broken=("n2",)))
+    needed = start(gpu_set(broken=("n1",)), gpu_set("n2", broken=("n2",)))
     assert of(needed).total.of("nodes") == []
 
 
 def test_what_is_not_known_is_said_and_not_zero() -> None:
     blank = {"score": None, "slowdown": None}
-    found = of(start(gpus(**blank), gpus("n2"), power_w=None))
+    found = of(start(gpu_set(**blank), gpu_set("n2"), power_w=None))
     assert (found.total.time_s, found.total.energy_j) == (None, None)
     missing = " ".join(found.missing())
     assert "1 of 1 compared jobs have no scores" in missing
@@ -92,19 +92,19 @@ def test_what_is_not_known_is_said_and_not_zero() -> None:
 
 
 def test_nothing_to_gain_is_said_only_where_jobs_were_compared() -> None:
-    assert of(start(gpus(), gpus("n2"))).nothing_lost
-    assert not of(replace(start(gpus(), None), reason="its form")).nothing_lost
+    assert of(start(gpu_set(), gpu_set("n2"))).nothing_lost
+    assert not of(replace(start(gpu_set(), None), reason="its form")).nothing_lost
     assert not of().nothing_lost
 
 
 def test_differences_within_the_noise_are_no_loss() -> None:
-    assert of(start(gpus(score=1.004, slowdown=1.004), gpus("n2"))).total.of("slow") == []
+    assert of(start(gpu_set(score=1.004, slowdown=1.004), gpu_set("n2"))).total.of("slow") == []
 
 
 def test_groups_by_week_and_partition() -> None:
-    jobs = [start(gpus(), gpus("n2"), n, started_at=NOW + n * 7 * DAY_S) for n in range(2)]
+    jobs = [start(gpu_set(), gpu_set("n2"), n, started_at=NOW + n * 7 * DAY_S) for n in range(2)]
     other = replace(jobs[0], partition="long")
-    left = replace(start(gpus(), None, 5), reason="its form")
+    left = replace(start(gpu_set(), None, 5), reason="its form")
     found = of(*jobs, other, left)
     assert [(g.partition, g.jobs, len(g.losses)) for g in found.groups] == [
         ("gpu", 2, 1),

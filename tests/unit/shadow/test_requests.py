@@ -20,12 +20,12 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.records import SlurmNode
 
 
-def plain(name: str, *kinds: tuple[str | None, int]) -> SlurmNode:
+def plain_record(name: str, *kinds: tuple[str | None, int]) -> SlurmNode:
     return slurm_node(name, gpus=kinds or (("a100", 4),))
 
 
 def request(*nodes: SlurmNode, **fields: Any) -> Request:
-    context = indexed(context_of(nodes or (plain("n1"), plain("n2"))))
+    context = indexed(context_of(nodes or (plain_record("n1"), plain_record("n2"))))
     return request_of(as_gated(slurm_job(7, **fields)), context)
 
 
@@ -47,11 +47,11 @@ def test_a_form_without_a_row_is_named() -> None:
 
 
 def test_a_type_means_the_nodes_that_have_it() -> None:
-    nodes = (plain("n1"), plain("n2", ("v100", 4)), plain("n3", (None, 4)))
+    nodes = (plain_record("n1"), plain_record("n2", ("v100", 4)), plain_record("n3", (None, 4)))
     one = request(*nodes, tres_per_node="gres/gpu:v100:2")
     assert one.nodes.eligible is not None
     assert one.nodes.eligible.tolist() == [False, True, False]
-    mixed = plain("n1", ("v100", 2), ("a100", 2))
+    mixed = plain_record("n1", ("v100", 2), ("a100", 2))
     with pytest.raises(CannotPlanError, match="several types"):
         request(mixed, tres_per_node="gres/gpu:v100:2")
 

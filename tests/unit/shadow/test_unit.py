@@ -8,7 +8,7 @@ from pathlib import Path
 UNIT = Path(__file__).parents[3] / "etc/systemd/gpu-aware-shadow.service"
 
 
-def settings() -> dict[str, str]:
+def unit_settings() -> dict[str, str]:
     parser = ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(UNIT)
@@ -16,7 +16,7 @@ def settings() -> dict[str, str]:
 
 
 def test_it_has_no_right_beside_its_user() -> None:
-    known = settings()
+    known = unit_settings()
     assert known["ExecStart"].endswith("gpu-aware selectd --shadow")
     assert known["User"] not in ("root", "slurm")
     assert (known["CapabilityBoundingSet"], known["ReadWritePaths"]) == (

@@ -22,17 +22,17 @@ def gpu(node, state="well", by=0.0, slot=0, at=NOW, **more):
     )
 
 
-def nodes(*names, partitions=("p",), state="idle", reason=""):
+def nodes_of(*names, partitions=("p",), state="idle", reason=""):
     return [Node(name, partitions, state, reason) for name in names]
 
 
-def plan(states, there, before=None, budget=None):
+def drain_plan(states, there, before=None, budget=None):
     return plan_drains(states, there, before or {}, budget or Budget(100, 100.0), NOW)
 
 
 def test_ill_and_slow_nodes_are_drained_and_drifted_ones_are_not():
     states = [gpu("n1", "ill"), gpu("n2", "slow", 0.1), gpu("n3", "drifted", 0.1), gpu("n4")]
-    done = plan([*states, gpu("n5", "unknown")], nodes("n1", "n2", "n3", "n4", "n5"))
+    done = drain_plan([*states, gpu("n5", "unknown")], nodes_of("n1", "n2", "n3", "n4", "n5"))
     assert [name for name, _ in done.drain] == ["n1", "n2"]
     assert done.resume == ()
     assert done.drained == {"n1": Drained(NOW), "n2": Drained(NOW)}
@@ -40,9 +40,9 @@ def test_ill_and_slow_nodes_are_drained_and_drifted_ones_are_not():
 
 def test_the_drain_comes_once():
     states = [gpu("n1", "slow", 0.1)]
-    first = plan(states, nodes("n1"))
-    there = nodes("n1", state="drained", reason=first.drain[0][1])
-    again = plan(states, there, first.drained)
+    first = drain_plan(states, nodes_of("n1"))
+    there = nodes_of("n1", state="drained", reason=first.drain[0][1])
+    again = drain_plan(states, there, first.drained)
     assert (again.drain, again.resume, again.drained) == ((), (), first.drained)
 
 
@@ -51,7 +51,7 @@ def test_half_of_the_cluster_is_slow():
     names = [f"n{i}" for i in range(10)]
     states = [gpu(name, "slow", 0.03 + 0.01 * i) for i, name in enumerate(names[:4])]
     states += [gpu("n4", "ill", 0.0), *map(gpu, names[5:])]
-    done = plan(states, nodes(*names), budget=Budget(2, 100.0))
+    done = drain_plan(states, nodes_of(*names), budget=Budget(2, 100.0))
     assert [name for name, _ in done.drain] == ["n4", "n3"]
     assert dict(done.held_back) == dict.fromkeys(
         ("n0", "n1", "n2"), "budget: 2 of at most 2 nodes are drained"
@@ -59,17 +59,17 @@ def test_half_of_the_cluster_is_slow():
 
 
 def test_the_budget_counts_what_is_drained_already():
-    there = [*nodes("n1", state="draining", reason=f"{PREFIX}slow"), *nodes("n2", "n3")]
+    there = [*nodes_of("n1", state="draining", reason=f"{PREFIX}slow"), *nodes_of("n2", "n3")]
     states = [gpu(name, "slow", 0.1) for name in ("n1", "n2", "n3")]
-    done = plan(states, there, {"n1": Drained(1.0)}, Budget(2, 100.0))
+    done = drain_plan(states, there, {"n1": Drained(1.0)}, Budget(2, 100.0))
     assert [name for name, _ in done.drain] == ["n2"]
 
 
 def test_the_share_of_a_partition_is_rounded_down():
     states = [gpu(f"n{i}", "slow", 0.1) for i in range(10)]
-    there = nodes(*(f"n{i}" for i in range(10)))
-    assert len(plan(states, there, budget=Budget(100, 29.9)).drain) == 2
-    done = plan(states, there[:9], budget=Budget(100, 10.0))
+    there = nodes_of(*(f"n{i}" for i in range(10)))
+    assert len(drain_plan(states, there, budget=Budget(100, 29.9)).drain) == 2
+    done = drain_plan(states, there[:9], budget=Budget(100, 10.0))
     assert done.drain == ()
     assert done.held_back[0][1] == "budget: at most 10% of the 9 nodes of p, which is 0"
 
@@ -78,43 +78,43 @@ def test_each_partition_of_a_node_must_have_room():
     wide = [Node(f"n{i}", ("all",), "idle", "") for i in range(8)]
     small = [Node(f"m{i}", ("all", "small"), "idle", "") for i in range(2)]
     states = [gpu(node.name, "slow", 0.1) for node in [*small, *wide]]
-    done = plan(states, [*small, *wide], budget=Budget(100, 30.0))
+    done = drain_plan(states, [*small, *wide], budget=Budget(100, 30.0))
     assert [name for name, _ in done.drain] == ["n0", "n1", "n2"]
 
 
 def test_a_node_is_resumed_when_it_was_measured_well_after_the_drain():
-    there = nodes("n1", state="drained", reason=f"{PREFIX}slow")
+    there = nodes_of("n1", state="drained", reason=f"{PREFIX}slow")
     before = {"n1": Drained(500.0)}
-    assert plan([gpu("n1", at=400.0)], there, before).resume == ()
-    done = plan([gpu("n1", at=600.0)], there, before)
+    assert drain_plan([gpu("n1", at=400.0)], there, before).resume == ()
+    done = drain_plan([gpu("n1", at=600.0)], there, before)
     assert (done.resume, done.drained) == (("n1",), {})
 
 
 def test_one_gpu_that_is_not_well_keeps_the_node_drained():
-    there = nodes("n1", state="drained", reason=f"{PREFIX}slow")
+    there = nodes_of("n1", state="drained", reason=f"{PREFIX}slow")
     states = [gpu("n1", at=600.0), gpu("n1", "slow", 0.1, slot=1, at=600.0)]
-    assert plan(states, there, {"n1": Drained(500.0)}).resume == ()
+    assert drain_plan(states, there, {"n1": Drained(500.0)}).resume == ()
     unread = GpuState("n1", 1, "unknown", reading=Reading("x", None, at=600.0))
-    assert plan([states[0], unread], there, {"n1": Drained(500.0)}).resume == ()
+    assert drain_plan([states[0], unread], there, {"n1": Drained(500.0)}).resume == ()
 
 
 @pytest.mark.parametrize("reason", ["Kill task failed", "my gpu-aware: x", "", "GPU-AWARE: x"])
 def test_a_node_that_another_drained_is_not_touched(reason):
-    there = nodes("n1", state="drained", reason=reason)
-    assert plan([gpu("n1")], there, {"n1": Drained(1.0)}).resume == ()
-    assert plan([gpu("n1", "ill")], there).drain == ()
+    there = nodes_of("n1", state="drained", reason=reason)
+    assert drain_plan([gpu("n1")], there, {"n1": Drained(1.0)}).resume == ()
+    assert drain_plan([gpu("n1", "ill")], there).drain == ()
 
 
 def test_a_node_that_an_admin_resumed_is_left_alone_until_it_was_well():
     bad, before = [gpu("n1", "slow", 0.1)], {"n1": Drained(500.0)}
-    first = plan(bad, nodes("n1"), before)
+    first = drain_plan(bad, nodes_of("n1"), before)
     assert first.drain == ()
     assert first.held_back == (("n1", "an admin resumed it; left alone until it was well"),)
-    second = plan(bad, nodes("n1"), first.drained)
+    second = drain_plan(bad, nodes_of("n1"), first.drained)
     assert second.drain == ()
-    well = plan([gpu("n1")], nodes("n1"), second.drained)
+    well = drain_plan([gpu("n1")], nodes_of("n1"), second.drained)
     assert well.drained == {}
-    assert [name for name, _ in plan(bad, nodes("n1"), well.drained).drain] == ["n1"]
+    assert [name for name, _ in drain_plan(bad, nodes_of("n1"), well.drained).drain] == ["n1"]
 
 
 def test_the_reason_is_one_short_line():

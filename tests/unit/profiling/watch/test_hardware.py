@@ -11,7 +11,7 @@ WELL = GpuHealth(4, 4, 4, 16, 16, 0, 12, 0, 0, False, False, "")
 NAME = "NVIDIA A100-SXM4-40GB"
 
 
-def fleet(**odd):
+def fleet_facts(**odd):
     """Eight GPUs; GPU 3 has these readings."""
     seen = {("n1", slot): Seen(NAME, WELL) for slot in range(8)}
     seen["n1", 3] = Seen(NAME, replace(WELL, **odd))
@@ -23,7 +23,7 @@ def texts(seen):
 
 
 def test_well_gpus():
-    assert findings(fleet()) == {}
+    assert findings(fleet_facts()) == {}
 
 
 @pytest.mark.parametrize(
@@ -44,21 +44,21 @@ def test_well_gpus():
 )
 def test_one_reading_is_wrong(odd, text):
     wanted = text or "throttles: its hardware lowers its clock, it is too hot"
-    assert texts(fleet(**odd)) == {("n1", 3): [wanted]}
+    assert texts(fleet_facts(**odd)) == {("n1", 3): [wanted]}
 
 
 @pytest.mark.parametrize("odd", [{"throttle": "sw_power_cap"}, {"remapped": 3}])
 def test_what_well_gpus_have_too(odd):
-    assert findings(fleet(**odd)) == {}
+    assert findings(fleet_facts(**odd)) == {}
 
 
 def test_an_idle_gpu_lowers_its_pcie_generation():
-    assert findings(fleet(pcie_gen=1, performance_state=8)) == {}
+    assert findings(fleet_facts(pcie_gen=1, performance_state=8)) == {}
 
 
 def test_what_is_not_read_finds_nothing_and_is_said():
     nothing = dict.fromkeys(vars(WELL))
-    seen = fleet(**nothing)
+    seen = fleet_facts(**nothing)
     assert findings(seen) == {}
     assert set(unread(seen)) == {
         *("PCIe generation", "PCIe width", "NVLinks", "ECC errors", "row remapping"),
@@ -106,24 +106,24 @@ def test_old_hosts_are_a_fact_of_the_site():
 def test_a_node_of_another_design_is_said_and_not_ill():
     """All its slots have eight lanes; one GPU of another node has eight lanes in a wide slot."""
     narrow = replace(WELL, pcie_lanes=8, pcie_lanes_most=8)
-    seen = fleet(pcie_lanes=8) | {("n2", slot): Seen(NAME, narrow) for slot in range(4)}
+    seen = fleet_facts(pcie_lanes=8) | {("n2", slot): Seen(NAME, narrow) for slot in range(4)}
     assert texts(seen) == {("n1", 3): ["PCIe width x8 instead of x16"]}
     assert facts_of_site(seen) == [f"n2: PCIe width 8 on all GPUs, most {NAME} have 16"]
 
 
 def test_one_slot_that_is_narrower_than_the_others_of_its_node():
-    seen = fleet(pcie_lanes=8, pcie_lanes_most=8)
+    seen = fleet_facts(pcie_lanes=8, pcie_lanes_most=8)
     assert texts(seen) == {("n1", 3): ["PCIe width x8 instead of x16"]}
 
 
 def test_a_node_whose_links_are_all_below_their_slots_is_ill():
     low = replace(WELL, pcie_gen=1)
-    seen = fleet() | {("n2", slot): Seen(NAME, low) for slot in range(4)}
+    seen = fleet_facts() | {("n2", slot): Seen(NAME, low) for slot in range(4)}
     assert {gpu[0] for gpu in findings(seen)} == {"n2"}
 
 
 def test_products_are_compared_apart():
-    seen = fleet() | {
+    seen = fleet_facts() | {
         ("n2", slot): Seen("NVIDIA A100-PCIE-40GB", replace(WELL, active_nvlinks=0))
         for slot in range(4)
     }
@@ -131,7 +131,7 @@ def test_products_are_compared_apart():
 
 
 def test_faults_of_the_probe():
-    seen = fleet()
+    seen = fleet_facts()
     seen["n1", 3] = Seen(NAME, WELL, (("xid", "XID 48: double bit ECC error"),))
     seen["n1", 4] = Seen("", None, (("nvmlDeviceGetHandleByIndex", "GPU is lost"),))
     seen["n1", 5] = Seen(NAME, WELL, (("nvmlDeviceGetPowerUsage", "Unknown Error"),))
@@ -144,13 +144,13 @@ def test_faults_of_the_probe():
 
 
 def test_throttled_while_it_was_measured():
-    seen = fleet()
+    seen = fleet_facts()
     reasons = frozenset(("hw_power_brake_slowdown", "sw_power_cap"))
     seen["n1", 3] = Seen(NAME, WELL, throttled=reasons)
     assert texts(seen) == {("n1", 3): ["throttles: its power supply brakes it"]}
 
 
 def test_a_hostile_error_text_is_bounded():
-    seen = fleet()
+    seen = fleet_facts()
     seen["n1", 3] = Seen(NAME, WELL, (("xid", "x" * 10_000),))
     assert len(texts(seen)["n1", 3][0]) <= 120

@@ -18,7 +18,7 @@ from gpu_aware_profile.watch.slow_gpus import (
 DAY_S = 86_400.0
 
 
-def fleet(gpus, sweeps, seed, *, noise=0.004, natural=0.0, slower=None, shift=None, busy=0.0):
+def fleet_runs(gpus, sweeps, seed, *, noise=0.004, natural=0.0, slower=None, shift=None, busy=0.0):
     """Histories of a fleet, and the state that each GPU should have.
 
     ``slower``: GPU -> (factor, first sweep with it). ``shift``: sweep -> factor of all GPUs.
@@ -53,8 +53,8 @@ def test_3_percent_slower_is_named_within_three_sweeps_and_no_other(gpus):
     missed = 0
     for seed in range(40):
         slow = gpus // 2
-        fresh = named(fleet(gpus, 3, seed, slower={slow: (1.03, 0)}))
-        later = named(fleet(gpus, 9, seed, slower={slow: (1.03, 6)}))
+        fresh = named(fleet_runs(gpus, 3, seed, slower={slow: (1.03, 0)}))
+        later = named(fleet_runs(gpus, 9, seed, slower={slow: (1.03, 6)}))
         for found in (fresh, later):
             missed += (f"n{slow // 8}", slow % 8) not in found
             assert found.keys() <= {(f"n{slow // 8}", slow % 8)}, seed
@@ -63,7 +63,7 @@ def test_3_percent_slower_is_named_within_three_sweeps_and_no_other(gpus):
 
 def test_the_fourth_sweep_names_it_always():
     for seed in range(100):
-        assert named(fleet(8, 4, seed, slower={3: (1.03, 0)})) == {("n0", 3): "slow"}, seed
+        assert named(fleet_runs(8, 4, seed, slower={3: (1.03, 0)})) == {("n0", 3): "slow"}, seed
 
 
 @pytest.mark.parametrize("natural", [0.0, 0.007, 0.02])
@@ -72,7 +72,7 @@ def test_a_large_fleet_over_weeks_has_no_false_names(natural):
     seeds = (1, 2, 3)
     false = 0
     for seed in seeds:
-        whole = fleet(2000, 56, seed, natural=natural)
+        whole = fleet_runs(2000, 56, seed, natural=natural)
         for end in range(3, 57, 9):
             false += len(named([one._replace(times=one.times[:end]) for one in whole]))
     assert false <= math.ceil(56 * FALSE_NAMES * len(seeds))
@@ -83,7 +83,7 @@ def test_disturbed_sweeps_name_no_gpu():
     draw = np.random.default_rng(5)
     false = 0
     for seed in range(10):
-        found = fleet(400, 12, seed)
+        found = fleet_runs(400, 12, seed)
         found = [
             one._replace(
                 times=[(at, ms * (1.1 if draw.random() < 0.02 else 1.0)) for at, ms in one.times]
@@ -95,31 +95,31 @@ def test_disturbed_sweeps_name_no_gpu():
 
 
 def test_a_new_driver_names_no_gpu():
-    assert named(fleet(16, 9, 2, shift={7: 1.05, 8: 1.05})) == {}
+    assert named(fleet_runs(16, 9, 2, shift={7: 1.05, 8: 1.05})) == {}
 
 
 def test_a_new_driver_on_few_gpus_so_far_names_none():
     """The sweep after it has reached five of sixteen nodes."""
-    whole = fleet(128, 6, 3, shift={5: 0.95})
+    whole = fleet_runs(128, 6, 3, shift={5: 0.95})
     part = [one._replace(times=one.times[: 6 if i < 40 else 5]) for i, one in enumerate(whole)]
     assert named(part) == {}
 
 
 def test_missing_measurements():
     slow = {5: (1.03, 0)}
-    assert named(fleet(64, 12, 4, slower=slow, busy=0.5)) == {("n0", 5): "slow"}
+    assert named(fleet_runs(64, 12, 4, slower=slow, busy=0.5)) == {("n0", 5): "slow"}
 
 
 @pytest.mark.parametrize("slow", [7, 8])
 def test_half_of_the_gpus_slow(slow):
     """Seven or eight of sixteen: the others are the reference."""
-    found = named(fleet(16, 9, 6, slower=dict.fromkeys(range(slow), (1.1, 6))))
+    found = named(fleet_runs(16, 9, 6, slower=dict.fromkeys(range(slow), (1.1, 6))))
     assert found == {("n0", gpu): "slow" for gpu in range(slow)}
 
 
 def test_a_gpu_that_was_fast_drifts_without_being_slow():
     """GPUs differ by 2%: at 3% it is not slow, but 4% slower than it was."""
-    found = fleet(64, 12, 7, natural=0.02)
+    found = fleet_runs(64, 12, 7, natural=0.02)
     quick = min(range(64), key=lambda i: found[i].times[0][1])
     times = [(at, ms * (1.04 if n >= 9 else 1.0)) for n, (at, ms) in enumerate(found[quick].times)]
     found[quick] = found[quick]._replace(times=times)
@@ -131,7 +131,7 @@ def test_a_gpu_that_was_fast_drifts_without_being_slow():
 
 
 def test_by_how_much_and_since_when():
-    found = fleet(64, 9, 8, slower={10: (1.06, 6)})
+    found = fleet_runs(64, 9, 8, slower={10: (1.06, 6)})
     verdict = verdicts(found)[10]
     assert verdict.state == "slow"
     assert verdict.slower == pytest.approx(0.06, abs=0.01)
@@ -139,26 +139,26 @@ def test_by_how_much_and_since_when():
 
 
 def test_two_sweeps_are_too_few():
-    verdict = verdicts(fleet(16, 2, 9, slower={3: (1.5, 0)}))[3]
+    verdict = verdicts(fleet_runs(16, 2, 9, slower={3: (1.5, 0)}))[3]
     assert verdict.state == "unknown"
     assert verdict.slower == pytest.approx(0.5, abs=0.02)
 
 
 def test_two_gpus_have_no_peers():
-    found = verdicts(fleet(2, 9, 9, slower={0: (2.0, 0)}))
+    found = verdicts(fleet_runs(2, 9, 9, slower={0: (2.0, 0)}))
     assert [(v.state, v.slower) for v in found] == [("unknown", None)] * 2
 
 
 def test_peers_are_of_one_group():
     """Another model is 30% slower, and none of it is slow."""
-    other = [one._replace(node=f"m{one.node}", group="v100") for one in fleet(16, 6, 1)]
+    other = [one._replace(node=f"m{one.node}", group="v100") for one in fleet_runs(16, 6, 1)]
     other = [one._replace(times=[(at, 1.3 * ms) for at, ms in one.times]) for one in other]
-    assert named([*fleet(16, 6, 2), *other]) == {}
+    assert named([*fleet_runs(16, 6, 2), *other]) == {}
 
 
 def test_well_again_after_three_good_sweeps():
     """Named in sweep 8; repaired after it: the third good sweep makes it well, no sooner."""
-    whole = fleet(16, 12, 3, slower={3: (1.05, 6)})
+    whole = fleet_runs(16, 12, 3, slower={3: (1.05, 6)})
     times = [(at, ms / (1.05 if n >= 9 else 1.0)) for n, (at, ms) in enumerate(whole[3].times)]
     whole[3] = whole[3]._replace(times=times)
     known, states = {}, []
@@ -183,7 +183,7 @@ def changes_of_state(whole, *, remembered):
 
 def test_a_gpu_near_the_threshold_is_not_named_on_and_off():
     """At 1.6%, about the threshold: without memory it would change every few sweeps."""
-    fleets = [fleet(64, 30, seed, slower={3: (1.016, 0)}) for seed in range(10)]
+    fleets = [fleet_runs(64, 30, seed, slower={3: (1.016, 0)}) for seed in range(10)]
     with_memory, without = (
         sum(changes_of_state(whole, remembered=remembered) for whole in fleets)
         for remembered in (True, False)
@@ -195,7 +195,7 @@ def test_a_gpu_near_the_threshold_is_not_named_on_and_off():
 def test_a_drifted_gpu_is_compared_with_its_level_before():
     """Its slow time becomes its history, and it stays drifted all the same, until it recovers."""
     level = math.log(0.95)
-    whole = fleet(64, 10, 3, natural=0.02)
+    whole = fleet_runs(64, 10, 3, natural=0.02)
     known = {whole[3].key: Named("drifted", 5.0, level)}
     relative = verdicts(whole)[3].slower
     fast = [(at, ms * 1.0 / (1 + relative)) for at, ms in whole[3].times]

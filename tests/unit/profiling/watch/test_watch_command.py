@@ -16,7 +16,7 @@ from slurm_gpu_aware.store.watch_state import GpuState, WatchState, read_state, 
 
 
 @pytest.fixture
-def node(library, tmp_path):
+def watched_node(library, tmp_path):
     made = FakeNode(library, tmp_path, "dgx-a100")
     made.state.mkdir()
     made.env["SLURMD_NODENAME"] = "n1"
@@ -24,93 +24,97 @@ def node(library, tmp_path):
     return made
 
 
-def watch(node, *options, code=0):
+def watch(watched_node, *options, code=0):
     argv = ["watch", "--local", "--runs", "1", "--class", "C", "--older-than", "0", *options]
-    done = node.run("gpu_aware_profile.cli", *argv, "--store", str(node.store))
+    done = watched_node.run("gpu_aware_profile.cli", *argv, "--store", str(watched_node.store))
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
 
 
-def noisy(node, draw, **slower):
+def noisy(watched_node, draw, **slower):
     """Equal GPUs with 0.4% noise from sweep to sweep; ``slower``: ``gpu3=1.03``."""
     for minor in range(8):
         factor = slower.get(f"gpu{minor}", 1.0) * draw.gauss(1.0, 0.004)
-        machines.set_slowness(node.state, minor, {"C": factor})
+        machines.set_slowness(watched_node.state, minor, {"C": factor})
 
 
-def gpus(done):
+def gpu_lines(done):
     return {one["gpu"]: one for one in json.loads(done.stdout)["gpus"]}
 
 
-def test_a_slow_gpu_is_named_in_the_third_sweep_and_no_other(node):
+def test_a_slow_gpu_is_named_in_the_third_sweep_and_no_other(watched_node):
     draw = random.Random(4)
     for expected in ("unknown", "unknown", "slow"):
-        noisy(node, draw, gpu3=1.04)
-        done = watch(node, "--json", code=3 if expected == "slow" else 0)
-        found = gpus(done)
+        noisy(watched_node, draw, gpu3=1.04)
+        done = watch(watched_node, "--json", code=3 if expected == "slow" else 0)
+        found = gpu_lines(done)
         assert found[3]["state"] == expected
     assert {one["state"] for gpu, one in found.items() if gpu != 3} == {"well"}
     assert found[3]["by"] == pytest.approx(0.04, abs=0.01)
     assert found[3]["since"] > 1.7e9
-    table = watch(node, "--no-sweep", code=3).stdout
+    table = watch(watched_node, "--no-sweep", code=3).stdout
     assert "8 GPUs: 1 slow, 7 well" in table
     assert "than its peers" in " ".join(table.split())
-    host = node.run("gpu_aware_profile.cli", "watch", "--hostlist", "--store", str(node.store))
+    host = watched_node.run(
+        "gpu_aware_profile.cli", "watch", "--hostlist", "--store", str(watched_node.store)
+    )
     assert (host.stdout, host.returncode) == ("n1\n", 0)
-    check = node.run("gpu_aware_profile.cli", "watch", "--check", "--store", str(node.store))
+    check = watched_node.run(
+        "gpu_aware_profile.cli", "watch", "--check", "--store", str(watched_node.store)
+    )
     assert check.returncode == 3
     assert check.stdout.startswith("ERROR n1: GPU 3 slow: class C: ")
 
 
-def test_readings_of_the_hardware_and_the_news(node, tmp_path):
+def test_readings_of_the_hardware_and_the_news(watched_node, tmp_path):
     heard = tmp_path / "heard"
     command = tmp_path / "tell"
     command.write_text(f"#!/bin/sh\ncat >>{heard}\necho $# >>{heard}\n")
     command.chmod(0o755)
-    machines.set_facts(node.state, 5, {"nvlinks_down": 1})
-    machines.add_fault(node.machine, "nvmlDeviceGetRemappedRows", error="NOT_SUPPORTED")
+    machines.set_facts(watched_node.state, 5, {"nvlinks_down": 1})
+    machines.add_fault(watched_node.machine, "nvmlDeviceGetRemappedRows", error="NOT_SUPPORTED")
     options = ["--no-sweep", "--on-change", str(command)]
-    first = watch(node, "--on-change", f"{command} $(reboot)", code=3)
+    first = watch(watched_node, "--on-change", f"{command} $(reboot)", code=3)
     assert "row remapping cannot be read: n1:0, n1:1" in first.stderr
     assert "ill" in first.stdout
     assert "11 of 12 NVLinks are active" in heard.read_text()
     assert heard.read_text().endswith("\n1\n")  # one argument, which no shell has read
-    watch(node, *options, code=3)
+    watch(watched_node, *options, code=3)
     assert heard.read_text().count("n1 GPU 5") == 1
-    machines.heal(node.state)
-    watch(node, code=3)
-    watch(node, *options[1:])
+    machines.heal(watched_node.state)
+    watch(watched_node, code=3)
+    watch(watched_node, *options[1:])
     assert heard.read_text().splitlines()[-2] == "n1 GPU 5 is well again"
 
 
-def test_a_command_that_fails_is_tried_again(node, tmp_path):
-    machines.set_facts(node.state, 5, {"nvlinks_down": 1})
-    done = watch(node, "--on-change", "false", code=3)
+def test_a_command_that_fails_is_tried_again(watched_node, tmp_path):
+    machines.set_facts(watched_node.state, 5, {"nvlinks_down": 1})
+    done = watch(watched_node, "--on-change", "false", code=3)
     assert "--on-change failed, the next pass tries again: it ended with 1" in done.stderr
-    state = read_state(node.store.with_name("watch.json"))
+    state = read_state(watched_node.store.with_name("watch.json"))
     assert tell(state, ["true"])[1] == ""
     assert tell(tell(state, ["true"])[0], ["false"])[1] == ""  # no news
 
 
-def test_gpus_with_jobs_are_not_timed_and_throttling_is_named(node):
+def test_gpus_with_jobs_are_not_timed_and_throttling_is_named(watched_node):
     """A process computes on GPU 2, and it is too hot."""
-    (node.state / "gpu2.processes").write_text("1 100\n")
-    machines.set_facts(node.state, 2, {"throttle_reasons": 0x40, "sm_mhz": 1005})
-    done = watch(node, "--json", code=3)
+    (watched_node.state / "gpu2.processes").write_text("1 100\n")
+    machines.set_facts(watched_node.state, 2, {"throttle_reasons": 0x40, "sm_mhz": 1005})
+    done = watch(watched_node, "--json", code=3)
     assert "not timed, as jobs use the GPUs: n1:2" in done.stderr
-    found = gpus(done)[2]
+    found = gpu_lines(done)[2]
     assert found["state"] == "ill"
     assert found["why"].startswith("throttles: it is too hot, at 1005 MHz and ")
-    machines.heal(node.state)
-    (node.state / "gpu2.processes").unlink()
-    assert gpus(watch(node, "--json"))[2]["state"] == "unknown"
+    machines.heal(watched_node.state)
+    (watched_node.state / "gpu2.processes").unlink()
+    assert gpu_lines(watch(watched_node, "--json"))[2]["state"] == "unknown"
 
 
-def test_a_gpu_that_is_lost(node):
-    watch(node)
-    machines.lose(node.state, 6)
-    found = gpus(watch(node, "--json", code=3))
+def test_a_gpu_that_is_lost(watched_node):
+    watch(watched_node)
+    machines.lose(watched_node.state, 6)
+    found = gpu_lines(watch(watched_node, "--json", code=3))
     assert found[6]["state"] == "ill"
     assert found[6]["why"].startswith("cannot be read: ")
 
@@ -124,15 +128,19 @@ def test_a_gpu_that_is_lost(node):
         (["--most-percent", "101"], "101"),
     ],
 )
-def test_wrong_usage(node, options, said):
-    done = node.run("gpu_aware_profile.cli", "watch", *options, "--store", str(node.store))
+def test_wrong_usage(watched_node, options, said):
+    done = watched_node.run(
+        "gpu_aware_profile.cli", "watch", *options, "--store", str(watched_node.store)
+    )
     assert done.returncode == 2
     assert said in done.stderr
-    assert not node.store.exists()
+    assert not watched_node.store.exists()
 
 
-def test_without_slurm_it_says_so(node):
-    done = node.run("gpu_aware_profile.cli", "watch", "--store", str(node.store), PATH="/nowhere")
+def test_without_slurm_it_says_so(watched_node):
+    done = watched_node.run(
+        "gpu_aware_profile.cli", "watch", "--store", str(watched_node.store), PATH="/nowhere"
+    )
     assert done.returncode == 1
     assert "sinfo" in done.stderr
     assert "Traceback" not in done.stderr
@@ -228,8 +236,15 @@ def test_extra_of_others_stays():
 # -- jobs ------------------------------------------------------------------------------------------
 
 
-def agent_line(at, mask, job, node="n1"):
-    record = {"event": "agent", "at": at, "node": node, "seq": 0, "gpus": [0], "power_w": [90.0]}
+def agent_line(at, mask, job, watched_node="n1"):
+    record = {
+        "event": "agent",
+        "at": at,
+        "node": watched_node,
+        "seq": 0,
+        "gpus": [0],
+        "power_w": [90.0],
+    }
     record |= {"clock_gpus": [], "clock_mhz": [], "read_gpus": [0, 1], "read_mhz": [1005, 0]}
     return json.dumps(record | {"read_throttle": [mask, 0], "read_jobs": [job, 0]}) + "\n"
 
@@ -241,8 +256,8 @@ def test_reports_of_agents(tmp_path):
     (tmp_path / "n4.jsonl").write_text(agent_line(1.0, 0x40, 0))
     asked = []
 
-    def jobs_on(node):
-        asked.append(node)
+    def jobs_on(watched_node):
+        asked.append(watched_node)
         return "7,8"
 
     found = running.reported(tmp_path, ["n1", "n2", "n3", "n5"], 100.0, jobs_on)
@@ -251,7 +266,7 @@ def test_reports_of_agents(tmp_path):
     assert found["n1", 1] == running.Running(90.0, frozenset())
     assert found["n2", 0].job == "7,8"
     assert asked == ["n2"]
-    assert {node for node, _ in found} == {"n1", "n2"}
+    assert {watched_node for watched_node, _ in found} == {"n1", "n2"}
     assert running.reported(tmp_path, ["n4"], 1000.0, jobs_on) == {}  # of long ago
 
 

@@ -50,7 +50,7 @@ elif "nodes" in words:
 
 
 @pytest.fixture
-def site(fleet):
+def watch_site(fleet):
     for name, body in (("sinfo", SINFO.replace("GRES", GRES)), ("scontrol", SCONTROL)):
         fleet._program(name, f"#!{sys.executable}\n{body}")
     (fleet.folder / "nodes.json").write_text(json.dumps({name: ["idle", ""] for name in NODES}))
@@ -60,69 +60,69 @@ def site(fleet):
     return fleet
 
 
-def watch(site, *options, code=0):
-    argv = ["gpu-aware-profile", "watch", "--json", "--command", str(site.bin / "profile")]
+def watch(watch_site, *options, code=0):
+    argv = ["gpu-aware-profile", "watch", "--json", "--command", str(watch_site.bin / "profile")]
     argv += ["--runs", "1", "--class", "C", "--older-than", "0", *options]
-    done = run_command([str(site.slurm), *argv], site.env)
+    done = run_command([str(watch_site.slurm), *argv], watch_site.env)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return json.loads(done.stdout)
 
 
-def changes(site):
+def changes(watch_site):
     """Calls of scontrol that change something."""
-    log = site.folder / "scontrol.log"
+    log = watch_site.folder / "scontrol.log"
     calls = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     return [call for call in calls if call[0] in ("update", "create", "delete")]
 
 
-def drained(site):
-    nodes = json.loads((site.folder / "nodes.json").read_text())
+def drained(watch_site):
+    nodes = json.loads((watch_site.folder / "nodes.json").read_text())
     return {name: reason for name, (state, reason) in nodes.items() if state == "drained"}
 
 
-def slow_site(site, *options):
+def slow_site(watch_site, *options):
     """Three passes, with GPU 1 of n2 5% slower; the last one."""
-    site.slow("n2", {str(gpu): {"C": 1.05 if gpu == 1 else 1.0} for gpu in range(4)})
-    watch(site, *options)
-    watch(site, *options)
-    return watch(site, *options, code=3)
+    watch_site.slow("n2", {str(gpu): {"C": 1.05 if gpu == 1 else 1.0} for gpu in range(4)})
+    watch(watch_site, *options)
+    watch(watch_site, *options)
+    return watch(watch_site, *options, code=3)
 
 
-def test_by_default_nothing_is_changed(site):
-    found = slow_site(site)
+def test_by_default_nothing_is_changed(watch_site):
+    found = slow_site(watch_site)
     assert [g["node"] for g in found["gpus"] if g["state"] == "slow"] == ["n2"]
-    assert not (site.folder / "scontrol.log").exists()
-    log = (site.folder / "srun.log").read_text().splitlines()
+    assert not (watch_site.folder / "scontrol.log").exists()
+    log = (watch_site.folder / "srun.log").read_text().splitlines()
     assert len(log) == 9
     assert all("--nice=1000000" in line and "--comment=place=off" in line for line in log)
 
 
-def test_nodes_with_recent_times_and_busy_ones_are_left_alone(site):
-    watch(site)
-    watch(site, "--older-than", "1")
-    assert sorted(site.probed()) == ["n1", "n2", "n3"]
+def test_nodes_with_recent_times_and_busy_ones_are_left_alone(watch_site):
+    watch(watch_site)
+    watch(watch_site, "--older-than", "1")
+    assert sorted(watch_site.probed()) == ["n1", "n2", "n3"]
     nodes = {"n1": ["mixed", ""], "n2": ["idle", ""], "n3": ["down*", "x"]}
-    (site.folder / "nodes.json").write_text(json.dumps(nodes))
-    watch(site)
-    assert sorted(site.probed()) == ["n1", "n2", "n2", "n3"]
+    (watch_site.folder / "nodes.json").write_text(json.dumps(nodes))
+    watch(watch_site)
+    assert sorted(watch_site.probed()) == ["n1", "n2", "n2", "n3"]
 
 
-def test_readings_without_times_do_not_delay_the_times(site):
-    found = watch(site, "--hardware")
+def test_readings_without_times_do_not_delay_the_times(watch_site):
+    found = watch(watch_site, "--hardware")
     assert {g["state"] for g in found["gpus"]} == {"unknown"}
-    found = watch(site, "--older-than", "1")
+    found = watch(watch_site, "--older-than", "1")
     assert {g["why"] for g in found["gpus"]} == {"1 of 3 sweeps"}
 
 
-def test_drain_trial_and_resume(site):
-    found = slow_site(site, "--drain", "--most-percent", "50")
+def test_drain_trial_and_resume(watch_site):
+    found = slow_site(watch_site, "--drain", "--most-percent", "50")
     assert [one["node"] for one in found["drained"]] == ["n2"]
-    assert drained(site)["n2"].startswith("gpu-aware: GPU 1 slow: class C: 5.0% slower")
-    reason = drained(site)["n2"]
-    begun = len(changes(site))
-    watch(site, "--drain", "--most-percent", "50", code=3)
-    words = [" ".join(call) for call in changes(site)[begun:]]
+    assert drained(watch_site)["n2"].startswith("gpu-aware: GPU 1 slow: class C: 5.0% slower")
+    reason = drained(watch_site)["n2"]
+    begun = len(changes(watch_site))
+    watch(watch_site, "--drain", "--most-percent", "50", code=3)
+    words = [" ".join(call) for call in changes(watch_site)[begun:]]
     assert words[0].startswith("create reservation reservationname=gpu-aware-watch nodes=n2 users=")
     assert words[0].endswith("flags=maint,ignore_jobs")
     assert words[1:] == [
@@ -130,75 +130,75 @@ def test_drain_trial_and_resume(site):
         f"update nodename=n2 state=drain reason={reason}",
         "delete reservationname=gpu-aware-watch",
     ]
-    assert "--reservation=gpu-aware-watch" in (site.folder / "srun.log").read_text()
-    site.slow("n2", {str(gpu): {"C": 1.0} for gpu in range(4)})
-    watch(site, "--drain", code=3)
-    watch(site, "--drain", code=3)
-    assert watch(site, "--drain")["resumed"] == ["n2"]
-    assert drained(site) == {}
+    assert "--reservation=gpu-aware-watch" in (watch_site.folder / "srun.log").read_text()
+    watch_site.slow("n2", {str(gpu): {"C": 1.0} for gpu in range(4)})
+    watch(watch_site, "--drain", code=3)
+    watch(watch_site, "--drain", code=3)
+    assert watch(watch_site, "--drain")["resumed"] == ["n2"]
+    assert drained(watch_site) == {}
 
 
-def test_a_drain_that_slurm_refuses_is_said_and_tried_again(site):
-    (site.folder / "refuse").touch()
-    found = slow_site(site, "--drain", "--most-percent", "50")
+def test_a_drain_that_slurm_refuses_is_said_and_tried_again(watch_site):
+    (watch_site.folder / "refuse").touch()
+    found = slow_site(watch_site, "--drain", "--most-percent", "50")
     assert found["drained"] == []
     assert any("n2: not drained: " in note and "Invalid user id" in note for note in found["notes"])
-    (site.folder / "refuse").unlink()
-    again = watch(site, "--drain", "--most-percent", "50", "--no-sweep", code=3)
+    (watch_site.folder / "refuse").unlink()
+    again = watch(watch_site, "--drain", "--most-percent", "50", "--no-sweep", code=3)
     assert [one["node"] for one in again["drained"]] == ["n2"]
 
 
-def test_after_a_pass_that_was_killed_in_a_trial(site):
+def test_after_a_pass_that_was_killed_in_a_trial(watch_site):
     """Its node takes jobs in the reservation only; it is drained before the reservation goes."""
-    slow_site(site, "--drain", "--most-percent", "50")
+    slow_site(watch_site, "--drain", "--most-percent", "50")
     nodes = {"n1": ["idle", ""], "n2": ["idle", ""], "n3": ["idle", ""]}
-    (site.folder / "nodes.json").write_text(json.dumps(nodes))
-    (site.folder / "reservation").write_text("n2")
-    begun = len(changes(site))
-    found = watch(site, "--drain", "--most-percent", "50", code=3)
-    first = [" ".join(call) for call in changes(site)[begun:]][:2]
+    (watch_site.folder / "nodes.json").write_text(json.dumps(nodes))
+    (watch_site.folder / "reservation").write_text("n2")
+    begun = len(changes(watch_site))
+    found = watch(watch_site, "--drain", "--most-percent", "50", code=3)
+    first = [" ".join(call) for call in changes(watch_site)[begun:]][:2]
     assert first == [
         "update nodename=n2 state=drain reason=gpu-aware: not yet well again",
         "delete reservationname=gpu-aware-watch",
     ]
-    assert (found["held_back"], set(drained(site))) == ([], {"n2"})
+    assert (found["held_back"], set(drained(watch_site))) == ([], {"n2"})
 
 
-def test_without_drain_a_drained_node_stays(site):
-    slow_site(site, "--drain", "--most-percent", "50")
-    site.slow("n2", {str(gpu): {"C": 1.0} for gpu in range(4)})
-    watch(site, code=3)
-    assert set(drained(site)) == {"n2"}
+def test_without_drain_a_drained_node_stays(watch_site):
+    slow_site(watch_site, "--drain", "--most-percent", "50")
+    watch_site.slow("n2", {str(gpu): {"C": 1.0} for gpu in range(4)})
+    watch(watch_site, code=3)
+    assert set(drained(watch_site)) == {"n2"}
 
 
-def test_scores_in_extra(site):
-    found = watch(site, "--extra")
-    said = [" ".join(call) for call in changes(site)]
+def test_scores_in_extra(watch_site):
+    found = watch(watch_site, "--extra")
+    said = [" ".join(call) for call in changes(watch_site)]
     assert [text.split()[1] for text in said] == ["nodename=n1", "nodename=n3"]
     assert all('extra={"gpu_aware_state":"unknown","gpu_aware_worst":1.0' in t for t in said)
     assert "n2: Extra has another text, which stays" in found["notes"]
 
 
 @pytest.mark.parametrize("does", ["garbage", "silent", "wrong"])
-def test_a_probe_that_fails_stops_no_other(site, does):
-    site.let("n2", does)
-    found = watch(site)
+def test_a_probe_that_fails_stops_no_other(watch_site, does):
+    watch_site.let("n2", does)
+    found = watch(watch_site)
     assert {g["node"] for g in found["gpus"]} == {"n1", "n3"}
     assert any(note.startswith("n2: not measured: ") for note in found["notes"])
 
 
-def test_a_node_that_slurm_no_longer_has_is_forgotten(site):
-    watch(site)
+def test_a_node_that_slurm_no_longer_has_is_forgotten(watch_site):
+    watch(watch_site)
     nodes = {"n1": ["idle", ""], "n2": ["idle", ""]}
-    (site.folder / "nodes.json").write_text(json.dumps(nodes))
-    found = watch(site, "--no-sweep")
+    (watch_site.folder / "nodes.json").write_text(json.dumps(nodes))
+    found = watch(watch_site, "--no-sweep")
     assert {g["node"] for g in found["gpus"]} == {"n1", "n2"}
 
 
-def test_the_state_keeps_what_was_drained(site):
-    slow_site(site, "--drain", "--most-percent", "50")
-    state = read_state(site.state)
+def test_the_state_keeps_what_was_drained(watch_site):
+    slow_site(watch_site, "--drain", "--most-percent", "50")
+    state = read_state(watch_site.state)
     assert set(state.drained) == {"n2"}
     assert isinstance(state.drained["n2"], Drained)
-    write_state(site.state, state)
-    assert read_state(site.state) == state
+    write_state(watch_site.state, state)
+    assert read_state(watch_site.state) == state
