@@ -15,19 +15,19 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 from msgspec import Meta, Struct
 
 from slurm_gpu_aware import records
-from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_MHZ
+from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_GPUS_PER_NODE, MAX_MHZ
 from slurm_gpu_aware.files import open_plain
 from slurm_gpu_aware.records import number, whole
 
 LATEST = 1 << 33
-"""Bound of times in seconds, frequencies and GPU indices."""
+"""Bound of times in seconds, frequencies and job numbers."""
 MOST_SEQ = 10**16
 MOST_MASK = (1 << 53) - 1
 LONGEST = 200
 """Characters of a text, and entries of a list, that are kept."""
 _TAIL = 1 << 18  # bytes at the end of a file that hold a report of the last minutes
 _AGENT = "agent"
-_Gpu = Annotated[int, whole(0, LATEST - 1)]
+_Gpu = Annotated[int, whole(0, MAX_GPUS_PER_NODE - 1)]
 
 
 class Throttle(NamedTuple):

@@ -7,13 +7,14 @@ need no store, no database and no Slurm.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import DecodeError, Struct, field, json
 
 from slurm_gpu_aware import records
-from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, MAX_TIME_S
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, MAX_TIME_S, printable
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.files import ReplacedFile, open_plain
 from slurm_gpu_aware.model.gpu_health import GpuHealth
@@ -128,6 +129,23 @@ def read_state(path: Path) -> WatchState | None:
             raise SourceError(f"{path}: not JSON") from None
         except ValueError as exc:
             raise SourceError(f"{path}: {exc}") from None
+
+
+def valid_gpus(states: Iterable[GpuState]) -> tuple[list[GpuState], list[str]]:
+    """(states that `read_state` takes, a sentence for each other one).
+
+    msgspec checks nothing when a record is made, and one wrong GPU makes the file unreadable.
+    """
+    kept: list[GpuState] = []
+    dropped: list[str] = []
+    for one in states:
+        try:
+            records.read(json.decode(json.encode(one)), GpuState)
+        except ValueError as exc:
+            dropped.append(printable(f"{one.node}: GPU {one.gpu} is left out: {exc}"))
+        else:
+            kept.append(one)
+    return kept, dropped
 
 
 def write_state(path: Path, state: WatchState) -> None:

@@ -23,8 +23,9 @@ from gpu_aware_profile.commands.options import (
     stopped_by_signals,
 )
 from slurm_gpu_aware.cli.options import Number
-from slurm_gpu_aware.cli.output import json_option, print_json, say
+from slurm_gpu_aware.cli.output import clean, json_option, print_json, say
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.errors import SourceError
 
 if TYPE_CHECKING:
     from gpu_aware_profile.watch.one_pass import Passed, Site
@@ -191,11 +192,17 @@ def _this_node() -> str:
 
 
 def _from_state(file: Path, given: Mapping[str, Any]) -> int:
-    """Answer from the state alone; return the exit code. Raises SourceError."""
+    """Answer from the state alone; return the exit code. Raises SourceError, not for a check."""
     from gpu_aware_profile.watch.show import bad_nodes, check_line
     from slurm_gpu_aware.store.watch_state import WatchState, read_state
 
-    state = read_state(file)
+    try:
+        state = read_state(file)
+    except SourceError as exc:
+        if not given["check"]:
+            raise
+        click.echo(clean(f"OK {_this_node()}: unknown: {exc}"))  # a lost file drains no cluster
+        return 0
     if given["check"]:
         well, line = check_line(state, _this_node(), time.time(), given["max_age"])
         click.echo(line)

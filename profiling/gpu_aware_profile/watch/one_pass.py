@@ -32,7 +32,7 @@ from slurm_gpu_aware.model.profile import Gpu, gpu_names
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.profiles import probed_at, timed_at
-from slurm_gpu_aware.store.watch_state import WatchState, read_state, write_state
+from slurm_gpu_aware.store.watch_state import WatchState, read_state, valid_gpus, write_state
 
 _NOT_MEASURED = ("failed", "timeout")
 
@@ -192,7 +192,8 @@ class Pass:
 def _state(before: WatchState, evidence: Evidence) -> WatchState:
     notes = facts_of_site(evidence.seen)
     notes += [f"{what} cannot be read: {gpu_names(g)}" for what, g in unread(evidence.seen).items()]
-    gpus = judge(before.gpus, evidence)
+    gpus, dropped = valid_gpus(judge(before.gpus, evidence))
+    notes += dropped
     return WatchState(
         at=evidence.now, gpus=gpus, drained=before.drained, notes=[text[:LONGEST] for text in notes]
     )

@@ -507,6 +507,8 @@ def test_the_report_says_why_clocks_are_low_and_for_which_job(agent_node, tmp_pa
         {"read_jobs": ["$(reboot)", 0]},
         {"read_mhz": [float("nan"), 0]},
         {"read_gpus": list(range(300))},
+        {"read_gpus": [0, 64]},
+        {"gpus": [5000]},
     ],
 )
 def test_a_wrong_reading_is_no_report(wrong):

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeNode, machines
 
-from gpu_aware_profile.watch import running
+from gpu_aware_profile.watch import one_pass, running
 from gpu_aware_profile.watch.actions import node_extras, tell
+from gpu_aware_profile.watch.judgement import Evidence
+from gpu_aware_profile.watch.running import Running
 from gpu_aware_profile.watch.show import check_line, message, state_table, summary
 from gpu_aware_profile.watch.slurm_nodes import merged_extra
 from slurm_gpu_aware.errors import SourceError
@@ -172,6 +174,27 @@ def test_a_damaged_state_is_one_sentence(tmp_path, text):
     with pytest.raises(SourceError, match=r"watch\.json: ") as raised:
         read_state(file)
     assert len(str(raised.value)) < 300
+
+
+def test_a_state_that_cannot_be_read_fails_no_node(watched_node):
+    watched_node.store.parent.mkdir()
+    watched_node.store.with_name("watch.json").write_text("{")
+    argv = ["watch", "--store", str(watched_node.store)]
+    done = watched_node.run("gpu_aware_profile.cli", *argv, "--check")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("OK n1: unknown: ")
+    assert done.stdout.count("\n") == 1
+    assert watched_node.run("gpu_aware_profile.cli", *argv, "--hostlist").returncode == 1
+
+
+def test_a_gpu_that_cannot_be_read_again_is_not_written(tmp_path):
+    """One GPU out of bounds must not make the state of all nodes unreadable."""
+    seen = {("n1", 0): Running(90.0, frozenset()), ("n1", 5000): Running(90.0, frozenset())}
+    state = one_pass._state(WatchState(), Evidence(100.0, {}, set(), [], seen))
+    write_state(tmp_path / "watch.json", state)
+    assert [one.gpu for one in read_state(tmp_path / "watch.json").gpus] == [0]
+    assert len(state.notes) == 1
+    assert state.notes[0].startswith("n1: GPU 5000 is left out: gpu: ")
 
 
 def test_a_link_as_state_is_refused(tmp_path):
