@@ -26,6 +26,8 @@ WELL, SLOW, DRIFTED, ILL, UNKNOWN = "well", "slow", "drifted", "ill", "unknown"
 STATES = (ILL, SLOW, DRIFTED, UNKNOWN, WELL)
 """Worst first."""
 BAD = frozenset({ILL, SLOW, DRIFTED})
+UNDER_JOB = "job"
+"""Kind of a trouble that was seen while a job ran: a user's program may be its cause."""
 _MOST_BYTES = 256 << 20
 
 Name = Annotated[str, text(NODE_NAME, "a node name")]
@@ -83,6 +85,12 @@ class GpuState(Struct, frozen=True):
     reading: Reading = Reading()
     told: Annotated[str, words(*STATES)] = WELL
     """The state that the command of the site heard of last."""
+
+    @property
+    def only_under_jobs(self) -> bool:
+        """Whether it is ill for throttling under jobs alone: no reason to take its node away."""
+        kinds = {one.kind for one in self.troubles}
+        return self.state == ILL and kinds == {UNDER_JOB}
 
 
 class Drained(Struct, frozen=True):

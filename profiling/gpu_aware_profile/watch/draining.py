@@ -14,7 +14,8 @@ from slurm_gpu_aware.store.watch_state import ILL, SLOW, STATES, Drained, GpuSta
 PREFIX = "gpu-aware: "
 """Start of the reason of each node that watch drains. It touches no other drained node."""
 WORTH = (ILL, SLOW)
-"""States for which a node is drained: ill and slow. A GPU that drifted is reported only."""
+"""States for which a node is drained: ill and slow. A GPU that drifted, or that only throttles
+under a user's job, is reported only."""
 _LONGEST = 200
 _DRAINED = frozenset({"drain", "drained", "draining"})
 
@@ -118,7 +119,7 @@ def plan_drains(
     held: list[tuple[str, str]] = []
     by_name = {node.name: node for node in nodes}
     for name, own in sorted(of_node.items(), key=lambda item: _badness(item[1][0])):
-        worth = [one for one in own if one.state in WORTH]
+        worth = [one for one in own if _worth(one)]
         node = by_name.get(name)
         if not worth or node is None or node.drained or name in resume:
             continue
@@ -133,8 +134,14 @@ def plan_drains(
     return DrainPlan(tuple(drain), resume, tuple(held), remembered)
 
 
+def _worth(one: GpuState) -> bool:
+    """Whether the GPU is a reason to drain its node."""
+    return one.state in WORTH and not one.only_under_jobs
+
+
 def _badness(one: GpuState) -> tuple[int, float, str, int]:
-    return STATES.index(one.state), -(one.by or 0.0), one.node, one.gpu
+    rank = len(STATES) if one.only_under_jobs else STATES.index(one.state)
+    return rank, -(one.by or 0.0), one.node, one.gpu
 
 
 def _well(own: Sequence[GpuState], before: Mapping[str, Drained], node: Node) -> bool:
@@ -142,8 +149,7 @@ def _well(own: Sequence[GpuState], before: Mapping[str, Drained], node: Node) ->
     # Without a record of ours (a lost file) any probe counts
     since = before[node.name].at if node.name in before else -math.inf
     return bool(own) and all(
-        one.state not in WORTH and one.reading.health is not None and one.reading.at > since
-        for one in own
+        not _worth(one) and one.reading.health is not None and one.reading.at > since for one in own
     )
 
 
@@ -157,7 +163,7 @@ def _remembered(
     """Nodes that are still drained by us, or that an admin resumed before they were well."""
     kept: dict[str, Drained] = {}
     for node in nodes:
-        bad = any(one.state in WORTH for one in of_node.get(node.name, ()))
+        bad = any(map(_worth, of_node.get(node.name, ())))
         if node.ours and node.name not in resume:
             kept[node.name] = before.get(node.name, Drained(now))
         elif node.name in before and not node.drained and bad:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from slurm_gpu_aware.model.gpu_health import THROTTLED, GpuHealth
@@ -87,6 +87,16 @@ def findings(seen: Mapping[Gpu, Seen]) -> dict[Gpu, tuple[Finding, ...]]:
     designs = _designs(seen)
     found = {gpu: tuple(_of_gpu(one, usual | designs.get(gpu[0], {}))) for gpu, one in seen.items()}
     return {gpu: own for gpu, own in found.items() if own}
+
+
+def without_throttle(seen: Mapping[Gpu, Seen], busy: Set[Gpu]) -> dict[Gpu, Seen]:
+    """The readings, without why the clock of a busy GPU is low: its job may be the cause."""
+    found = dict(seen)
+    for gpu in busy & seen.keys():
+        one = seen[gpu]
+        health = None if one.health is None else replace(one.health, throttle=None)
+        found[gpu] = replace(one, health=health, throttled=frozenset())
+    return found
 
 
 def unread(seen: Mapping[Gpu, Seen]) -> dict[str, list[Gpu]]:

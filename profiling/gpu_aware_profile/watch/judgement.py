@@ -15,6 +15,7 @@ from slurm_gpu_aware.store.watch_state import (
     DRIFTED,
     ILL,
     SLOW,
+    UNDER_JOB,
     UNKNOWN,
     WELL,
     GpuState,
@@ -26,8 +27,6 @@ CLEAN = 2
 """Probes, or readings under jobs, without a finding until a GPU is well again."""
 LONGEST = 1000
 """Characters of a sentence in the state."""
-UNDER_JOB = "job"
-"""Kind of a trouble that was seen while a job ran."""
 
 
 class Running(NamedTuple):
@@ -107,10 +106,7 @@ def _state(
     gpu = (before.node, before.gpu)
     probed = gpu in evidence.probed
     troubles = _troubles(before, found, probed, evidence.now)
-    under_jobs = _under_jobs(before, evidence.running.get(gpu), probed)
-    if any(not one.clean for one in under_jobs):  # it says the same, and more
-        troubles = [one for one in troubles if one.kind != "throttle"]
-    troubles += under_jobs
+    troubles += _under_jobs(before, evidence.running.get(gpu), probed)
     named = {
         v.key[2]: watch_state.Named(v.state, v.since, v.before)
         for v in verdicts
@@ -172,15 +168,15 @@ def _summary(
         (v for v in verdicts if v.slower is not None), key=lambda v: v.slower or 0.0, default=None
     )
     by = None if worst is None else worst.slower
-    if troubles:
-        first = min(troubles, key=lambda one: (one.clean, one.since))
-        again = f" (clean in {first.clean} of {CLEAN} probes since)" if first.clean else ""
-        why = "; ".join(dict.fromkeys(one.text for one in troubles if not one.clean))
-        return ILL, by, min(one.since for one in troubles), (why or first.text) + again
+    named = [v for v in verdicts if v.state in (SLOW, DRIFTED)]
+    # Throttling under a job drains no node, so it must not hide what the sweeps say
+    if troubles and not (named and all(one.kind == UNDER_JOB for one in troubles)):
+        return ILL, by, min(one.since for one in troubles), _why(troubles)
     for state in (SLOW, DRIFTED):
-        own = [v for v in verdicts if v.state == state]
+        own = [v for v in named if v.state == state]
         if own:
-            return _named(state, own)
+            state, by, since, why = _named(state, own)
+            return state, by, since, "; ".join(filter(None, (why, _why(troubles))))
     if seen is None and not verdicts:
         return UNKNOWN, by, None, "not measured yet"
     if seen is not None and seen.health is None:
@@ -189,6 +185,18 @@ def _summary(
     if known:
         return WELL, by, None, ""
     return UNKNOWN, by, None, _unknown(verdicts)
+
+
+def _why(troubles: Sequence[Trouble]) -> str:
+    """What is wrong now, else what was last; empty: nothing."""
+    if not troubles:
+        return ""
+    first = min(troubles, key=lambda one: (one.clean, one.since))
+    again = f" (clean in {first.clean} of {CLEAN} probes since)" if first.clean else ""
+    wrong = {one.kind: one.text for one in troubles if not one.clean}
+    if UNDER_JOB in wrong:  # it says the same, and more
+        wrong.pop("throttle", None)
+    return ("; ".join(dict.fromkeys(wrong.values())) or first.text) + again
 
 
 def _named(state: str, own: Sequence[Verdict]) -> tuple[str, float | None, float | None, str]:

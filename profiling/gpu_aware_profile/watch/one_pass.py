@@ -12,7 +12,7 @@ from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps.sweep_plan import new_id
 from gpu_aware_profile.watch import actions, slurm_nodes
 from gpu_aware_profile.watch.draining import Budget, DrainPlan, Node
-from gpu_aware_profile.watch.hardware import Seen, facts_of_site, unread
+from gpu_aware_profile.watch.hardware import Seen, facts_of_site, unread, without_throttle
 from gpu_aware_profile.watch.histories import histories, seen_by
 from gpu_aware_profile.watch.judgement import (
     LONGEST,
@@ -103,7 +103,7 @@ class Pass:
                     ingest_report(store, report)
                 except (SourceError, StoreError) as exc:
                     self._said.append(f"{report.node}: not stored: {exc}")
-                probed |= seen_by(report, seen)
+                probed |= without_throttle(seen_by(report, seen), busy)
             if measured.reports:
                 store_writer.recompute_scores(store, site.config.site.classes)
             gone = {report.node for report in measured.reports}
@@ -111,7 +111,11 @@ class Pass:
             seen = {g: s for g, s in seen.items() if g[0] in here - gone} | probed
             timed = histories(store, here)
         evidence = Evidence(
-            time.time(), seen, probed, verdicts(timed, known_names(before.gpus)), running
+            time.time(),
+            seen,
+            probed.keys() - busy,
+            verdicts(timed, known_names(before.gpus)),
+            running,
         )
         self._said += measured.notes + _failures(measured)
         return self._acted(_state(before, evidence))

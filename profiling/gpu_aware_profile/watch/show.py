@@ -72,7 +72,8 @@ def message(news: Sequence[GpuState]) -> str:
 def check_line(state: WatchState | None, node: str, now: float, stale_s: float) -> tuple[bool, str]:
     """(whether the node is to be taken as well, one line), for NHC and HealthCheckProgram.
 
-    What is not known is said, and fails no node.
+    What is not known is said, and fails no node. Throttling under a job alone does not either: a
+    user's program may be its cause.
     """
     if state is None or not state.at:
         return True, f"OK {node}: nothing is known of its GPUs: watch has not run"
@@ -81,9 +82,17 @@ def check_line(state: WatchState | None, node: str, now: float, stale_s: float) 
         return True, f"OK {node}: nothing is known of its GPUs"
     if now - state.at > stale_s:
         return True, f"OK {node}: the last pass is older than {stale_s / 3600:g} h, so unknown"
-    bad = sorted((g for g in own if g.state in BAD), key=lambda g: STATES.index(g.state))
+    bad = sorted(
+        (g for g in own if g.state in BAD and not g.only_under_jobs),
+        key=lambda g: STATES.index(g.state),
+    )
     if bad:
         said = "; ".join(f"GPU {one.gpu} {one.state}: {one.why}" for one in bad[:_NAMED])
         return False, clean(f"ERROR {node}: {said}")
     unknown = sum(one.state == UNKNOWN for one in own)
-    return True, f"OK {node}: {len(own)} GPUs" + (f", {unknown} unknown" if unknown else "")
+    hot = sum(one.only_under_jobs for one in own)
+    more = [
+        f", {unknown} unknown" if unknown else "",
+        f", {hot} throttled under jobs" if hot else "",
+    ]
+    return True, f"OK {node}: {len(own)} GPUs" + "".join(more)

@@ -11,7 +11,7 @@ from gpu_aware_profile.watch.draining import (
     reason_of,
 )
 from slurm_gpu_aware.model.gpu_health import GpuHealth
-from slurm_gpu_aware.store.watch_state import Drained, GpuState, Reading
+from slurm_gpu_aware.store.watch_state import UNDER_JOB, Drained, GpuState, Reading, Trouble
 
 NOW = 1000.0
 
@@ -36,6 +36,19 @@ def test_ill_and_slow_nodes_are_drained_and_drifted_ones_are_not():
     assert [name for name, _ in done.drain] == ["n1", "n2"]
     assert done.resume == ()
     assert done.drained == {"n1": Drained(NOW), "n2": Drained(NOW)}
+
+
+def test_throttling_under_a_users_job_drains_no_node():
+    hot = Trouble(UNDER_JOB, "throttles: it is too hot", NOW)
+    ecc = Trouble("ecc", "1 uncorrectable memory error", NOW)
+    states = [gpu("n1", "ill", troubles=(hot,)), gpu("n2", "ill", troubles=(hot, ecc))]
+    done = drain_plan([*states, gpu("n1", "slow", 0.1, slot=1)], nodes_of("n1", "n2"))
+    assert [name for name, _ in done.drain] == ["n2", "n1"]
+    assert "GPU 1 slow:" in dict(done.drain)["n1"]
+    alone = drain_plan(states[:1], nodes_of("n1"))
+    assert (alone.drain, alone.held_back, alone.drained) == ((), (), {})
+    there = nodes_of("n1", state="drained", reason=f"{PREFIX}slow")
+    assert drain_plan(states[:1], there, {"n1": Drained(500.0)}).resume == ("n1",)
 
 
 def test_the_drain_comes_once():

@@ -87,6 +87,19 @@ def test_a_gpu_that_throttles_under_a_job_is_ill_while_it_runs():
     assert passed([unheard], probed=True).state == "well"  # a probe without throttling
 
 
+def test_throttling_under_a_job_hides_neither_a_slow_gpu_nor_its_own_throttling():
+    """Only what a job cannot cause drains the node."""
+    hot = {GPU: Running(90.0, HOT, 1005, None, "1")}
+    alone = passed(running=hot, probed=False)
+    assert (alone.state, alone.only_under_jobs) == ("ill", True)
+    slow = passed(verdicts=[verdict("slow", 0.031, since=50.0)], running=hot, probed=False)
+    assert (slow.state, slow.since, slow.only_under_jobs) == ("slow", 50.0, False)
+    assert slow.why.endswith("; throttles: it is too hot, at 1005 MHz under job 1")
+    idle = passed(health=replace(WELL, throttle="hw_thermal_slowdown"), running=hot)
+    assert (idle.state, idle.only_under_jobs) == ("ill", False)
+    assert idle.why == "throttles: it is too hot, at 1005 MHz under job 1"
+
+
 def test_the_same_report_does_not_count_twice():
     """Passes may come more often than reports."""
     one = passed(running={GPU: Running(90.0, HOT, 1005, None, "1")}, probed=False)

@@ -14,7 +14,14 @@ from gpu_aware_profile.watch.running import Running
 from gpu_aware_profile.watch.show import check_line, message, state_table, summary
 from gpu_aware_profile.watch.slurm_nodes import merged_extra
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.store.watch_state import GpuState, WatchState, read_state, write_state
+from slurm_gpu_aware.store.watch_state import (
+    UNDER_JOB,
+    GpuState,
+    Trouble,
+    WatchState,
+    read_state,
+    write_state,
+)
 
 
 @pytest.fixture
@@ -108,6 +115,10 @@ def test_gpus_with_jobs_are_not_timed_and_throttling_is_named(watched_node):
     found = gpu_lines(done)[2]
     assert found["state"] == "ill"
     assert found["why"].startswith("throttles: it is too hot, at 1005 MHz and ")
+    argv = ["watch", "--check", "--store", str(watched_node.store)]
+    check = watched_node.run("gpu_aware_profile.cli", *argv)
+    assert check.returncode == 0, check.stdout
+    assert "1 throttled under jobs" in check.stdout
     machines.heal(watched_node.state)
     (watched_node.state / "gpu2.processes").unlink()
     assert gpu_lines(watch(watched_node, "--json"))[2]["state"] == "unknown"
@@ -216,6 +227,15 @@ def test_the_check_fails_no_node_of_which_nothing_is_known():
     assert check_line(state, "n1", 100.0, 60.0) == (False, "ERROR n1: GPU 3 slow: 10.0% slower")
     well, line = check_line(state, "n1", 100.0 + 7200.0, 3600.0)
     assert (well, "older than 1 h" in line) == (True, True)
+
+
+def test_the_check_fails_no_node_for_throttling_under_a_users_job():
+    hot = GpuState("n1", 0, "ill", troubles=(Trouble(UNDER_JOB, "throttles", 4.0),))
+    state = WatchState(at=100.0, gpus=[hot])
+    assert check_line(state, "n1", 100.0, 60.0) == (True, "OK n1: 1 GPUs, 1 throttled under jobs")
+    ecc = GpuState("n1", 1, "ill", why="XID 48", troubles=(Trouble("xid", "XID 48", 4.0),))
+    both = WatchState(at=100.0, gpus=[hot, ecc])
+    assert check_line(both, "n1", 100.0, 60.0) == (False, "ERROR n1: GPU 1 ill: XID 48")
 
 
 # -- texts -----------------------------------------------------------------------------------------
