@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection
+from functools import cache
 from pathlib import Path
 
 from gpu_aware_profile.devices.driver import in_time, open_driver
@@ -27,9 +28,10 @@ def reported(
     """What the agents of the nodes read last.
 
     ``jobs_on``: asked for the jobs of a node with a GPU that throttles, if its agent does not know
-    them. A node without a fresh report has no entry.
+    them; once per node, as it may be slow. A node without a fresh report has no entry.
     """
     found: dict[Gpu, Running] = {}
+    ask = cache(jobs_on)
     for node in sorted(nodes):
         report = last_report(spool_file(spool, node))
         if report is None or not -FRESH_S <= now - report.at <= FRESH_S:
@@ -38,7 +40,7 @@ def reported(
             reasons = reason_words(one.mask)
             job = str(one.job or "")
             if reasons & THROTTLED and not job:
-                job = jobs_on(node)
+                job = ask(node)
             found[node, gpu] = Running(
                 report.at, reasons, one.mhz or None, report.power_w.get(gpu), job
             )

@@ -279,7 +279,7 @@ def test_extra_of_others_stays():
 # -- jobs ------------------------------------------------------------------------------------------
 
 
-def agent_line(at, mask, job, watched_node="n1"):
+def agent_line(at, mask, job, watched_node="n1", other=0):
     record = {
         "event": "agent",
         "at": at,
@@ -289,12 +289,12 @@ def agent_line(at, mask, job, watched_node="n1"):
         "power_w": [90.0],
     }
     record |= {"clock_gpus": [], "clock_mhz": [], "read_gpus": [0, 1], "read_mhz": [1005, 0]}
-    return json.dumps(record | {"read_throttle": [mask, 0], "read_jobs": [job, 0]}) + "\n"
+    return json.dumps(record | {"read_throttle": [mask, other], "read_jobs": [job, 0]}) + "\n"
 
 
 def test_reports_of_agents(tmp_path):
     (tmp_path / "n1.jsonl").write_text(agent_line(50.0, 1, 0) + agent_line(90.0, 0x48, 12))
-    (tmp_path / "n2.jsonl").write_text(agent_line(90.0, 0x40, 0))
+    (tmp_path / "n2.jsonl").write_text(agent_line(90.0, 0x40, 0, other=0x40))
     (tmp_path / "n3.jsonl").write_text(agent_line(-1, 0x40, 0) + "{broken\n")
     (tmp_path / "n4.jsonl").write_text(agent_line(1.0, 0x40, 0))
     asked = []
@@ -307,7 +307,7 @@ def test_reports_of_agents(tmp_path):
     reasons = frozenset({"hw_slowdown", "hw_thermal_slowdown"})
     assert found["n1", 0] == running.Running(90.0, reasons, 1005, 90.0, "12")
     assert found["n1", 1] == running.Running(90.0, frozenset())
-    assert found["n2", 0].job == "7,8"
+    assert found["n2", 0].job == found["n2", 1].job == "7,8"
     assert asked == ["n2"]
     assert {watched_node for watched_node, _ in found} == {"n1", "n2"}
     assert running.reported(tmp_path, ["n4"], 1000.0, jobs_on) == {}  # of long ago
