@@ -109,6 +109,8 @@ class WatchState(Struct, frozen=True):
     """Unix time of the newest pass; 0: there was none."""
     gpus: list[GpuState] = []
     drained: dict[Name, Drained] = {}
+    on_trial: tuple[Name, ...] = ()
+    """Drained nodes that watch itself let take its jobs, and has not surely drained again."""
     notes: list[Text] = field(default_factory=list)
     """Sentences about the whole fleet."""
 

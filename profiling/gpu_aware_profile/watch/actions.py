@@ -64,9 +64,9 @@ def drain_and_resume(
     not tell its nodes.
     """
     nodes = slurm_nodes.read_nodes()
-    plan = plan_drains(state.gpus, nodes, state.drained, budget, now)
+    plan = plan_drains(state.gpus, nodes, state.drained, budget, now, state.on_trial)
     remembered = dict(plan.drained)
-    drained, resumed, failed = [], [], []
+    drained, resumed, failed, on_trial = [], [], [], []
     for node in plan.resume:
         try:
             slurm_nodes.resume(node)
@@ -80,9 +80,13 @@ def drain_and_resume(
             drained.append((node, reason))
         except SourceError as exc:
             failed.append(f"{node}: not drained: {exc}")
-            del remembered[node]
+            if node in state.on_trial:
+                on_trial.append(node)
+            else:
+                del remembered[node]
     done = DrainPlan(tuple(drained), tuple(resumed), plan.held_back, remembered)
-    return structs.replace(state, drained=remembered), done, failed
+    after = structs.replace(state, drained=remembered, on_trial=tuple(on_trial))
+    return after, done, failed
 
 
 def node_extras(states: Iterable[GpuState]) -> dict[str, dict[str, float | str]]:

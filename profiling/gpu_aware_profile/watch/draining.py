@@ -13,6 +13,8 @@ from slurm_gpu_aware.store.watch_state import ILL, SLOW, STATES, Drained, GpuSta
 
 PREFIX = "gpu-aware: "
 """Start of the reason of each node that watch drains. It touches no other drained node."""
+AGAIN = f"{PREFIX}not yet well again"
+"""Reason of a node that was on trial when a pass was cut off."""
 WORTH = (ILL, SLOW)
 """States for which a node is drained: ill and slow. A GPU that drifted, or that only throttles
 under a user's job, is reported only."""
@@ -101,8 +103,12 @@ def plan_drains(
     before: Mapping[str, Drained],
     budget: Budget,
     now: float,
+    on_trial: Collection[str] = (),
 ) -> DrainPlan:
     """Decide. ``before``: nodes that watch drained, and has not resumed.
+
+    ``on_trial``: those of them that watch let take its own jobs, and could not drain again: no
+    admin has resumed them. They are drained again first, unless they are well.
 
     A node is drained if a GPU of it is ill or slow, at most ``budget``; ill ones go first, then the
     slowest. It is resumed when none of its GPUs is, by readings since the drain. A node that an
@@ -113,22 +119,34 @@ def plan_drains(
         of_node.setdefault(one.node, []).append(one)
     ours = [node for node in nodes if node.ours]
     resume = tuple(node.name for node in ours if _well(of_node.get(node.name, ()), before, node))
+    again = [
+        node
+        for node in nodes
+        if node.name in on_trial
+        and not node.drained
+        and not _well(of_node.get(node.name, ()), before, node)
+    ]
     remembered = _remembered(before, nodes, of_node, resume, now)
-    room = _Room(nodes, [node for node in ours if node.name not in resume], budget)
+    remembered |= {node.name: before.get(node.name, Drained(now)) for node in again}
+    room = _Room(nodes, [*(node for node in ours if node.name not in resume), *again], budget)
     drain: list[tuple[str, str]] = []
+    for node in again:
+        worth = [one for one in of_node.get(node.name, ()) if _worth(one)]
+        drain.append((node.name, reason_of(worth) if worth else AGAIN))
+    done = {*resume, *(name for name, _ in drain)}
     held: list[tuple[str, str]] = []
     by_name = {node.name: node for node in nodes}
     for name, own in sorted(of_node.items(), key=lambda item: _badness(item[1][0])):
         worth = [one for one in own if _worth(one)]
-        node = by_name.get(name)
-        if not worth or node is None or node.drained or name in resume:
+        there = by_name.get(name)
+        if not worth or there is None or there.drained or name in done:
             continue
         if name in remembered and remembered[name].left:
             held.append((name, "an admin resumed it; left alone until it was well"))
-        elif why := room.full(node):
+        elif why := room.full(there):
             held.append((name, why))
         else:
-            room.take(node)
+            room.take(there)
             drain.append((name, reason_of(worth)))
             remembered[name] = Drained(now)
     return DrainPlan(tuple(drain), resume, tuple(held), remembered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +31,8 @@ class Measured:
     reports: list[ProbeReport] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    not_drained: list[str] = field(default_factory=list)
+    """Nodes that were on trial, and that Slurm did not drain again."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,14 @@ class Measuring:
         plan = fresh_plan(wanted.nodes, given, measured_at, now)
         return self._sweep(plan.targets, BACKGROUND)
 
-    def drained(self, nodes: Sequence[Node], gpus: dict[str, int]) -> Measured:
+    def drained(
+        self, nodes: Sequence[Node], gpus: dict[str, int], remember: Callable[[list[str]], None]
+    ) -> Measured:
         """Measure nodes that watch drained: reserved for us, resumed, and drained again.
 
-        ``gpus``: node -> its number of GPUs. A pass that is killed meanwhile leaves a reservation
-        that ends by itself, and in which nobody else's job starts; the next pass drains the nodes.
+        ``gpus``: node -> its number of GPUs. ``remember``: gets the nodes before they are resumed.
+        A pass that is killed meanwhile leaves a reservation that ends by itself, and in which
+        nobody else's job starts; the next pass drains the nodes.
         """
         chosen = [node for node in nodes if gpus.get(node.name) and node.state == "drained"]
         if not chosen or self._stopped:
@@ -96,8 +101,10 @@ class Measuring:
         except SourceError as exc:
             return Measured(notes=[f"drained nodes are not measured again: {exc}"])
         notes: list[str] = []
+        failed: list[str] = []
         try:
-            with _on_trial(chosen, notes) as ready:
+            remember([node.name for node in chosen])
+            with _on_trial(chosen, notes, failed) as ready:
                 targets = [Target(node.name, node.partitions[0], gpus[node.name]) for node in ready]
                 found = self._sweep(targets, (f"--reservation={slurm_nodes.TRIAL}",))
         finally:
@@ -105,7 +112,7 @@ class Measuring:
                 slurm_nodes.unreserve()
             except SourceError as exc:
                 notes.append(f"reservation {slurm_nodes.TRIAL}: {exc}")
-        return replace(found, notes=[*found.notes, *notes])
+        return replace(found, notes=[*found.notes, *notes], not_drained=failed)
 
     def _sweep(self, targets: Sequence[Target], options: Sequence[str]) -> Measured:
         found = Measured()
@@ -128,8 +135,11 @@ class Measuring:
 
 
 @contextmanager
-def _on_trial(nodes: Sequence[Node], notes: list[str]) -> Iterator[list[Node]]:
-    """Nodes that take our jobs within the block, and are drained for the same reason after it."""
+def _on_trial(nodes: Sequence[Node], notes: list[str], failed: list[str]) -> Iterator[list[Node]]:
+    """Nodes that take our jobs within the block, and are drained for the same reason after it.
+
+    ``failed`` gets those that are not drained again.
+    """
     ready = []
     try:
         for node in nodes:
@@ -145,6 +155,7 @@ def _on_trial(nodes: Sequence[Node], notes: list[str]) -> Iterator[list[Node]]:
                 slurm_nodes.drain(node.name, node.reason)
             except SourceError as exc:
                 notes.append(f"{node.name}: not drained again: {exc}")
+                failed.append(node.name)
 
 
 def this_host(node: str, arguments: Sequence[str], limit_s: float) -> ProbeReport:

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import structs
+
 from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps.sweep_plan import new_id
 from gpu_aware_profile.watch import actions, slurm_nodes
-from gpu_aware_profile.watch.draining import Budget, DrainPlan, Node
+from gpu_aware_profile.watch.draining import AGAIN, Budget, DrainPlan, Node
 from gpu_aware_profile.watch.hardware import Seen, facts_of_site, unread, without_throttle
 from gpu_aware_profile.watch.histories import histories, seen_by
 from gpu_aware_profile.watch.judgement import (
@@ -93,6 +95,8 @@ class Pass:
         running, busy = self._running(nodes)
         with store_writer.writable_store(site.store, site.config) as store:
             measured = Measured()
+            if site.acting.drain is not None:
+                before = self._after_a_kill(before, nodes)
             if site.sweep:
                 latest = probed_at(store) if site.wanted.hardware else timed_at(store)
                 measured = self._measured(before, nodes, latest, busy)
@@ -118,7 +122,9 @@ class Pass:
             running,
         )
         self._said += measured.notes + _failures(measured)
-        return self._acted(_state(before, evidence))
+        state = _state(before, evidence)
+        on_trial = tuple(sorted({*before.on_trial, *measured.not_drained}))
+        return self._acted(structs.replace(state, on_trial=on_trial))
 
     def _running(self, nodes: Sequence[Node]) -> tuple[Mapping[Gpu, Running], frozenset[Gpu]]:
         """(readings without a kernel of ours, GPUs of this host with processes)."""
@@ -145,29 +151,41 @@ class Pass:
                 arguments = ["--no-timings"]
                 self._said.append(f"not timed, as jobs use the GPUs: {gpu_names(sorted(busy))}")
             return Measured([this_host(site.local, arguments, wanted.time_limit_s)])
-        if site.acting.drain is not None:
-            self._after_a_kill(before, nodes)
         found = self._measuring.idle(latest, time.time())
         if site.acting.drain is not None:
             counts = Counter(one.node for one in before.gpus)
             ours = [node for node in slurm_nodes.read_nodes() if node.ours]
             chosen = [n for n in ours if not wanted.nodes or n.name in wanted.nodes]
-            trial = self._measuring.drained(chosen, dict(counts))
+            trial = self._measuring.drained(
+                chosen,
+                dict(counts),
+                lambda names: write_state(
+                    site.state, structs.replace(before, on_trial=(*before.on_trial, *names))
+                ),
+            )
             found.reports += trial.reports
             found.outcomes += trial.outcomes
             found.notes += trial.notes
+            found.not_drained += trial.not_drained
         return found
 
-    def _after_a_kill(self, before: WatchState, nodes: Sequence[Node]) -> None:
-        """Drain nodes again that an earlier pass had on trial when it was killed."""
+    def _after_a_kill(self, before: WatchState, nodes: Sequence[Node]) -> WatchState:
+        """Drain nodes again that an earlier pass had on trial when it was cut off.
+
+        Returns the state with those that may not be drained yet.
+        """
+        left = set(before.on_trial)
         try:
-            left = slurm_nodes.on_trial()
-            for node in nodes:
-                if node.name in left & before.drained.keys() and not node.drained:
-                    slurm_nodes.drain(node.name, slurm_nodes.AGAIN)
+            left |= slurm_nodes.on_trial() & before.drained.keys()
+            left &= {node.name for node in nodes if not node.drained}
+            for name in sorted(left):
+                slurm_nodes.drain(name, AGAIN)
             slurm_nodes.unreserve()
         except SourceError as exc:
             self._said.append(f"a trial that was cut off is not ended: {exc}")
+        else:
+            left = set()
+        return structs.replace(before, on_trial=tuple(sorted(left)))
 
     def _acted(self, state: WatchState) -> Passed:
         """Write the state, act, and write what was done."""

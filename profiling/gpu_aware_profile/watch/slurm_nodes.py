@@ -12,15 +12,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from gpu_aware_profile.watch.draining import PREFIX, Node, parse_nodes
+from gpu_aware_profile.watch.draining import Node, parse_nodes
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.words import check_node_names, expand_hostlist, hostlist
 
 TRIAL = "gpu-aware-watch"
 """Reservation of drained nodes while they are measured again."""
-AGAIN = f"{PREFIX}not yet well again"
-"""Reason of a node that was on trial when a pass was killed."""
 _ANSWER_S = 30.0
 _OURS = ("gpu_aware_state", "gpu_aware_worst")
 """Keys of a node's Extra."""

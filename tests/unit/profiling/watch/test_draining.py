@@ -3,6 +3,7 @@
 import pytest
 
 from gpu_aware_profile.watch.draining import (
+    AGAIN,
     PREFIX,
     Budget,
     Node,
@@ -128,6 +129,21 @@ def test_a_node_that_an_admin_resumed_is_left_alone_until_it_was_well():
     well = drain_plan([gpu("n1")], nodes_of("n1"), second.drained)
     assert well.drained == {}
     assert [name for name, _ in drain_plan(bad, nodes_of("n1"), well.drained).drain] == ["n1"]
+
+
+def test_a_node_whose_trial_was_cut_off_was_resumed_by_no_admin():
+    """It is drained again, at a full budget, too, and though its GPU could not be read."""
+    before = {"n1": Drained(500.0), "n2": Drained(500.0), "n3": Drained(500.0, left=True)}
+    unread = GpuState("n2", 0, "unknown", reading=Reading("x", None, at=600.0))
+    states = [gpu("n1", "slow", 0.1), unread, gpu("n3", "slow", 0.2), gpu("n4", "ill")]
+    there = nodes_of("n1", "n2", "n3", "n4")
+    full = Budget(2, 100.0)
+    done = plan_drains(states, there, before, full, NOW, ["n1", "n2"])
+    assert done.drain == (("n1", f"{PREFIX}GPU 0 slow: 10.0%"), ("n2", AGAIN))
+    assert done.drained == before
+    assert [name for name, _ in done.held_back] == ["n4", "n3"]
+    well = plan_drains([gpu("n1")], there, {"n1": Drained(500.0)}, full, NOW, ["n1"])
+    assert (well.drain, well.drained) == ((), {})
 
 
 def test_the_reason_is_one_short_line():

@@ -28,6 +28,9 @@ given = dict(word.split("=", 1) for word in words if "=" in word)
 nodes = json.load(open(f"{folder}/nodes.json"))
 held = f"{folder}/reservation"
 if words[0] == "update":
+    refused = f"{folder}/refuse_drain"
+    if given.get("state") == "drain" and os.path.exists(refused):
+        sys.exit("slurm_update error: Zero Bytes were transmitted or received")
     if os.path.exists(f"{folder}/refuse"):
         sys.exit("slurm_update error: Invalid user id")
     name = given["nodename"]
@@ -161,6 +164,40 @@ def test_after_a_pass_that_was_killed_in_a_trial(watch_site):
         "update nodename=n2 state=drain reason=gpu-aware: not yet well again",
         "delete reservationname=gpu-aware-watch",
     ]
+    assert (found["held_back"], set(drained(watch_site))) == ([], {"n2"})
+
+
+def test_a_trial_whose_drain_fails_is_no_admins_resume(watch_site):
+    options = ["--drain", "--most-percent", "50"]
+    slow_site(watch_site, *options)
+    (watch_site.folder / "refuse_drain").touch()
+    found = watch(watch_site, *options, code=3)
+    assert any(note.startswith("n2: not drained again: ") for note in found["notes"])
+    assert (found["held_back"], drained(watch_site)) == ([], {})
+    assert read_state(watch_site.state).on_trial == ("n2",)
+    watch(watch_site, "--no-sweep", code=3)  # without --drain it is remembered
+    (watch_site.folder / "refuse_drain").unlink()
+    found = watch(watch_site, *options, "--no-sweep", code=3)
+    assert (found["held_back"], set(drained(watch_site))) == ([], {"n2"})
+    state = read_state(watch_site.state)
+    assert (state.on_trial, state.drained["n2"].left) == ((), False)
+
+
+def test_a_pass_that_is_killed_in_a_trial_has_written_its_nodes(watch_site):
+    """The reservation may have ended before the next pass: the state alone must do."""
+    options = ["--drain", "--most-percent", "50"]
+    slow_site(watch_site, *options)
+    seen = watch_site.folder / "seen.json"
+    srun = (watch_site.bin / "srun").read_text()
+    copy = f"import shutil; shutil.copy({str(watch_site.state)!r}, {str(seen)!r})\n"
+    shebang, _, body = srun.partition("\n")
+    (watch_site.bin / "srun").write_text(f"{shebang}\n{copy}{body}")
+    watch(watch_site, *options, "--node", "n2", code=3)
+    assert read_state(seen).on_trial == ("n2",)
+    seen.replace(watch_site.state)  # as a killed pass leaves it
+    nodes = {name: ["idle", ""] for name in NODES}
+    (watch_site.folder / "nodes.json").write_text(json.dumps(nodes))
+    found = watch(watch_site, *options, "--no-sweep", code=3)
     assert (found["held_back"], set(drained(watch_site))) == ([], {"n2"})
 
 
