@@ -14,7 +14,6 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cli.options import GPUS, NODES, Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, place_text, print_json, say, table
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.model.size_table import TABLE
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
@@ -149,6 +148,8 @@ def _size(
     request = tables.tabled(replace(request, sizes=(request.gpus, twice)))
     if why := tables.why_none(request):
         say(paragraph(f"{why}."))
+    from slurm_gpu_aware.model.size_table import TABLE
+
     if (sizes := request.get(TABLE)) is None:
         return None
     clock_mhz = sizes.efficient_clock(request.gpus)

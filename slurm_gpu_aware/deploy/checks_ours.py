@@ -212,6 +212,7 @@ OF_US = (
     ("coverage", True, True, _coverage),
     ("links", True, True, slurm_links),
     ("events", True, True, checks_of("events")),
+    ("units", False, True, checks_of("units")),
 )
 """See `doctor.Checks`."""
 REMOVAL = (("removal", False, False, _removal),)

@@ -34,7 +34,10 @@ from slurm_gpu_aware.slurm.conffile import SlurmConf
 from slurm_gpu_aware.store.files import OF_SETUP, give_folder, of_selector, published_path
 
 _COMMANDS = Path(sys.prefix) / "bin"
-_AGENT = "gpu-aware-clockd.service"
+UNIT_DIR = Path("/etc/systemd/system")
+_AGENT, _SELECTOR = "gpu-aware-clockd.service", "gpu-aware-selectd.service"
+_SHADOW = "gpu-aware-shadow.service"
+_SYSTEMS = 3  # parts of /var/lib
 """Folder of the commands of this installation."""
 
 
@@ -185,6 +188,8 @@ class ClockConf(Owned):
 class Units(Owned):
     """Our systemd units with the site's values."""
 
+    group = "units"
+
     @property
     def names(self) -> list[str]:
         """Names of the units."""
@@ -192,16 +197,22 @@ class Units(Owned):
 
     def contents(self, site: Site) -> list[Change]:
         """The units, with user, paths and commands of the site."""
-        values = {
+        conf, changes = read_clock_conf(), []
+        controller = {
             "User": site.user,
             "Environment": f"GPU_AWARE_CONFIG={site.config.source or DEFAULT_PATH}",
+            "ReadWritePaths": _with_others(written(site.config, conf.orders)),
         }
-        conf, changes = read_clock_conf(), []
-        of_controller = self._written(site.config, conf.orders)
-        of_node = f"-{conf.spool} -{conf.locks} -{conf.accounts or ACCOUNTS}"
-        of_node += f" -{conf.job_map}" if conf.job_map else ""
+        own = map(_above, (conf.spool, conf.locks, conf.accounts or ACCOUNTS))
+        folders = list(dict.fromkeys([*own, *([conf.job_map] if conf.job_map else [])]))
+        node = {
+            "ReadWritePaths": " ".join(folders),
+            "ExecStartPre": f"+/bin/mkdir -p {' '.join(folders)}",
+        }
         for source in shipped("systemd"):
-            values["ReadWritePaths"] = of_node if source.name == _AGENT else of_controller
+            values = node if source.name == _AGENT else controller
+            if source.name == _SHADOW:  # not SlurmUser, who may change jobs
+                values = {k: v for k, v in controller.items() if k == "Environment"}
             text = source.read_text(encoding="utf-8")
             for key, value in values.items():
                 line = f"{key}={value}".replace("\\", r"\\")
@@ -210,15 +221,39 @@ class Units(Owned):
             changes.append(Change(site.unit_dir / source.name, text))
         return changes
 
-    @staticmethod
-    def _written(config: Config, orders: str) -> str:
-        """Folders that our programs on the controller write; those that are missing are skipped."""
-        events, published = config.events.submit_file, config.store.published
-        more = [events.parent, *([published.parent] if published else [])]
-        more += [Path(orders)] if orders else []
-        folders = dict.fromkeys([config.store.path.parent, *more])
-        first, *others = map(str, folders)
-        return " ".join([first, *(f"-{folder}" for folder in others)])
+    def check(self, g: DoctorContext) -> Iterator[Check]:
+        """The selector may write the folders that the configuration names now."""
+        unit = UNIT_DIR / _SELECTOR
+        try:
+            text = unit.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return
+        may = re.findall(r"^ReadWritePaths=(.*)$", text, re.M)
+        known = {path.lstrip("-+") for line in may for path in line.split()}
+        wanted = written(g.config, read_clock_conf().orders)
+        if "ProtectSystem=strict" in text and (missing := [p for p in wanted if p not in known]):
+            found = f"{unit} does not let the selector write {', '.join(missing)}"
+            cure = "gpu-aware setup --install; systemctl daemon-reload; restart the selector"
+            yield warning("units", found, cure)
+
+
+def written(config: Config, orders: str) -> list[str]:
+    """Folders that our programs on the controller write; ``orders``: that of the agents' orders."""
+    events, published = config.events.submit_file, config.store.published
+    more = [events.parent, *([published.parent] if published else [])]
+    more += [Path(orders)] if orders else []
+    return list(map(str, dict.fromkeys([config.store.path.parent, *more])))
+
+
+def _above(path: str) -> str:
+    """The folder above one that the agent makes itself; the folder, if that is the system's."""
+    above = Path(path).parent
+    return str(above if len(above.parts) > _SYSTEMS else path)
+
+
+def _with_others(folders: Sequence[str]) -> str:
+    """The first folder, and the others as far as they are there."""
+    return " ".join([folders[0], *(f"-{folder}" for folder in folders[1:])])
 
 
 class Events(Owned):

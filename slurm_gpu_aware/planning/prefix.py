@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
@@ -19,7 +20,12 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 def in_slurm_order(queue: Iterable[Request]) -> list[Request]:
     """Return the queue by turn, priority (larger first), submit time, :func:`id_key`."""
-    return sorted(queue, key=lambda r: (r.turn, -r.priority, r.submit_s, *id_key(r.job_id)))
+    return sorted(queue, key=lambda r: (r.turn, *slurm_key(r)))
+
+
+def slurm_key(request: Request) -> tuple[Any, ...]:
+    """Sort key of Slurm's own order."""
+    return -request.priority, request.submit_s, *id_key(request.job_id)
 
 
 @lru_cache(maxsize=1 << 14)

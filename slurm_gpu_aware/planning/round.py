@@ -39,6 +39,7 @@ from slurm_gpu_aware.planning.prefix import (
     TrialResults,
     by_class,
     guaranteed_prefix,
+    slurm_key,
 )
 from slurm_gpu_aware.planning.refusals import Refusals
 from slurm_gpu_aware.planning.timeline import (
@@ -279,6 +280,7 @@ class _Round:
         depth, why = 0, f"waits for its turn behind job {head.job_id}"
         if self.settings.backfill:
             depth = self.settings.backfill_depth
+            behind = _tried_first(behind, depth)
             why = f"waits behind job {head.job_id}, beyond the depth of backfill"
             self._backfill(room, behind[:depth])
         elif wait is not None:  # a job that waits by its own choice holds up no other
@@ -381,3 +383,16 @@ class _Round:
             return late[-1].why_kept(request, self.now)
         why = self.dispatcher.why_not(request, room.now).text
         return f"behind job {room.head.job_id}: {why}"
+
+
+def _tried_first(behind: list[Request], depth: int) -> list[Request]:
+    """The jobs with those that backfill tries in front: the first by Slurm's order, in their order.
+
+    So jobs that an order of the site puts first take nothing of the depth from others.
+    """
+    if len(behind) <= depth:
+        return behind
+    first = sorted(range(len(behind)), key=lambda n: slurm_key(behind[n]))
+    tried = set(first[:depth])
+    rest = [request for n, request in enumerate(behind) if n not in tried]
+    return [*(request for n, request in enumerate(behind) if n in tried), *rest]

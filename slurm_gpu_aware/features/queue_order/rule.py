@@ -18,11 +18,12 @@ whatever others submit.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.queue_order.settings import MOST_WEIGHT, ORDERS, QueueConfig
@@ -93,9 +94,11 @@ def in_order(queue: Iterable[Request], rule: OrderRule, now: float) -> list[Requ
 def _guarded(ordered: Sequence[Request], rule: OrderRule, now: float) -> Iterator[Request]:
     """Jobs of a tier by their keys; none passes one that is protected by now."""
     ready: list[tuple[Key, int]] = []
+    by_hand = rule.age_per_s is None
+    first_by_hand = _put_first(ordered) if by_hand else [False] * len(ordered)
     for place, (request, key) in enumerate(zip(ordered, _keys(ordered, rule, now), strict=True)):
         heappush(ready, (key, place))
-        stays = now >= rule.until_s(request)
+        stays = first_by_hand[place] or now >= rule.until_s(request)
         while stays:  # what Slurm puts behind it comes later
             first = heappop(ready)[-1]
             yield ordered[first]
@@ -123,17 +126,26 @@ def _keys(ordered: Sequence[Request], rule: OrderRule, now: float) -> list[Key]:
 def _since(ordered: Sequence[Request], rule: OrderRule, now: float) -> list[tuple[float, float]]:
     """(level, time) of the jobs of a tier: Slurm's order; jobs of one level may exchange places.
 
-    Without an age factor the priority only says the order. The time is then that of submission, of
-    which the job that Slurm puts first gets the earliest, and so on: one that was put first
-    (``scontrol top``) or back (``nice``) stands there.
+    Without an age factor the priority only says the order. The time is then that of submission,
+    and not before that of a job in front: a job that was put back (``nice``) is as old as these.
     """
     if rule.age_per_s:
         return [(0.0, now - (r.priority - TIER * r.tier) / rule.age_per_s) for r in ordered]
     found: list[tuple[float, float]] = []
     level = (lambda r: 0.0) if rule.age_per_s is None else (lambda r: -r.priority)
     for value, jobs in groupby(ordered, level):
-        found += [(value, at_s) for at_s in sorted(request.submit_s for request in jobs)]
+        same, latest_s = list(jobs), -math.inf
+        for request, put_first in zip(same, _put_first(same), strict=True):
+            if not put_first:
+                latest_s = max(latest_s, request.submit_s)
+            found.append((value, request.submit_s if put_first else latest_s))
     return found
+
+
+def _put_first(ordered: Sequence[Request]) -> list[bool]:
+    """Which jobs stand before the next one though they were submitted later (``scontrol top``)."""
+    pairs = pairwise(ordered)
+    return [*(job.submit_s > after.submit_s for job, after in pairs), False][: len(ordered)]
 
 
 def _step(at_s: float, rule: OrderRule) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -250,7 +251,7 @@ def test_the_default_topology_of_topology_yaml(
         (tmp_path / "topology.yaml").write_text(text)
     assert default_topology(tmp_path / "topology.yaml") == name
     settings = {"SLURM_VERSION": "26.05.5", "SLURM_CONF": f"{tmp_path}/slurm.conf"}
-    monkeypatch.setattr("slurm_gpu_aware.slurm.client.Libslurm", lambda timeout_s: None)
+    monkeypatch.setattr("slurm_gpu_aware.slurm.reader.Libslurm", lambda timeout_s: Mock())
     monkeypatch.setattr(SlurmClient, "settings", lambda client: settings)
     assert SlurmClient(20.0).config().default_topology == name
 

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,13 +30,15 @@ from store_samples import ingest, report
 from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import Tuned, load_config, tuned_path, write_tuned
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy.checks_ours import OF_US
 from slurm_gpu_aware.deploy.checks_slurm import OF_NODES, OF_SLURM
+from slurm_gpu_aware.deploy.doctor import DoctorContext
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.filter import filter_files
 from slurm_gpu_aware.deploy.filter_conf import FILTER_CONF
 from slurm_gpu_aware.deploy.owned import Owned
+from slurm_gpu_aware.deploy.owned_files import UNITS
 from slurm_gpu_aware.deploy.setup import OWNED
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
@@ -273,7 +276,7 @@ def test_a_host_that_is_no_controller(cluster: Cluster, tmp_path: Path):
     assert code == 0
     skipped = {name for name, c in found.items() if c["status"] == "skipped"}
     local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events", "links"}
-    local |= {"changes of jobs", "clockd"}
+    local |= {"changes of jobs", "clockd", "units"}
     assert skipped == local | {"filter", "prolog, epilog", "files of nodes"}
     assert {found[name]["cure"] for name in skipped} == {"run doctor on the controller"}
     assert found["filter answers"]["status"] == found["gate"]["status"] == "ok"
@@ -840,3 +843,19 @@ def test_nodes_on_which_slurm_gives_pairs_with_few_links(cluster: Cluster):
     cluster.nodes(typed, typed, "gpu:v100:4(S:0)")
     told = cluster.doctor()[1]["links"]
     assert (told["status"], told["found"].startswith("exact GPUs on n[1-2];")) == ("ok", True)
+
+
+def test_a_unit_that_keeps_the_selector_from_a_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_gpu_aware.deploy.owned_files.UNIT_DIR", tmp_path)
+    config = replace(Config(), store=StoreConfig(published=Path("/shared/x/store.db")))
+    context = DoctorContext(config)
+    assert list(UNITS.check(context)) == []  # systemd does not start it here
+    unit = tmp_path / "gpu-aware-selectd.service"
+    strict = "[Service]\nProtectSystem=strict\nReadWritePaths=/var/lib/slurm-gpu-aware"
+    unit.write_text(f"{strict} -/var/spool/slurm-gpu-aware\n")
+    (found,) = UNITS.check(context)
+    assert found.found == f"{unit} does not let the selector write /shared/x"
+    unit.write_text(f"{strict} -/var/spool/slurm-gpu-aware -/shared/x\n")
+    assert list(UNITS.check(context)) == []

@@ -371,7 +371,11 @@ def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
     lib = site.config.parent.parent / "lib"
     assert re.search(rf"^ReadWritePaths={lib} -\S+$", unit, re.M), unit
     agent = (out / "systemd" / "gpu-aware-clockd.service").read_text()
-    assert re.search(r"^ReadWritePaths=-\S+/clocks -\S+ -\S+/gpu-accounts$", agent, re.M), agent
+    folders = re.search(r"^ReadWritePaths=(/\S+ /\S+)$", agent, re.M)
+    assert folders is not None, agent
+    assert f"\nExecStartPre=+/bin/mkdir -p {folders[1]}\n" in agent
+    shadow = (out / "systemd" / "gpu-aware-shadow.service").read_text()
+    assert "\nUser=gpu-aware\n" in shadow
     assert "UMask=0027\n" in unit
     pages = (out / "systemd" / "gpu-aware-page.service").read_text()
     assert f"ExecStart={sys.prefix}/bin/gpu-aware page /var/lib/gpu-aware-page\n" in pages

@@ -276,3 +276,24 @@ def test_a_simulated_queue_starts_in_the_same_order() -> None:
         settings = parse_policy(f"packed{label}", SimSettings(estimate="exact", backfill=True))
         result = simulate(trace, cluster, settings)
         assert "".join(map(str, np.argsort(result.start_s))) == order, label
+
+
+def test_jobs_that_were_put_back_make_no_other_job_younger() -> None:
+    """Old jobs with a nice stand last; the two in front are hours apart as before."""
+    old, new = asked_job("1", NOW - 7200, 36_000.0, 9.0), asked_job("2", NOW, 60.0, 8.0)
+    rule = replace(EXPECTED, run_time_weight=0.1)
+    assert ids_of(in_order([old, new], rule, NOW)) == ["1", "2"]
+    back = [asked_job(str(n), NOW - 90_000, 60.0, 1.0) for n in (8, 9)]
+    assert ids_of(in_order([old, new, *back], rule, NOW))[:2] == ["1", "2"]
+
+
+def test_short_jobs_take_none_of_the_depth_of_backfill() -> None:
+    """Twenty short jobs of two GPUs come after one that fits beside the head."""
+    head = asked_job("1", NOW - 90, 5000.0, gpus=4)
+    fits = asked_job("2", NOW - 80, 900.0)
+    many = [asked_job(str(n), NOW - 70, 60.0, gpus=2) for n in range(10, 30)]
+    shallow = replace(PACKED, backfill_depth=10)
+    for order in ("slurm", "backfill", "expected"):
+        one = Round([head, fits, *many], busy_node(3, NOW + 20_000), shallow, NOW, {})
+        made = plan_stages(one.put(RULE, replace(EXPECTED, order=order)), FEATURES)
+        assert [a.job_id for a in made.assignments] == ["2"], order
