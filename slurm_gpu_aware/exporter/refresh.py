@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
@@ -21,6 +21,7 @@ from slurm_gpu_aware.exporter.sources import (
     Complaints,
     SlurmWatch,
     counters_of,
+    has_store,
     open_published,
     renewed_at,
 )
@@ -66,25 +67,42 @@ class Exporter:
         with ExitStack() as stack:
             sources: dict[str, Any] = {"config": self._config, "now": now}
             read_at: dict[str, float] = {}
+            missing = self._read_counters(sources, read_at, now)
             try:
                 store = stack.enter_context(open_published(self._config.store))
                 sources["store"], read_at["store"] = store, renewed_at(store.path) or now
                 self._complaints.well("store")
             except StoreError as exc:
-                self._complaints.failed("store", exc)
+                if "counters" in missing and not has_store(self._config.store):
+                    missing.add("store")
+                else:
+                    self._complaints.failed("store", exc)
             if (view := self._slurm.last(self._oldest_s)) is not None:
+                if "counters" in missing and view.gate is not None and view.gate.start_s is None:
+                    view = replace(view, gate=replace(view.gate, used=False))
                 sources["slurm"], read_at["slurm"] = view, view.at
-            try:
-                counters = counters_of(self._config, now, self._oldest_s)
-                sources["counters"], read_at["counters"] = counters, counters.at
-                self._complaints.well("counters")
-            except SourceError as exc:
-                self._complaints.failed("counters", exc)
             body = self._renderer.render(sources)
-        state = ExporterState(now, time.monotonic() - began, read_at, body.dropped, body.failed)
+        state = ExporterState(
+            now, time.monotonic() - began, read_at, missing, body.dropped, body.failed
+        )
         text = body.text + self._renderer.own(state)
         self.page = Page(text, gzip.compress(text, 1))
         return self.page
+
+    def _read_counters(
+        self, sources: dict[str, Any], read_at: dict[str, float], now: float
+    ) -> set[str]:
+        """Add the counters; return the sources that this host does not have."""
+        try:
+            counters = counters_of(self._config, now, self._oldest_s)
+        except SourceError as exc:
+            self._complaints.failed("counters", exc)
+            return set()
+        self._complaints.well("counters")
+        if counters is None:
+            return {"counters"}
+        sources["counters"], read_at["counters"] = counters, counters.at
+        return set()
 
     def start(self) -> None:
         """Refresh from a thread, which ends with the process."""

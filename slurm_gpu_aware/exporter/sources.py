@@ -6,6 +6,7 @@ slurmctld is asked by a thread of its own: nothing that is exported waits for it
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -66,10 +67,35 @@ def renewed_at(copy: Path) -> float | None:
         return None
 
 
-def counters_of(config: Config, now: float, oldest_s: float) -> Counters:
-    """The selector's counters. Raises SourceError, also if they are older than ``oldest_s``."""
+def has_store(settings: StoreConfig) -> bool:
+    """Whether there is a published copy, even one that cannot be read, or a store for this user.
+
+    Only a selector makes the first copy; a store alone is for its owner.
+    """
+    copies = [published_path(settings.path)]
+    copies += [settings.published] if settings.published is not None else []
+    return os.access(settings.path, os.R_OK) or not all(map(_is_missing, copies))
+
+
+def _is_missing(file: Path) -> bool:
+    try:
+        file.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def counters_of(config: Config, now: float, oldest_s: float) -> Counters | None:
+    """The selector's counters; None: no selector has worked on this host.
+
+    Raises SourceError, also if they are older than ``oldest_s``.
+    """
     try:
         found = read_counters(config.store.path)
+    except FileNotFoundError:
+        return None
     except OSError as exc:
         raise SourceError(f"the selector's counters cannot be read: {exc.strerror}") from None
     if now - found.at > max(oldest_s, 4 * config.selector.round_s):

@@ -253,10 +253,31 @@ def test_an_answer_of_slurm_that_is_old_is_not_exported(slurm: SlurmFolder) -> N
 
 
 def test_without_a_store_slurm_is_exported(slurm: SlurmFolder) -> None:
+    CounterFile(slurm.store, CallCounts()).write()
     page = page_of(slurm)
     assert value(page, "gpu_aware_source_up", source="store") == 0
     assert value(page, "gpu_aware_source_up", source="slurm") == 1
     assert "gpu_aware_nodes" in page
+
+
+def test_where_no_selector_ever_was_nothing_is_down_and_no_gate_is_open(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the rungs watch and shadow; alerts would fire for ever."""
+    slurm.set(reservations=[])
+    page = page_of(slurm)
+    assert page["gpu_aware_source_up"] == {(("source", "slurm"),): 1.0}
+    assert "gpu_aware_gate_closed" not in page
+    slurm.store.write_text("this is no store")
+    assert value(page_of(slurm), "gpu_aware_source_up", source="store") == 0
+    with monkeypatch.context() as other_user:
+        other_user.setattr(os, "access", lambda *_: False)
+        assert value(page_of(slurm), "gpu_aware_source_up", source="store") is None
+    slurm.store.unlink()
+    CounterFile(slurm.store, CallCounts()).write()
+    page = page_of(slurm)
+    assert value(page, "gpu_aware_source_up", source="counters") == 1
+    assert value(page, "gpu_aware_gate_closed") == 0
 
 
 def test_a_damaged_copy_costs_the_families_of_the_store_only(slurm: SlurmFolder) -> None:
