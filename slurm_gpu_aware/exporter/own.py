@@ -26,7 +26,7 @@ class ExporterState:
     """Facts and families that could not be computed."""
 
 
-SOURCES = ("store", "slurm", "counters")
+SOURCES = ("store", "slurm", "counters", "watch")
 STATE: Fact[ExporterState] = Fact("exporter", ("exporter",), lambda state: state)
 
 METRICS = (
@@ -41,8 +41,8 @@ METRICS = (
     Metric(
         "gpu_aware_source_up",
         "1 if the source could be read: store (its published copy), slurm (slurmctld), counters"
-        " (of the selector, on its host). Absent: this host has none. Families of a source that is"
-        " down are absent.",
+        " (of the selector, on its host), watch (its file). Absent: this host has none. Families"
+        " of a source that is down are absent.",
         "gauge",
         STATE,
         lambda state: by_label(

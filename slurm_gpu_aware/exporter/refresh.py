@@ -20,12 +20,14 @@ from slurm_gpu_aware.exporter.sources import (
     OLD_S,
     Complaints,
     SlurmWatch,
+    WatchFile,
     counters_of,
     has_store,
     open_published,
     renewed_at,
 )
 from slurm_gpu_aware.metric import Metric
+from slurm_gpu_aware.store.watch_metrics import Watched
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class Exporter:
         self._interval_s = interval_s
         self._oldest_s = max(OLD_S, 8 * interval_s)
         self._renderer = Renderer(metrics)
+        self._watch_file = WatchFile(config.store.path)
         self._complaints = Complaints()
         self._stop = threading.Event()
         self.page: Page | None = None
@@ -81,6 +84,7 @@ class Exporter:
                 if "counters" in missing and view.gate is not None and view.gate.start_s is None:
                     view = replace(view, gate=replace(view.gate, used=False))
                 sources["slurm"], read_at["slurm"] = view, view.at
+            missing |= self._read_watch(sources, read_at)
             body = self._renderer.render(sources)
         state = ExporterState(
             now, time.monotonic() - began, read_at, missing, body.dropped, body.failed
@@ -102,6 +106,19 @@ class Exporter:
         if counters is None:
             return {"counters"}
         sources["counters"], read_at["counters"] = counters, counters.at
+        return set()
+
+    def _read_watch(self, sources: dict[str, Any], read_at: dict[str, float]) -> set[str]:
+        """Add what watch found, once the store is there; return as `_read_counters`."""
+        try:
+            state = self._watch_file.read()
+        except SourceError as exc:
+            self._complaints.failed("watch", exc)
+            return set()
+        self._complaints.well("watch")
+        if state is None:
+            return {"watch"}
+        sources["watch"], read_at["watch"] = Watched(state, sources.get("store")), state.at
         return set()
 
     def start(self) -> None:

@@ -20,6 +20,7 @@ from slurm_gpu_aware.selector.slurm_view import SlurmView, slurm_view
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.database import Store, open_copy, open_for_reading
 from slurm_gpu_aware.store.files import published_path
+from slurm_gpu_aware.store.watch_state import WatchState, read_state
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,28 @@ def counters_of(config: Config, now: float, oldest_s: float) -> Counters | None:
     if now - found.at > max(oldest_s, 4 * config.selector.round_s):
         raise SourceError("the selector has not written its counters for a while")
     return found
+
+
+class WatchFile:
+    """What ``gpu-aware-profile watch`` found, from its file beside the store."""
+
+    def __init__(self, store: Path) -> None:
+        self._path = store.with_name("watch.json")
+        self._last: tuple[object, WatchState] | None = None
+
+    def read(self) -> WatchState | None:
+        """The state; None: there is no file. Read again only if it changes. Raises SourceError."""
+        try:
+            status = self._path.stat()
+            key = status.st_ino, status.st_mtime_ns, status.st_size, status.st_uid
+            if self._last is None or self._last[0] != key:
+                found = read_state(self._path)
+                self._last = None if found is None else (key, found)
+        except FileNotFoundError:
+            self._last = None
+        except OSError as exc:
+            raise SourceError(f"{self._path}: cannot be read: {exc.strerror}") from None
+        return None if self._last is None else self._last[1]
 
 
 class SlurmWatch:
