@@ -22,8 +22,10 @@ MOST_ROWS = 500
 """Jobs of each table of the queue."""
 _ROUNDS = 5
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
-_OF_USERS = ("name", "comment", "account")
+_OF_USERS = ("name", "comment", "account", "model")
 """Keys of a request that its user chose."""
+_NAMES_MODEL = "model"
+"""Key of a decision's reasons: why a performance model is missing, with the user and the model."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def without_users(answer: Mapping[str, Any]) -> dict[str, Any]:
             **decision,
             "user": None,
             "asked": {k: v for k, v in decision["asked"].items() if k not in _OF_USERS},
+            "why": {k: v for k, v in decision["why"].items() if k != _NAMES_MODEL},
         }
         for decision in answer["decisions"]
     ]

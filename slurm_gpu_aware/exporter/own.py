@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import slurm_gpu_aware
@@ -18,13 +18,15 @@ class ExporterState:
     """Of the refresh, up to here."""
     read_at: Mapping[str, float] = field(default_factory=dict)
     """Source -> from when it is; a source that cannot be read is absent."""
+    missing: Collection[str] = ()
+    """Sources that this host does not have, so that nothing is wrong."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Family that could be computed -> series beyond its limit."""
     failed: int = 0
     """Facts and families that could not be computed."""
 
 
-SOURCES = ("store", "slurm", "counters")
+SOURCES = ("store", "slurm", "counters", "watch")
 STATE: Fact[ExporterState] = Fact("exporter", ("exporter",), lambda state: state)
 
 METRICS = (
@@ -39,10 +41,13 @@ METRICS = (
     Metric(
         "gpu_aware_source_up",
         "1 if the source could be read: store (its published copy), slurm (slurmctld), counters"
-        " (of the selector, on its host). Families of a source that is down are absent.",
+        " (of the selector, on its host), watch (its file). Absent: this host has none. Families"
+        " of a source that is down are absent.",
         "gauge",
         STATE,
-        lambda state: by_label({name: name in state.read_at for name in SOURCES}),
+        lambda state: by_label(
+            {name: name in state.read_at for name in SOURCES if name not in state.missing}
+        ),
         ("source",),
     ),
     Metric(

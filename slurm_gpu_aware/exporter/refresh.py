@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
@@ -20,11 +20,14 @@ from slurm_gpu_aware.exporter.sources import (
     OLD_S,
     Complaints,
     SlurmWatch,
+    WatchFile,
     counters_of,
+    has_store,
     open_published,
     renewed_at,
 )
 from slurm_gpu_aware.metric import Metric
+from slurm_gpu_aware.store.watch_metrics import Watched
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class Exporter:
         self._interval_s = interval_s
         self._oldest_s = max(OLD_S, 8 * interval_s)
         self._renderer = Renderer(metrics)
+        self._watch_file = WatchFile(config.store.path)
         self._complaints = Complaints()
         self._stop = threading.Event()
         self.page: Page | None = None
@@ -66,25 +70,56 @@ class Exporter:
         with ExitStack() as stack:
             sources: dict[str, Any] = {"config": self._config, "now": now}
             read_at: dict[str, float] = {}
+            missing = self._read_counters(sources, read_at, now)
             try:
                 store = stack.enter_context(open_published(self._config.store))
                 sources["store"], read_at["store"] = store, renewed_at(store.path) or now
                 self._complaints.well("store")
             except StoreError as exc:
-                self._complaints.failed("store", exc)
+                if "counters" in missing and not has_store(self._config.store):
+                    missing.add("store")
+                else:
+                    self._complaints.failed("store", exc)
             if (view := self._slurm.last(self._oldest_s)) is not None:
+                if "counters" in missing and view.gate is not None and view.gate.start_s is None:
+                    view = replace(view, gate=replace(view.gate, used=False))
                 sources["slurm"], read_at["slurm"] = view, view.at
-            try:
-                counters = counters_of(self._config, now, self._oldest_s)
-                sources["counters"], read_at["counters"] = counters, counters.at
-                self._complaints.well("counters")
-            except SourceError as exc:
-                self._complaints.failed("counters", exc)
+            missing |= self._read_watch(sources, read_at)
             body = self._renderer.render(sources)
-        state = ExporterState(now, time.monotonic() - began, read_at, body.dropped, body.failed)
+        state = ExporterState(
+            now, time.monotonic() - began, read_at, missing, body.dropped, body.failed
+        )
         text = body.text + self._renderer.own(state)
         self.page = Page(text, gzip.compress(text, 1))
         return self.page
+
+    def _read_counters(
+        self, sources: dict[str, Any], read_at: dict[str, float], now: float
+    ) -> set[str]:
+        """Add the counters; return the sources that this host does not have."""
+        try:
+            counters = counters_of(self._config, now, self._oldest_s)
+        except SourceError as exc:
+            self._complaints.failed("counters", exc)
+            return set()
+        self._complaints.well("counters")
+        if counters is None:
+            return {"counters"}
+        sources["counters"], read_at["counters"] = counters, counters.at
+        return set()
+
+    def _read_watch(self, sources: dict[str, Any], read_at: dict[str, float]) -> set[str]:
+        """Add what watch found, once the store is there; return as `_read_counters`."""
+        try:
+            state = self._watch_file.read()
+        except SourceError as exc:
+            self._complaints.failed("watch", exc)
+            return set()
+        self._complaints.well("watch")
+        if state is None:
+            return {"watch"}
+        sources["watch"], read_at["watch"] = Watched(state, sources.get("store")), state.at
+        return set()
 
     def start(self) -> None:
         """Refresh from a thread, which ends with the process."""

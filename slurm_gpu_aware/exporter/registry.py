@@ -12,10 +12,12 @@ from slurm_gpu_aware.metric import Metric
 from slurm_gpu_aware.selector import drift_metrics as drift
 from slurm_gpu_aware.selector import metrics as selector
 from slurm_gpu_aware.store import metrics as store
+from slurm_gpu_aware.store import watch_metrics as watch
 
 METRICS: tuple[Metric[Any], ...] = (
     *store.METRICS,
     *drift.METRICS,
+    *watch.METRICS,
     *selector.METRICS,
     *estimates.METRICS,
     *power.METRICS,

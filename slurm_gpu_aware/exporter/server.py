@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,7 +19,7 @@ from slurm_gpu_aware.exporter.refresh import Page
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_AT_ONCE = 8
 _CLIENT_S = 10.0
-"""A client that is silent for longer is cut off."""
+"""A client that is silent for longer, or not done after this time, is cut off."""
 _INDEX = b'<html><body><a href="/metrics">metrics of slurm-gpu-aware</a></body></html>\n'
 
 
@@ -41,8 +43,15 @@ class MetricsServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], page: Callable[[], Page | None]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        page: Callable[[], Page | None],
+        longest_s: float = _CLIENT_S,
+    ) -> None:
         self.last_page = page
+        self._longest_s = longest_s
+        self._since: dict[Any, float] = {}
         self.slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
@@ -57,9 +66,11 @@ class MetricsServer(ThreadingHTTPServer):
         if not self.slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        self._since[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread could be started
+            self._since.pop(request, None)
             self.slots.release()
             raise
 
@@ -68,7 +79,16 @@ class MetricsServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._since.pop(request, None)
             self.slots.release()
+
+    def service_actions(self) -> None:
+        """Cut off clients that are not done in time; the timeout of a socket is per read."""
+        now = time.monotonic()
+        for request, since in list(self._since.items()):
+            if now - since > self._longest_s:
+                with suppress(OSError):  # it has just gone
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is no error."""

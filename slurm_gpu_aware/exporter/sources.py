@@ -6,6 +6,7 @@ slurmctld is asked by a thread of its own: nothing that is exported waits for it
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from slurm_gpu_aware.selector.slurm_view import SlurmView, slurm_view
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.database import Store, open_copy, open_for_reading
 from slurm_gpu_aware.store.files import published_path
+from slurm_gpu_aware.store.watch_state import WatchState, read_state
 
 log = logging.getLogger(__name__)
 
@@ -66,15 +68,62 @@ def renewed_at(copy: Path) -> float | None:
         return None
 
 
-def counters_of(config: Config, now: float, oldest_s: float) -> Counters:
-    """The selector's counters. Raises SourceError, also if they are older than ``oldest_s``."""
+def has_store(settings: StoreConfig) -> bool:
+    """Whether there is a published copy, even one that cannot be read, or a store for this user.
+
+    Only a selector makes the first copy; a store alone is for its owner.
+    """
+    copies = [published_path(settings.path)]
+    copies += [settings.published] if settings.published is not None else []
+    return os.access(settings.path, os.R_OK) or not all(map(_is_missing, copies))
+
+
+def _is_missing(file: Path) -> bool:
+    try:
+        file.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def counters_of(config: Config, now: float, oldest_s: float) -> Counters | None:
+    """The selector's counters; None: no selector has worked on this host.
+
+    Raises SourceError, also if they are older than ``oldest_s``.
+    """
     try:
         found = read_counters(config.store.path)
+    except FileNotFoundError:
+        return None
     except OSError as exc:
         raise SourceError(f"the selector's counters cannot be read: {exc.strerror}") from None
     if now - found.at > max(oldest_s, 4 * config.selector.round_s):
         raise SourceError("the selector has not written its counters for a while")
     return found
+
+
+class WatchFile:
+    """What ``gpu-aware-profile watch`` found, from its file beside the store."""
+
+    def __init__(self, store: Path) -> None:
+        self._path = store.with_name("watch.json")
+        self._last: tuple[object, WatchState] | None = None
+
+    def read(self) -> WatchState | None:
+        """The state; None: there is no file. Read again only if it changes. Raises SourceError."""
+        try:
+            status = self._path.stat()
+            key = status.st_ino, status.st_mtime_ns, status.st_size, status.st_uid
+            if self._last is None or self._last[0] != key:
+                found = read_state(self._path)
+                self._last = None if found is None else (key, found)
+        except FileNotFoundError:
+            self._last = None
+        except OSError as exc:
+            raise SourceError(f"{self._path}: cannot be read: {exc.strerror}") from None
+        return None if self._last is None else self._last[1]
 
 
 class SlurmWatch:

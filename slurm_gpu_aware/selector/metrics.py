@@ -251,10 +251,11 @@ _OF_JOBS: tuple[Metric[Any], ...] = (
 _OF_GATE: tuple[Metric[Any], ...] = (
     Metric(
         "gpu_aware_gate_closed",
-        "1 if the gate's reservation holds parked jobs, 0 if the gate is open.",
+        "1 if the gate's reservation holds parked jobs, 0 if the gate is open. Absent: there is no"
+        " reservation, and no selector has worked on this host.",
         "gauge",
         GATE,
-        lambda gate: one(None if gate is None else float(gate.exists)),
+        lambda gate: one(float(gate.exists) if gate is not None and gate.used else None),
     ),
     Metric(
         "gpu_aware_gate_start_timestamp_seconds",

@@ -26,6 +26,8 @@ class GateView:
     end_s: float | None = None
     heartbeat_s: float | None = None
     """Of the last heartbeat."""
+    used: bool = True
+    """False: there is no reservation, and no selector has worked on this host."""
 
 
 @dataclass(frozen=True)

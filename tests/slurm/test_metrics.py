@@ -16,13 +16,15 @@ from typing import Any
 
 import pytest
 from cluster import ROOT, Cluster
-from site_files import kept, new_store
+from site_files import STORE, kept, new_store
 from test_drift import slowness
 from test_power import FILE, GPU_W, GPUS, IDLE_W
 
 DASHBOARD = ROOT / "etc/grafana/gpu-aware.json"
 RULES = ROOT / "etc/prometheus/gpu-aware.rules.yml"
 HOME = "/tmp/prometheus"
+WATCH_FILE = str(Path(STORE).with_name("watch.json"))
+ILL = {"schema": "gpu-aware-watch/1", "at": 1, "gpus": [{"node": "n1", "gpu": 0, "state": "ill"}]}
 SLOW = ("n2", 1)
 MAP = "/run/gpu-aware-job-map"
 CONF = "/etc/slurm-gpu-aware/clock.conf"
@@ -101,7 +103,8 @@ def run_job(cluster: Cluster, name: str, seconds: int, *options: str) -> str:
 
 
 def made_state(cluster: Cluster) -> None:
-    """What metrics tell: a slow GPU, runs with estimates, a queue, a node out of service."""
+    """What metrics tell: slow and ill GPUs, runs with estimates, a queue, a node out of service."""
+    cluster.sh("ctl", f"cat >{WATCH_FILE}", stdin=json.dumps(ILL), user="slurm")
     sweep = ["gpu-aware-profile", "sweep"]
     cluster.sh("ctl", sweep, user="slurm", timeout=300)
     node, gpu = SLOW
@@ -161,7 +164,8 @@ def metered(cluster: Cluster, programs: Path) -> Iterator[MeteredSite]:
             for process in started:
                 process.kill()
                 process.wait()
-            cluster.sh("ctl", f"rm -rf {HOME} /usr/local/bin/prometheus /usr/local/bin/promtool")
+            programs_there = "/usr/local/bin/prometheus /usr/local/bin/promtool"
+            cluster.sh("ctl", f"rm -rf {HOME} {WATCH_FILE} {programs_there}")
 
 
 def queries_of_dashboard() -> dict[str, str]:

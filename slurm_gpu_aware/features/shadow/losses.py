@@ -127,15 +127,26 @@ class Account:
     total: Group
 
     @property
-    def nothing_lost(self) -> bool:
-        """Whether jobs were compared, and none lost anything."""
-        lost = any(self.total.of(kind) for kind in KINDS)
-        return bool(self.total.losses) and not lost and (self.total.time_s or 0.0) <= 0.0
+    def nothing_lost(self) -> bool | None:
+        """Whether no compared job lost anything; None: not known, or no job was compared."""
+        if any(self.total.of(kind) for kind in KINDS) or (self.total.time_s or 0.0) > 0.0:
+            return False
+        every = self.total.losses
+        timed = all(one.time_s is not None for one in every)
+        known = timed and all(map(_links_known, self._several))
+        return True if every and known else None
+
+    @property
+    def _several(self) -> list[Loss]:
+        """Compared jobs with several GPUs on a node."""
+        return [
+            one for one in self.total.losses if any(len(gpus) > 1 for _, gpus in one.given.gpus)
+        ]
 
     def missing(self) -> list[str]:
         """What is not known of the compared jobs; one sentence each, without a full stop."""
         every = self.total.losses
-        several = [one for one in every if any(len(slots) > 1 for _, slots in one.given.gpus)]
+        several = self._several
         found = [
             (sum(one.time_s is None for one in every), len(every), _NO_SCORES),
             (sum(not _links_known(one) for one in several), len(several), _NO_LINKS),

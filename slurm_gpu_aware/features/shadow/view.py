@@ -55,7 +55,7 @@ def report_shadow(context: Context, days: int, page: Path | None, *, as_json: bo
     if as_json:
         print_json(as_values(found, days, watches, unwatched_s))
     elif page is None:
-        click.echo(_text(found, days, watches, unwatched_s))
+        click.echo(as_text(found, days, watches, unwatched_s))
 
 
 def week_of(unix_s: float) -> str:
@@ -136,6 +136,8 @@ def _summary(found: Account) -> list[str]:
     total, says = found.total, list[str]()
     if found.nothing_lost:
         says.append("There is nothing to gain: no compared job lost anything on Slurm's GPUs.")
+    elif found.nothing_lost is None and total.losses:
+        says.append("It is not known whether there is anything to gain.")
     if total.time_s is not None and not found.nothing_lost:
         energy = "" if total.energy_j is None else f" and {total.energy_j / _KWH_J:.1f} kWh"
         says.append(
@@ -224,7 +226,8 @@ def _group_values(group: Group) -> dict[str, Any]:
     }
 
 
-def _text(found: Account, days: int, watches: Sequence[Watch], gap_s: float) -> str:
+def as_text(found: Account, days: int, watches: Sequence[Watch], gap_s: float) -> str:
+    """The report for a terminal."""
     parts = ["\n".join(map(paragraph, _what_was_seen(found, days, watches, gap_s)))]
     if found.groups:
         shown = [*found.groups, found.total] if len(found.groups) > 1 else found.groups

@@ -28,6 +28,7 @@ UNITS = (
 )
 STATES = {
     *("gpu_aware_node_out_of_service", "gpu_aware_gate_closed", "gpu_aware_source_up"),
+    "gpu_aware_gpu_watch_state",
     *("gpu_aware_power_limit_unmet", "gpu_aware_series_dropped", "gpu_aware_metrics_failed"),
 }
 """Names without a unit: truth values and counts of what the name says."""

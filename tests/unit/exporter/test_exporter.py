@@ -28,6 +28,7 @@ from slurm_gpu_aware.store.database import POWER, Store, open_store, publish, pu
 from slurm_gpu_aware.store.files import counters_path, published_path
 from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.store.profiles import newest_spreads
+from slurm_gpu_aware.store.watch_state import GpuState, Reading, WatchState, write_state
 
 GPU = {
     "Hostname": "n1",
@@ -38,12 +39,16 @@ GPU = {
 }
 
 
-def page_of(slurm: SlurmFolder, *, ask: bool = True) -> dict[str, Any]:
+def exporter_of(slurm: SlurmFolder, *, ask: bool = True) -> Exporter:
     config = load_config(slurm.config)
     watch = SlurmWatch(config, 15.0, lambda _timeout: slurm.client())  # type: ignore[arg-type]
     if ask:
         watch.ask()
-    return families(Exporter(config, watch, 15.0).refresh().text.decode())
+    return Exporter(config, watch, 15.0)
+
+
+def page_of(slurm: SlurmFolder, *, ask: bool = True) -> dict[str, Any]:
+    return families(exporter_of(slurm, ask=ask).refresh().text.decode())
 
 
 def fill_exported(slurm: SlurmFolder) -> None:
@@ -253,10 +258,78 @@ def test_an_answer_of_slurm_that_is_old_is_not_exported(slurm: SlurmFolder) -> N
 
 
 def test_without_a_store_slurm_is_exported(slurm: SlurmFolder) -> None:
+    CounterFile(slurm.store, CallCounts()).write()
     page = page_of(slurm)
     assert value(page, "gpu_aware_source_up", source="store") == 0
     assert value(page, "gpu_aware_source_up", source="slurm") == 1
     assert "gpu_aware_nodes" in page
+
+
+def test_where_no_selector_ever_was_nothing_is_down_and_no_gate_is_open(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the rungs watch and shadow; alerts would fire for ever."""
+    slurm.set(reservations=[])
+    page = page_of(slurm)
+    assert page["gpu_aware_source_up"] == {(("source", "slurm"),): 1.0}
+    assert "gpu_aware_gate_closed" not in page
+    slurm.store.write_text("this is no store")
+    assert value(page_of(slurm), "gpu_aware_source_up", source="store") == 0
+    with monkeypatch.context() as other_user:
+        other_user.setattr(os, "access", lambda *_: False)
+        assert value(page_of(slurm), "gpu_aware_source_up", source="store") is None
+    slurm.store.unlink()
+    CounterFile(slurm.store, CallCounts()).write()
+    page = page_of(slurm)
+    assert value(page, "gpu_aware_source_up", source="counters") == 1
+    assert value(page, "gpu_aware_gate_closed") == 0
+
+
+def write_watch(slurm: SlurmFolder, *gpus: GpuState) -> Path:
+    path = slurm.store.with_name("watch.json")
+    write_state(path, WatchState(at=1000.0, gpus=list(gpus)))
+    return path
+
+
+def test_gpus_that_are_not_well_are_named(slurm: SlurmFolder) -> None:
+    fill_exported(slurm)
+    unmeasured = GpuState("n9", 2, "slow", reading=Reading(name="NVIDIA H100"))
+    well = (GpuState("n1", 0, "well"), GpuState("n1", 2, "unknown"))
+    write_watch(slurm, GpuState("n1", 1, "ill"), unmeasured, *well)
+    page = page_of(slurm)
+    other = {"Hostname": "n9", "gpu": "2", "UUID": "", "modelName": "NVIDIA H100"}
+    assert value(page, "gpu_aware_gpu_watch_state", **GPU, state="ill") == 1
+    assert value(page, "gpu_aware_gpu_watch_state", **other, slurm_index="2", state="slow") == 1
+    assert len(page["gpu_aware_gpu_watch_state"]) == 2
+    assert value(page, "gpu_aware_source_up", source="watch") == 1
+    assert value(page, "gpu_aware_source_timestamp_seconds", source="watch") == 1000
+
+
+def test_what_watch_found_is_exported_without_a_store(slurm: SlurmFolder) -> None:
+    write_watch(slurm, GpuState("n1", 1, "drifted"))
+    assert len(page_of(slurm)["gpu_aware_gpu_watch_state"]) == 1
+
+
+def test_a_file_of_watch_that_cannot_be_read_is_a_source_that_is_down(slurm: SlurmFolder) -> None:
+    fill_exported(slurm)
+    assert value(page_of(slurm), "gpu_aware_source_up", source="watch") is None
+    path = write_watch(slurm, GpuState("n1", 1, "ill"))
+    exporter = exporter_of(slurm)
+
+    def page() -> dict[str, Any]:
+        return families(exporter.refresh().text.decode())
+
+    assert "gpu_aware_gpu_watch_state" in page()
+    path.write_text('{"gpus": [1]}')
+    wrong = page()
+    assert value(wrong, "gpu_aware_source_up", source="watch") == 0
+    assert "gpu_aware_gpu_watch_state" not in wrong
+    assert "gpu_aware_gpu_pm_score_ratio" in wrong
+    path.unlink()
+    os.mkfifo(path)
+    assert value(page(), "gpu_aware_source_up", source="watch") == 0
+    path.unlink()
+    assert value(page(), "gpu_aware_source_up", source="watch") is None
 
 
 def test_a_damaged_copy_costs_the_families_of_the_store_only(slurm: SlurmFolder) -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -88,6 +89,26 @@ def test_clients_that_hold_their_connections_keep_no_thread_beyond_the_limit(
         except (http.client.HTTPException, OSError):
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def test_clients_that_send_a_byte_now_and_then_are_cut_off() -> None:
+    with MetricsServer(("127.0.0.1", 0), lambda: PAGE, longest_s=1.0) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        held = [socket.create_connection(made.server_address[:2]) for _ in range(8)]
+        deadline = time.monotonic() + 8  # less than the timeout of a read
+        while True:
+            for one in held:
+                with suppress(OSError):
+                    one.send(b"A")
+            try:
+                assert get_page(made, "/metrics") == (200, PAGE.text)
+                break
+            except (http.client.HTTPException, OSError):
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        for one in held:
+            one.close()
+        made.shutdown()
 
 
 def test_a_request_that_is_no_http_stops_nothing(server: MetricsServer) -> None:

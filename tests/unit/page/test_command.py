@@ -128,6 +128,19 @@ def test_public_pages_name_no_user_and_no_job(site: SlurmFolder, tmp_path: Path)
     assert (folder / "index.html").stat().st_mode & 0o777 == 0o644
 
 
+def test_public_answers_name_no_model() -> None:
+    """A user chooses its name, and a missing one is told as ``alice/her-app``."""
+    decision = {
+        "user": "alice",
+        "asked": {"gpus": 1, "model": "her-app"},
+        "why": {"summary": "fewest idle", "model": "alice/her-app has no table"},
+    }
+    answer = {"job_id": "7", "state": "started", "decisions": [decision]}
+    (public,) = page_jobs.without_users(answer)["decisions"]
+    assert public == {"user": None, "asked": {"gpus": 1}, "why": {"summary": "fewest idle"}}
+    assert decision["why"]["model"] == "alice/her-app has no table"  # type: ignore[index]
+
+
 def test_pages_for_administrators_are_closed_to_others(pages: Path) -> None:
     assert pages.stat().st_mode & 0o777 == 0o750
     assert {page.stat().st_mode & 0o777 for page in all_pages(pages)} == {0o640}

@@ -240,8 +240,11 @@ def test_the_report(shadow_bench: Bench, log_lines: Callable[..., str], tmp_path
 def test_it_says_when_there_is_nothing_to_gain(
     shadow_bench: Bench, log_lines: Callable[..., str]
 ) -> None:
+    measure(shadow_bench.store)
     shadow_bench.look(1000.0, running_job(1, 900, [0]))
-    shadow_bench.look(1002.0, running_job(1, 900, [0]), running_job(2, 1001, [1]))
+    shadow_bench.look(
+        1002.0, running_job(1, 900, [0]), running_job(2, 1001, [1], comment="class=B")
+    )
     assert "There is nothing to gain" in " ".join(log_lines().split())
 
 

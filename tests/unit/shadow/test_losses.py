@@ -9,7 +9,13 @@ import pytest
 
 from slurm_gpu_aware.features.shadow.losses import Account, account
 from slurm_gpu_aware.features.shadow.record import GpuSet, Sets, ShadowJob, Watch
-from slurm_gpu_aware.features.shadow.view import as_values, sentence, unwatched, week_of
+from slurm_gpu_aware.features.shadow.view import (
+    as_text,
+    as_values,
+    sentence,
+    unwatched,
+    week_of,
+)
 
 DAY_S = 86_400.0
 NOW = 1_795_900_000.0
@@ -50,7 +56,7 @@ def test_what_slurm_did_better_is_taken_off() -> None:
     total = of(lost, gained).total
     assert total.time_s == pytest.approx(720.0 - 900.0)
     assert [one.job.job_id for one in total.better] == ["2"]
-    assert not of(lost, gained).nothing_lost
+    assert of(lost, gained).nothing_lost is False
 
 
 def test_a_pair_without_a_link() -> None:
@@ -92,9 +98,26 @@ def test_what_is_not_known_is_said_and_not_zero() -> None:
 
 
 def test_nothing_to_gain_is_said_only_where_jobs_were_compared() -> None:
-    assert of(start(gpu_set(), gpu_set("n2"))).nothing_lost
-    assert not of(replace(start(gpu_set(), None), reason="its form")).nothing_lost
-    assert not of().nothing_lost
+    assert of(start(gpu_set(), gpu_set("n2"))).nothing_lost is True
+    assert of(replace(start(gpu_set(), None), reason="its form")).nothing_lost is None
+    assert of().nothing_lost is None
+
+
+UNSCORED = start(gpu_set(score=None, slowdown=None), gpu_set("n2"), 1)
+UNLINKED = start(gpu_set(slots=(0, 2), gbps=None, direct=None), gpu_set("n2", (0, 1)), 2)
+
+
+@pytest.mark.parametrize("unknown", [UNSCORED, UNLINKED])
+def test_nothing_to_gain_is_not_said_where_it_is_not_known(unknown: ShadowJob) -> None:
+    found = of(start(gpu_set(), gpu_set("n2"), 3), unknown)
+    assert found.nothing_lost is None
+    values = as_values(found, 30, [Watch(NOW, NOW + 1)], 0.0)
+    assert values["nothing_to_gain"] is None
+    said = as_text(found, 30, [Watch(NOW, NOW + 1)], 0.0)
+    assert "There is nothing to gain" not in said
+    assert "It is not known whether there is anything to gain." in said
+    slow = start(gpu_set(score=1.25, slowdown=1.25), gpu_set("n2"), 4)
+    assert of(slow, unknown).nothing_lost is False
 
 
 def test_differences_within_the_noise_are_no_loss() -> None:
