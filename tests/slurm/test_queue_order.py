@@ -27,7 +27,8 @@ def order_settings(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator
     order, weight = request.param
     with kept(cluster, CONFIG):
         cluster.sh("ctl", f"cat >>{CONFIG}", stdin=SETTINGS.format(order=order, weight=weight))
-        cluster.kill("ctl", "selectd", "TERM")
+        cluster.service_down("ctl", "selectd")
+        cluster.service_up("ctl", "selectd")
         yield
 
 

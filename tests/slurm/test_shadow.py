@@ -20,6 +20,7 @@ from site_files import GRES_CONF, SLURM_CONF, kept, restart
 
 JOBS = int(os.environ.get("GPU_AWARE_SHADOW_JOBS") or 60)
 HOME = "/shared/home/bob/shadow"
+LOG = "/var/log/cluster/slurmctld.log"
 CONFIG = f"""[site]
 classes = ["A", "B", "C"]
 default_class = "A"
@@ -191,6 +192,7 @@ def requests_of(cluster: Cluster) -> set[str]:
 def test_it_says_what_slurm_gave_and_changes_nothing(shadow: Shadow) -> None:
     cluster, rng = shadow.cluster, random.Random(37)
     before = file_hashes(cluster)
+    logged = int(cluster.sh("ctl", f"wc -c <{LOG}"))  # other tests have left lines there
     cluster.sh("ctl", ["sdiag", "-r"])
     shadow.start()
     seen: dict[str, Given] = {}
@@ -229,7 +231,7 @@ def test_it_says_what_slurm_gave_and_changes_nothing(shadow: Shadow) -> None:
     assert [kind for kind in others if not OF_NODES.match(kind)] == []
     assert kinds >= {"REQUEST_JOB_INFO", "REQUEST_NODE_INFO"}
     assert file_hashes(cluster) == before
-    log = cluster.sh("ctl", ["cat", "/var/log/cluster/slurmctld.log"])
+    log = cluster.sh("ctl", f"tail -c +{logged + 1} {LOG}")
     ours = [line for line in log.splitlines() if re.search(r"(?i)update|reserv", line)]
     assert [line for line in ours if re.search(r"(?i)uid[= ]2002\b|bob", line)] == []
 
