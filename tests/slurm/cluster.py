@@ -343,6 +343,8 @@ class Cluster:
 
         Its supervisor starts it again half a second later.
         """
+        runs = lambda: self.service_pid(container, service) is not None  # noqa: E731
+        self.wait_until(runs, 60, f"{service} runs, which was started again just now")
         pid = self.service_pid(container, service)
         self.sh(container, f'kill -s {signal} "$(services pid {service})"')
         if signal in ("KILL", "TERM"):
