@@ -24,6 +24,8 @@ from slurm_gpu_aware.errors import SourceError
 
 KEPT_BYTES = 64 << 10
 """Bytes of the output that are kept, and limit of a line."""
+SITE_S = 60.0
+"""Limit of a command of the site."""
 _CHECK_S = 0.1
 _END_S = 5.0
 """Wait for a process that shall end at most this long: one that hangs in the driver cannot be
@@ -40,6 +42,19 @@ class LateError(SourceError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def run_command_of_site(argv: Sequence[str], environment: Mapping[str, str], given: bytes) -> str:
+    """Run a command of the site on some input; return why it failed. It writes to our stderr."""
+    try:
+        with Child(argv, environment, SITE_S, given=given, output=2) as process:
+            for _ in process.pieces():
+                pass
+    except LateError:
+        return f"it did not end within {SITE_S:g} s"
+    except SourceError as exc:
+        return str(exc)
+    return "" if process.code == 0 else f"it ended with {process.code}"
 
 
 class Child:

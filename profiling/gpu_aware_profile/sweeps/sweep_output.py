@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 
 import click
 
-from gpu_aware_profile.child import Child, LateError
+from gpu_aware_profile.child import run_command_of_site
 from gpu_aware_profile.sweeps.sweep import Sweep
 from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target
 from gpu_aware_profile.tables import CHANGE, OUTLIER, records
 from gpu_aware_profile.views import View
 from slurm_gpu_aware.cli.output import print_json, say
-from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.commands import clean_environment
 from slurm_gpu_aware.slurm.words import hostlist
@@ -28,7 +27,6 @@ from slurm_gpu_aware.variability.outliers import Outlier, outlier_sentences
 
 _OUTCOMES = View("node, state, >GPUs=gpus, >timings, >faults, >s=took_s:.1f, reason")
 _MOST_CAUSES = 8
-_LIMIT_S = 60.0
 _NAMED = 8
 _MOST = 500
 """GPUs in the environment, whose size Linux bounds; the JSON has all."""
@@ -162,12 +160,4 @@ def _run(argv: Sequence[str], slow: Sequence[Change]) -> str:
         "GPU_AWARE_SLOW_REASON": f"slow GPUs: {', '.join(said[:_NAMED])}{more}",
     }
     given = json.dumps({"gpus": records(slow, CHANGE)}).encode()
-    try:
-        with Child(argv, environment, limit_s=_LIMIT_S, given=given, output=2) as process:
-            for _ in process.pieces():
-                pass
-    except LateError:
-        return f"it did not end within {_LIMIT_S:g} s"
-    except SourceError as exc:
-        return str(exc)
-    return "" if process.code == 0 else f"it ended with {process.code}"
+    return run_command_of_site(argv, environment, given)

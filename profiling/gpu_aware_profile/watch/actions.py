@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from gpu_aware_profile.child import Child, LateError
+from gpu_aware_profile.child import run_command_of_site
 from gpu_aware_profile.watch import slurm_nodes
 from gpu_aware_profile.watch.draining import Budget, DrainPlan, plan_drains
 from gpu_aware_profile.watch.show import changed, message
@@ -17,7 +17,6 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.commands import clean_environment
 from slurm_gpu_aware.store.watch_state import STATES, Drained, GpuState, WatchState
 
-_LIMIT_S = 60.0
 _EXACT = 1e-3
 """Scores in Extra are rounded to this, or each pass would write each node."""
 
@@ -30,7 +29,7 @@ def tell(state: WatchState, argv: Sequence[str]) -> tuple[WatchState, str]:
     news = changed(state)
     if not news:
         return state, ""
-    failure = _run(argv, message(news))
+    failure = run_command_of_site(argv, clean_environment(), message(news).encode())
     if failure:
         return state, failure
     told = {(one.node, one.gpu) for one in news}
@@ -39,20 +38,6 @@ def tell(state: WatchState, argv: Sequence[str]) -> tuple[WatchState, str]:
         for one in state.gpus
     ]
     return structs.replace(state, gpus=gpus), ""
-
-
-def _run(argv: Sequence[str], text: str) -> str:
-    """Run a command; return why it failed. Its output goes to stderr."""
-    given = text.encode()
-    try:
-        with Child(argv, clean_environment(), _LIMIT_S, given=given, output=2) as process:
-            for _ in process.pieces():
-                pass
-    except LateError:
-        return f"it did not end within {_LIMIT_S:g} s"
-    except SourceError as exc:
-        return str(exc)
-    return "" if process.code == 0 else f"it ended with {process.code}"
 
 
 def drain_and_resume(

@@ -286,7 +286,7 @@ def test_an_alarm_that_cannot_be_run_is_refused_at_once(fleet, command, reason):
 
 
 def test_an_alarm_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(sweep_output, "_LIMIT_S", 0.2)
+    monkeypatch.setattr("gpu_aware_profile.child.SITE_S", 0.2)
     change = Change("n1", 0, "A", "v100", 1.0, 1.2, 0.2, 0.05, 3, 1.0, 2.0)
     hanging = ["sh", "-c", "sleep 60 & wait"]
     assert sweep_output._run(hanging, [change]) == "it did not end within 0.2 s"
