@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any
 
@@ -26,6 +27,21 @@ def in_slurm_order(queue: Iterable[Request]) -> list[Request]:
 def slurm_key(request: Request) -> tuple[Any, ...]:
     """Sort key of Slurm's own order."""
     return -request.priority, request.submit_s, *id_key(request.job_id)
+
+
+def exchanged(
+    jobs: Iterable[Request], keys: Iterable[tuple[float, ...]], stays: Iterable[bool]
+) -> list[Request]:
+    """Jobs by their keys, equal ones in their order; none passes one before it that ``stays``."""
+    found: list[Request] = []
+    ready: list[tuple[tuple[float, ...], int, Request]] = []
+    for place, (request, key, stay) in enumerate(zip(jobs, keys, stays, strict=True)):
+        heappush(ready, (key, place, request))
+        while stay:  # what comes after it is not ready yet
+            *_, first = heappop(ready)
+            found.append(first)
+            stay = first is not request
+    return found + [request for *_, request in sorted(ready)]
 
 
 @lru_cache(maxsize=1 << 14)

@@ -51,7 +51,7 @@ class RoundPlanner:
     @property
     def exchanges(self) -> bool:
         """Whether jobs start in another order than Slurm's."""
-        return self.config.of(QueueConfig).order != "slurm"
+        return rule_of(self.config.of(QueueConfig)).exchanges
 
     def plan(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
 from itertools import groupby
 
 from slurm_gpu_aware.features.due_dates.account import DueAccount
@@ -18,7 +17,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.prefix import in_slurm_order
+from slurm_gpu_aware.planning.prefix import exchanged, in_slurm_order
 
 
 def due_account(
@@ -102,25 +101,13 @@ def _within(
     turns: Mapping[str, tuple[float, float]],
     stay: Collection[str],
 ) -> list[Request]:
-    """The jobs; neighbours of one kind stand by their turns."""
-    groups = groupby(ordered, lambda request: kinds.get(request.job_id, request.job_id))
-    return [request for _, group in groups for request in _by_turn(group, turns, stay)]
-
-
-def _by_turn(
-    group: Iterable[Request], turns: Mapping[str, tuple[float, float]], stay: Collection[str]
-) -> Iterator[Request]:
-    """Jobs by their turns; none passes one of ``stay`` before it."""
-    before: list[tuple[tuple[float, float], int, Request]] = []
-    for place, request in enumerate(group):
-        heappush(before, (turns.get(request.job_id, (0.0, 0.0)), place, request))
-        stays = request.job_id in stay
-        while stays:
-            *_, first = heappop(before)
-            yield first
-            stays = first is not request
-    while before:
-        yield heappop(before)[-1]
+    """The jobs; neighbours of one kind stand by their turns, and none passes one of ``stay``."""
+    found: list[Request] = []
+    for _, group in groupby(ordered, lambda request: kinds.get(request.job_id, request.job_id)):
+        jobs = list(group)
+        keys = [turns.get(request.job_id, (0.0, 0.0)) for request in jobs]
+        found += exchanged(jobs, keys, [request.job_id in stay for request in jobs])
+    return found
 
 
 def counts(request: Request, account: DueAccount) -> bool:

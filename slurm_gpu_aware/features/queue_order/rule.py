@@ -20,15 +20,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from itertools import groupby, pairwise
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.queue_order.settings import MOST_WEIGHT, ORDERS, QueueConfig
 from slurm_gpu_aware.model.request import TIER, Request
-from slurm_gpu_aware.planning.prefix import in_slurm_order
+from slurm_gpu_aware.planning.prefix import exchanged
 
 Key = tuple[float, ...]
 _WEIGHT = re.compile(r"(?:100|[0-9]{1,2})(?:\.[0-9]{1,6})?")
@@ -81,71 +80,58 @@ def rule_of(config: QueueConfig, age_per_s: float | None = None) -> OrderRule:
     return OrderRule(**vars(config), age_per_s=age_per_s)
 
 
-def in_order(queue: Iterable[Request], rule: OrderRule, now: float) -> list[Request]:
-    """The jobs of a queue in the order of a rule; with ``backfill`` that behind the first one."""
-    ordered, found = in_slurm_order(queue), list[Request]()
+def reordered(ordered: Sequence[Request], rule: OrderRule, now: float) -> list[Request]:
+    """Jobs in Slurm's order in that of a rule; with ``backfill`` that behind the first one."""
     if not rule.exchanges:
-        return ordered
+        return list(ordered)
+    found: list[Request] = []
     for _, jobs in groupby(ordered, lambda request: request.tier):
-        found += _guarded(list(jobs), rule, now)
+        tier = list(jobs)
+        put_first = _put_first(tier, rule)
+        stays = [p or now >= rule.until_s(r) for r, p in zip(tier, put_first, strict=True)]
+        found += exchanged(tier, _keys(tier, rule, put_first, now), stays)
     return found
 
 
-def _guarded(ordered: Sequence[Request], rule: OrderRule, now: float) -> Iterator[Request]:
-    """Jobs of a tier by their keys; none passes one that is protected by now."""
-    ready: list[tuple[Key, int]] = []
-    by_hand = rule.age_per_s is None
-    first_by_hand = _put_first(ordered) if by_hand else [False] * len(ordered)
-    for place, (request, key) in enumerate(zip(ordered, _keys(ordered, rule, now), strict=True)):
-        heappush(ready, (key, place))
-        stays = first_by_hand[place] or now >= rule.until_s(request)
-        while stays:  # what Slurm puts behind it comes later
-            first = heappop(ready)[-1]
-            yield ordered[first]
-            stays = first != place
-    while ready:
-        yield ordered[heappop(ready)[-1]]
+def _put_first(ordered: Sequence[Request], rule: OrderRule) -> list[bool]:
+    """Which jobs stand before the next one though they were submitted later (``scontrol top``)."""
+    if rule.age_per_s is not None:  # priorities say more than an order
+        return [False] * len(ordered)
+    pairs = pairwise(ordered)
+    return [*(job.submit_s > after.submit_s for job, after in pairs), False]
 
 
-def _keys(ordered: Sequence[Request], rule: OrderRule, now: float) -> list[Key]:
+def _keys(
+    ordered: Sequence[Request], rule: OrderRule, put_first: Sequence[bool], now: float
+) -> list[Key]:
     """Sort keys of the jobs of a tier in Slurm's order, smallest first."""
     runs = [request.expected_s for request in ordered]
     if rule.order == "backfill":
         return [(run_s,) for run_s in runs]
-    since = _since(ordered, rule, now)
+    timed = zip(_since(ordered, rule, put_first, now), runs, strict=True)
     if rule.order == "equal":
-        steps = [(level, _step(at_s, rule)) for level, at_s in since]
-        return [(*step, run_s) for step, run_s in zip(steps, runs, strict=True)]
+        return [(level, _step(at_s, rule), run_s) for (level, at_s), run_s in timed]
     weight = rule.run_time_weight
-    return [
-        (level, at_s + weight * run_s if weight else at_s)
-        for (level, at_s), run_s in zip(since, runs, strict=True)
-    ]
+    return [(level, at_s + weight * run_s if weight else at_s) for (level, at_s), run_s in timed]
 
 
-def _since(ordered: Sequence[Request], rule: OrderRule, now: float) -> list[tuple[float, float]]:
+def _since(
+    ordered: Sequence[Request], rule: OrderRule, put_first: Sequence[bool], now: float
+) -> list[tuple[float, float]]:
     """(level, time) of the jobs of a tier: Slurm's order; jobs of one level may exchange places.
 
-    Without an age factor the priority only says the order. The time is then that of submission,
-    and not before that of a job in front: a job that was put back (``nice``) is as old as these.
+    Without an age factor the time is that of submission. Where the priority only says the order,
+    it is not before that of a job in front: a job that was put back (``nice``) is as old as these.
     """
     if rule.age_per_s:
         return [(0.0, now - (r.priority - TIER * r.tier) / rule.age_per_s) for r in ordered]
-    found: list[tuple[float, float]] = []
-    level = (lambda r: 0.0) if rule.age_per_s is None else (lambda r: -r.priority)
-    for value, jobs in groupby(ordered, level):
-        same, latest_s = list(jobs), -math.inf
-        for request, put_first in zip(same, _put_first(same), strict=True):
-            if not put_first:
-                latest_s = max(latest_s, request.submit_s)
-            found.append((value, request.submit_s if put_first else latest_s))
+    if rule.age_per_s == 0:
+        return [(-r.priority, r.submit_s) for r in ordered]
+    found, latest_s = list[tuple[float, float]](), -math.inf
+    for request, by_hand in zip(ordered, put_first, strict=True):
+        latest_s = latest_s if by_hand else max(latest_s, request.submit_s)
+        found.append((0.0, request.submit_s if by_hand else latest_s))
     return found
-
-
-def _put_first(ordered: Sequence[Request]) -> list[bool]:
-    """Which jobs stand before the next one though they were submitted later (``scontrol top``)."""
-    pairs = pairwise(ordered)
-    return [*(job.submit_s > after.submit_s for job, after in pairs), False][: len(ordered)]
 
 
 def _step(at_s: float, rule: OrderRule) -> float:

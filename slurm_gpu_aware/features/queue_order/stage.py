@@ -1,4 +1,4 @@
-"""Stage of a round: the site's order of waiting jobs, and who passes whom."""
+"""Stage of a round: the site's order of waiting jobs, and which job passes which."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slurm_gpu_aware.features.queue_order.rule import OrderRule, in_order, passes
+from slurm_gpu_aware.features.queue_order.rule import OrderRule, passes, reordered
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
@@ -46,8 +46,8 @@ class QueueOrder(Stage):
         rule = one.get(RULE)
         if not rule.exchanges or len(one.queue) < 2:
             return one
-        slurm = {r.job_id: place for place, r in enumerate(in_slurm_order(one.queue))}
-        ordered = in_order(one.queue, rule, one.now)
+        in_turn = in_slurm_order(one.queue)
+        ordered = reordered(in_turn, rule, one.now)
         if rule.order == "backfill":
             behind = {request.job_id: turn for turn, request in enumerate(ordered)}
             one = replace(one, behind=behind)
@@ -56,19 +56,17 @@ class QueueOrder(Stage):
         if not one.explain:
             return one
         requests = {request.job_id: request for request in ordered}
+        slurm = {request.job_id: place for place, request in enumerate(in_turn)}
         return one.put(_PASSED, _Passed(requests, slurm, passes(ordered, slurm)))
 
     def after(self, one: Round) -> Round:
-        """The plan with who passes whom."""
+        """The plan with the jobs that pass others named."""
         known, rule, plan = one.get(_PASSED), one.get(RULE), one.plan
         if not known.by:
             return one
-        waits = {w.job_id: w for w in plan.waiting if _may_be_passed(w, rule)}
-        longer = _longer(known, waits)
-        waiting = [
-            _waiting(w, known, rule) if w.job_id in waits and w.job_id in known.by else w
-            for w in plan.waiting
-        ]
+        waits = {w.job_id for w in plan.waiting if _may_be_passed(w, rule)}
+        passed, longer = waits & known.by.keys(), _longer(known, waits)
+        waiting = [_waiting(w, known, rule) if w.job_id in passed else w for w in plan.waiting]
         starts = [
             _started(a, known.requests[a.job_id], longer[a.job_id]) if a.job_id in longer else a
             for a in plan.assignments

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from make import plan_round, reasons
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.queue_order.rule import OrderRule, in_order, passes
+from slurm_gpu_aware.features.queue_order.rule import OrderRule, passes, reordered
 from slurm_gpu_aware.features.queue_order.settings import ORDERS
 from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
@@ -38,6 +38,10 @@ def asked_job(
 ) -> Request:
     times = {"time_limit_s": 10 * run_s, "estimate_s": run_s, "submit_s": submit_s}
     return Request(name, gpus, priority=priority, **times)
+
+
+def in_order(queue: list[Request], rule: OrderRule, now: float) -> list[Request]:
+    return reordered(in_slurm_order(queue), rule, now)
 
 
 def ids_of(queue: list[Request]) -> list[str]:
