@@ -112,7 +112,7 @@ class WatchFile:
         self._last: tuple[object, WatchState] | None = None
 
     def read(self) -> WatchState | None:
-        """The state; None: there is no file. Read again only if it changes. Raises SourceError."""
+        """The state; None: there is no file. It is read when it has changed. Raises SourceError."""
         try:
             status = self._path.stat()
             key = status.st_ino, status.st_mtime_ns, status.st_size, status.st_uid

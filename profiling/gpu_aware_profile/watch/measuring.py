@@ -89,7 +89,7 @@ class Measuring:
 
         ``gpus``: node -> its number of GPUs. ``remember``: gets the nodes before they are resumed.
         A pass that is killed meanwhile leaves a reservation that ends by itself, and in which
-        nobody else's job starts; the next pass drains the nodes.
+        no job of another user starts; the next pass drains the nodes.
         """
         chosen = [node for node in nodes if gpus.get(node.name) and node.state == "drained"]
         if not chosen or self._stopped:

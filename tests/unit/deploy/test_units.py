@@ -43,7 +43,7 @@ def test_systemd_hears_that_a_service_lives(
         for state in (READY, ALIVE):
             notify(state)
             assert there.recv(64) == state.encode()
-    notify(ALIVE)  # nobody listens any more
+    notify(ALIVE)  # the socket is closed
 
 
 def test_without_systemd_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
