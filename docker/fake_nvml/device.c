@@ -132,54 +132,25 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
     return NVML_SUCCESS;
 }
 
-API nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
-{
-    ENTER(v, device);
-    NEED(generation);
-    *generation = (unsigned)fake_number(&v, "pcie_gen", 3);
-    return NVML_SUCCESS;
-}
+/* A call whose answer is a number of the machine's file. */
+#define NUMBER(call, value)                                                                        \
+    API nvmlReturn_t call(nvmlDevice_t device, unsigned int *found)                                \
+    {                                                                                              \
+        ENTER(v, device);                                                                          \
+        NEED(found);                                                                               \
+        *found = (unsigned)(value);                                                                \
+        return NVML_SUCCESS;                                                                       \
+    }
 
-API nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int *lanes)
-{
-    ENTER(v, device);
-    NEED(lanes);
-    *lanes = (unsigned)fake_number(&v, "pcie_lanes", 16);
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceGetGpuMaxPcieLinkGeneration(nvmlDevice_t device,
-                                                       unsigned int *generation)
-{
-    ENTER(v, device);
-    NEED(generation);
-    *generation = (unsigned)fake_number(&v, "pcie_gen_gpu", fake_number(&v, "pcie_gen", 3));
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
-{
-    ENTER(v, device);
-    NEED(generation);
-    *generation = (unsigned)fake_number(&v, "pcie_gen_now", fake_number(&v, "pcie_gen", 3));
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *lanes)
-{
-    ENTER(v, device);
-    NEED(lanes);
-    *lanes = (unsigned)fake_number(&v, "pcie_lanes_now", fake_number(&v, "pcie_lanes", 16));
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, unsigned int *state)
-{
-    ENTER(v, device);
-    NEED(state);
-    *state = (unsigned)fake_number(&v, "performance_state", 0);
-    return NVML_SUCCESS;
-}
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, fake_number(&v, "pcie_gen", 3))
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, fake_number(&v, "pcie_lanes", 16))
+NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration,
+       fake_number(&v, "pcie_gen_gpu", fake_number(&v, "pcie_gen", 3)))
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration,
+       fake_number(&v, "pcie_gen_now", fake_number(&v, "pcie_gen", 3)))
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth,
+       fake_number(&v, "pcie_lanes_now", fake_number(&v, "pcie_lanes", 16)))
+NUMBER(nvmlDeviceGetPerformanceState, fake_number(&v, "performance_state", 0))
 
 enum { MAX_PROCESSES = 64 };
 
