@@ -125,7 +125,11 @@ class BackfillRoom:
         self._most = most
         self._later: list[BackfillRoom] = []
         """The rooms beside the next jobs that do not fit, one each."""
+        self._reserved = np.zeros(cluster.shape, dtype=np.bool_)
+        """(N, W) GPUs that are reserved, in this room and those of ``_later``."""
         if shadow is not None:
+            for node, slots in shadow.gpus:
+                self._reserved[node, list(slots)] = True
             self._outside = replace(cluster.copy(), asleep=cluster.asleep)
             self._set_outside(slice(None))
 
@@ -136,15 +140,13 @@ class BackfillRoom:
             return True
         if self.now.power_w is not None:
             return False
-        open_to_all = self.now.not_held.copy()
-        for room in self.each():
-            for node, slot in room.reserved:
-                open_to_all[node, slot] = False
-        return not open_to_all.any()
+        return not (self.now.not_held & ~self._reserved).any()
 
     def keep(self, request: Request, shadow: Shadow) -> None:
         """Keep another reservation, of a job behind the head."""
-        self._later.append(BackfillRoom(self.now, request, shadow))
+        room = BackfillRoom(self.now, request, shadow)
+        self._later.append(room)
+        self._reserved |= room._reserved
 
     def without_reserved(self) -> tuple[Cluster, list[RunningJob]]:
         """(The free resources without the reserved GPUs, what holds these).
@@ -152,13 +154,11 @@ class BackfillRoom:
         They come back when the time limit of their job ends, counted from its expected start.
         """
         now, holders = replace(self.now.copy(), asleep=self.now.asleep), []
+        now.free[self._reserved] = False
         for room in self.each():
-            if (shadow := room.shadow) is None:
-                continue
-            for node, slot in room.reserved:
-                now.free[node, slot] = False
-            end_s = shadow.start_s + room.head.time_limit_s
-            holders.append(RunningJob(f"(for {room.head.job_id})", shadow.gpus, end_s))
+            if (shadow := room.shadow) is not None:
+                end_s = shadow.start_s + room.head.time_limit_s
+                holders.append(RunningJob(f"(for {room.head.job_id})", shadow.gpus, end_s))
         return now, holders
 
     @property
