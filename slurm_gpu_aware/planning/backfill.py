@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, hold, keep_least, take
 
@@ -127,6 +127,8 @@ class BackfillRoom:
         """The rooms beside the next jobs that do not fit, one each."""
         self._reserved = np.zeros(cluster.shape, dtype=np.bool_)
         """(N, W) GPUs that are reserved, in this room and those of ``_later``."""
+        self._unreserved: set[object] = set()
+        """Shapes of jobs that fit after no end."""
         if shadow is not None:
             for node, slots in shadow.gpus:
                 self._reserved[node, list(slots)] = True
@@ -142,11 +144,29 @@ class BackfillRoom:
             return False
         return not (self.now.not_held & ~self._reserved).any()
 
-    def keep(self, request: Request, shadow: Shadow) -> None:
-        """Keep another reservation, of a job behind the head."""
+    def keep(
+        self,
+        request: Request,
+        running: Sequence[RunningJob],
+        started: Sequence[RunningJob],
+        dispatcher: Dispatcher,
+    ) -> Shadow | None:
+        """Keep another reservation, of a job behind the head that does not fit now.
+
+        ``running``, ``started``: as of `Timeline`. None: all are in use, or it fits after no end.
+        """
+        if self.full or (shape := shape_of(request)) in self._unreserved:
+            return None
+        now, reserved = self.without_reserved()
+        timeline = Timeline(running, dispatcher.now, started, reserved)
+        shadow = reserve(request, now, timeline, dispatcher)
+        if shadow is None:
+            self._unreserved.add(shape)
+            return None
         room = BackfillRoom(self.now, request, shadow)
         self._later.append(room)
         self._reserved |= room._reserved
+        return shadow
 
     def without_reserved(self) -> tuple[Cluster, list[RunningJob]]:
         """(The free resources without the reserved GPUs, what holds these).
