@@ -12,6 +12,9 @@ STALE_S = 5.0
 _BLOCKED_S = 2.0
 HELD_BY = "held by "
 """Begin of the cause of a job for which Slurm showed what blocks it."""
+TRIES = 3
+"""Starts that Slurm does not explain: so often a job's GPUs are kept while it waits. If it is left
+to Slurm, its gate then opens for good in its turn."""
 
 
 @dataclass
@@ -25,6 +28,7 @@ class _Waits:
     blind: int = 0  # how often it was blocked while bound and showed no cause while parked
     misplaced: bool = False
     unexplained: int = 0
+    keeps: bool = False
     why: str = ""
 
 
@@ -60,6 +64,10 @@ class Backoff:
         """How often the job did not start, and Slurm showed no cause."""
         return self._waits[job_id].unexplained if job_id in self._waits else 0
 
+    def keeps(self, job_id: str) -> bool:
+        """Whether its GPUs are kept while it waits: else jobs behind it would take them."""
+        return job_id in self._waits and self._waits[job_id].keeps
+
     def cause(self, job_id: str) -> str:
         """Why the job could not start, for its user."""
         waits = self._waits.get(job_id)
@@ -87,6 +95,8 @@ class Backoff:
             waits.blind += 1
         waits.count += 1
         waits.unexplained += unexplained
+        # Slurm tried it in vain: the room that it needs comes back, and jobs behind it wait.
+        waits.keeps = blocked and unexplained and waits.unexplained <= TRIES
         waits.why = why
         waits.misplaced |= misplaced
         waits.punished, waits.until, waits.doubtful_until = now, now + wait_s, now + long_s

@@ -25,9 +25,9 @@ from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.backoff import HELD_BY, Backoff
 from slurm_gpu_aware.selector.holding_pool import (
     NO_REASON_S,
-    PLANNABLE,
     HoldingPool,
     alike,
+    blocked_by,
     is_limit,
 )
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
@@ -73,8 +73,7 @@ class Candidate:
         there is."""
         found: dict[str, Any] = {} if self.not_moved is None else {"not_moved": self.not_moved}
         if self.estimate is not None:
-            limit_s = self.request.time_limit_s
-            found["estimate"] = {**asdict(self.estimate), "limit_s": limit_s}
+            found["estimate"] = {**asdict(self.estimate), "limit_s": self.request.time_limit_s}
         if self.asked_class is not None and self.asked_class.words:
             found["class_from"] = self.asked_class.words
         return found
@@ -156,6 +155,8 @@ class Candidates:
     leave: list[tuple[GatedJob, str]] = field(default_factory=list)
     """Jobs to leave to Slurm at once, and why: no round can say when their turn is."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
+    paused: dict[str, str] = field(default_factory=dict)
+    """Planned job that does not start yet -> why: its GPUs are kept for it (`Backoff.keeps`)."""
     blocked: int = 0
     """Jobs that something other than the gate holds."""
     kept: KeptCandidates = field(default_factory=KeptCandidates)
@@ -182,10 +183,11 @@ class Candidates:
                 earlier.setdefault(kind, seen)
             if shown is not None and not (unseen and self.pool.may_try(kind)):
                 self.blocked += 1
-                why = f"a limit holds job {shown.id}, which is like it: {shown.reason}"
-                self.waits(job.id, why)
+                self.waits(
+                    job.id, f"a limit holds job {shown.id}, which is like it: {shown.reason}"
+                )
                 continue
-            holds = _blocked_by(gated, self.context.now)
+            holds = blocked_by(gated, self.context.now)
             if holds is not None:
                 self.blocked += 1
                 self.backoff.shown(job.id)
@@ -236,17 +238,19 @@ class Candidates:
         return found if len(found) == len(ids) > 0 else [*found, None]
 
     def in_task_order(self, plan: Plan) -> Plan:
-        """The plan without tasks that an earlier unplaced task of their array blocks."""
-        chosen = {assignment.job_id for assignment in plan.assignments}
+        """The plan without paused jobs, and tasks that an unplaced earlier one blocks."""
+        given = {assignment.job_id for assignment in plan.assignments}
+        chosen = given - self.paused.keys()
         order, blocked = TaskOrder(), set()
         for job_id, candidate in self.to_plan.items():  # in queue order
             if order.blocks(candidate.gated.job):
                 blocked.add(job_id)
             elif job_id not in chosen:
                 order.waits(candidate.gated.job, unsplit=candidate.unsplit)
-        assignments = tuple(a for a in plan.assignments if a.job_id not in blocked)
-        later = tuple(Waiting(job_id, EARLIER_TASK) for job_id in blocked & chosen)
-        return replace(plan, assignments=assignments, waiting=plan.waiting + later)
+        chosen -= blocked
+        starts = tuple(a for a in plan.assignments if a.job_id in chosen)
+        later = tuple(Waiting(i, self.paused.get(i, EARLIER_TASK)) for i in given - chosen)
+        return replace(plan, assignments=starts, waiting=plan.waiting + later)
 
     def placeable(
         self, assignments: Sequence[Assignment]
@@ -292,7 +296,9 @@ class Candidates:
         if wait_s is not None:
             self.blocked += 1
             again = f"{self.backoff.cause(job_id)}; tried again in {wait_s:.0f} s"
-            raise CannotPlanError(again, leave=False)
+            if not self.backoff.keeps(job_id):
+                raise CannotPlanError(again, leave=False)
+            self.paused[job_id] = again
         lacking = self.licences.lacking(gated, self.context.reservations)
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)
@@ -329,8 +335,7 @@ class Candidates:
         components = tuple(self._components.get(job.raw_id, ()))
         again = self.backoff.failed(gated.id)
         request = left_request(gated, context, why, asked.app_class, components, again=again)
-        unsplit = record.job.array_tasks is not None
-        return Candidate(gated, request, unsplit, asked_class=asked)
+        return Candidate(gated, request, record.job.array_tasks is not None, asked_class=asked)
 
     def _translated(self, record: GatedJob, gated: GatedJob) -> Candidate:
         """``gated``: the job, or the task of the record. Raises CannotPlanError."""
@@ -384,17 +389,3 @@ def _task_room(jobs: Sequence[SlurmJob], licence: str) -> dict[int, int]:
         if job.array_id in room and job.array_tasks is None and (job.state in HOLDING or starts):
             room[job.array_id] -= 1
     return room
-
-
-def _blocked_by(gated: GatedJob, now: float) -> str | None:
-    """What holds a parked job beside the gate, in Slurm's word; None: nothing that is known."""
-    job = gated.job
-    if gated.only_deferred or (job.reason == "Reservation" and job.reservation is None):
-        return None
-    if job.reason not in PLANNABLE:
-        return job.reason
-    # A job that Slurm has not tried yet (every new array) shows no reason.
-    if job.dependency is not None:
-        return "Dependency"
-    ahead = job.eligible_s is not None and job.eligible_s > now
-    return "BeginTime" if ahead and not gated.deferred else None

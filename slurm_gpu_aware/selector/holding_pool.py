@@ -324,3 +324,17 @@ class HoldingPool:
     def forget(self, known: Set[str]) -> None:
         """Drop jobs that are gone."""
         self._lain &= known
+
+
+def blocked_by(gated: GatedJob, now: float) -> str | None:
+    """What holds a parked job beside the gate, in Slurm's word; None: nothing that is known."""
+    job = gated.job
+    if gated.only_deferred or (job.reason == "Reservation" and job.reservation is None):
+        return None
+    if job.reason not in PLANNABLE:
+        return job.reason
+    # A job that Slurm has not tried yet (every new array) shows no reason.
+    if job.dependency is not None:
+        return "Dependency"
+    ahead = job.eligible_s is not None and job.eligible_s > now
+    return "BeginTime" if ahead and not gated.deferred else None

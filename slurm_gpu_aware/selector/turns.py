@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.backoff import TRIES, Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
 
 log = logging.getLogger(__name__)
-
-_TRIES = 3  # starts of a job that is left to Slurm, before its gate opens for good in its turn
 
 
 @dataclass
@@ -68,7 +66,7 @@ class Turns:
             one.job_id
             for one in plan.assignments
             if candidates.to_plan[one.job_id].request.left is not None
-            and self.backoff.failures(one.job_id) >= _TRIES
+            and self.backoff.failures(one.job_id) >= TRIES
             and "behind" not in one.why
         ]
         rest = tuple(one for one in plan.assignments if one.job_id not in good)

@@ -47,10 +47,10 @@ def whole(job_id: str, gpus: int = 1, limit_s: float = 60.0) -> Request:
     return Request(job_id, gpus, app_class="A", time_limit_s=limit_s)
 
 
-def plan_of(queue: Sequence[Request], cluster: Cluster, *, backfill: bool = True) -> Plan:
+def plan_of(queue: Sequence[Request], cluster: Cluster, **more: Any) -> Plan:
     queue = [replace(one, priority=-float(i)) for i, one in enumerate(queue)]
     split = split_queue(queue[::-1], cluster)
-    given = split.cluster, PlanSettings(class_clock_mhz={"A": 900}, backfill=backfill), NOW
+    given = split.cluster, PlanSettings(class_clock_mhz={"A": 900}, **more), NOW
     return with_shards(plan_round(split.queue, *given), split, *given, split.sharing)
 
 
@@ -129,6 +129,36 @@ def test_a_gpu_is_kept_for_the_first_job_that_finds_too_few_shards() -> None:
         "waits for its turn behind job a"
     )
     assert given_to(plan_of(queue, cluster_of([[3, 1]])))["a"] == (0, 1)
+
+
+@pytest.mark.parametrize(("reservations", "starts"), [(1, True), (2, False)])
+def test_the_second_that_finds_too_few_shards_keeps_a_gpu(reservations: int, starts: bool) -> None:
+    """Job c takes the share that job b waits for; without reservations of its own b waits on."""
+    queue = [part("a", 3), part("b", 3), part("c", 1)]
+    plan = plan_of(queue, cluster_of([[3, 2]]), reservations=reservations)
+    assert ("c" in given_to(plan)) is starts
+
+
+@given(st.lists(st.integers(1, 4), max_size=6), st.integers(1, 4), st.integers(1, 6))
+def test_no_job_behind_them_takes_what_waiting_jobs_of_shards_keep(
+    sizes: list[int], last: int, reservations: int
+) -> None:
+    """Without the last job, each that waits has a GPU with as many free shards as beside it."""
+    cluster = cluster_of([[1, 2, 3, 4], [3, 3, 2, 1]])
+    queue = [part(f"j{i}", n) for i, n in enumerate(sizes)]
+    before = plan_of(queue, cluster, reservations=reservations)
+    then = plan_of([*queue, part("last", last)], cluster, reservations=reservations)
+    given = given_to(then)
+    gpu = given.pop("last", None)
+    assert given == given_to(before)
+    if gpu is None or not 0 < len(before.waiting) <= reservations:
+        return
+    free = np.array([[3, 2, 1, 0], [1, 1, 2, 3]])
+    for one, at in given.items():
+        free[at] -= sizes[int(one[1:])]
+    most = np.sort(free.ravel())[::-1][: len(before.waiting)]
+    free[gpu] -= last
+    assert (np.sort(free.ravel())[::-1][: len(before.waiting)] == most).all()
 
 
 def test_without_backfill_it_waits_behind_a_job_that_does_not_fit() -> None:

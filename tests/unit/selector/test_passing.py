@@ -139,3 +139,38 @@ def test_a_job_that_was_just_opened_counts_as_its_users(slurm: SlurmFolder) -> N
     assert planned is not None
     assert next(job for job in jobs if job.id == "7").user == "bob"
     assert planned()["asked"]["cluster"]["running"][0]["user"] == "bob"
+
+
+@pytest.mark.parametrize("record", ["", ";lf=left"])
+def test_what_slurm_did_not_start_keeps_its_gpus_while_it_is_held_back(
+    slurm: SlurmFolder, record: str
+) -> None:
+    """Three times: a job that can never start would leave GPUs unused for ever."""
+    alice = whole_node(admin_comment=f"gpuaware/1;tn=gres/gpu:4;mc=1{record}", stuck=True)
+    slurm.write([alice], ["n1"])
+    bench = RoundsBench(slurm)
+    for tries in range(1, 5):
+        assert bench.rounds.run().placed == (["6"] if tries < 4 or not record else [])
+        if tries == 4:
+            break
+        slurm.change("6", reason="Resources", last_sched_eval=int(bench.wall) + 7)
+        bench.steady, bench.wall = bench.steady + 7.0, bench.wall + 7.0
+        assert bench.rounds.start_monitor.poll() == 1
+        slurm.change("6", reason="Licenses")
+        if tries == 1:
+            with slurm.state() as state:
+                state["jobs"].append(bob())
+        result = bench.rounds.run()
+        assert result.placed == []
+        why = next(one for one in result.waiting if one["job_id"] == "6")["reason"]
+        assert why.startswith("no room is left on its nodes; tried again in ")
+        assert not slurm.jobs["6"]["req_nodes"]
+        bench.steady, bench.wall = bench.steady + 16.0, bench.wall + 16.0
+    if record:  # its gate is open for good
+        assert slurm.jobs["6"]["licenses"] == ""
+        return
+    slurm.change("6", reason="Resources", last_sched_eval=int(bench.wall) + 7)
+    bench.steady, bench.wall = bench.steady + 7.0, bench.wall + 7.0
+    assert bench.rounds.start_monitor.poll() == 1
+    slurm.change("6", reason="Licenses")
+    assert bench.rounds.run().placed == ["7"]
