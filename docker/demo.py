@@ -241,7 +241,8 @@ def watch() -> None:
         told = cluster("as", "slurm", "gpu-aware-profile", "watch", *options, check=False)
     gpus = json.loads(told)["gpus"]
     bad = [gpu for gpu in gpus if gpu["state"] != "well"]
-    print(table(["GPU", "state", "why"], [(gpu["gpu"], gpu["state"], gpu["why"]) for gpu in bad]))
+    rows = [(f"{g['node']}:{g['gpu']}", g["state"], g["why"]) for g in bad]
+    print(table(["GPU", "state", "why"], rows))
     print(f"The other {len(gpus) - len(bad)} GPUs are well.")
 
 
