@@ -61,17 +61,18 @@ class Front:
         """Say whether every job of an earlier front starts as soon as there."""
         if not before.starts.keys() <= self.starts.keys():
             return False
-        now = {**self.starts, **self.behind}
-        kept = {**self.kept}
-        if self.head is not None and self.shadow is not None:
-            kept[self.head.job_id] = self.shadow.start_s
-        for job_id, start_s in before.kept.items():
-            if job_id not in now and kept.get(job_id, math.inf) > start_s:
-                return False
-        if before.head is None or before.head is not self.head:  # else it starts now
-            return True
-        first, now = before.shadow, self.shadow
-        return first is None or (now is not None and now.start_s <= first.start_s)
+        starting, then, earlier = self.starts.keys() | self.behind.keys(), self._kept, before._kept
+        return all(
+            job_id in starting or then.get(job_id, math.inf) <= start_s
+            for job_id, start_s in earlier.items()
+        )
+
+    @property
+    def _kept(self) -> dict[str, float]:
+        """The jobs with a reservation, the head among them, and its start."""
+        if self.head is None or self.shadow is None:
+            return {**self.kept}
+        return {self.head.job_id: self.shadow.start_s, **self.kept}
 
     def later(self, before: Front) -> Iterator[Request]:
         """Jobs of an earlier front that end later than there, or do not start by backfill now."""
