@@ -6,18 +6,16 @@ sees is known from its form alone.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cluster import Cluster
 from foreign_site import USERS, ForeignSite
-from guide import Step, read_guide, steps_of
+from guide import Step, read_guide
 from site_judge import Run, Submission, bad_ends, overlaps, read_runs, read_submissions, wrong_runs
 from site_truth import untrue
 
@@ -127,47 +125,6 @@ def test_guide_from_first_command_to_last(cluster: ForeignSite) -> None:
     again = sum(len(submission.again) for submission in submissions)
     print(f"{len(submissions)} submissions, {len(runs)} runs, {again} plain refusals")
     assert not walk.wrong, "\n".join(walk.wrong)
-
-
-CHANGES = re.compile("UPDATE|RESERVATION$|RECONFIGURE|SUSPEND|SHUTDOWN|TAKEOVER|KILL")
-"""Of the kinds of requests to slurmctld, in sdiag; REQUEST_RESERVATION_INFO only reads."""
-
-
-def test_rungs_one_and_two_change_nothing_of_slurm(cluster: ForeignSite) -> None:
-    """Up and down by docs/ladder.md, one from the other."""
-    install = next(step for step in read_guide(ROOT) if "pip install" in step.text)
-    ladder = steps_of("docs/ladder.md", (ROOT / "docs/ladder.md").read_text(encoding="utf-8"))
-    watch, shadow, *down = ladder
-    log = "/var/log/cluster/slurmctld.log"
-    logged = int(cluster.sh("ctl", f"wc -c <{log}"))
-    before = cluster.files()
-    cluster.take(install)
-    cluster.sh("ctl", ["sdiag", "-r"])
-    assert "16 GPUs" in cluster.take(watch)
-    assert _of_slurm(cluster.files()) == _of_slurm(before)
-    cluster.take(shadow)
-
-    def report() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(cluster.sh("ctl", "gpu-aware report --shadow --json"))
-        return found
-
-    cluster.wait_until(lambda: report()["since"] is not None, 60, "the first look")
-    for _ in range(3):
-        cluster.sh("login", "sbatch --gres=gpu:2 -t1 -o/dev/null --wrap='sleep 10'", "alice")
-    cluster.wait_until(lambda: report()["jobs"] == 3, 60, lambda: str(report()))
-    assert _of_slurm(cluster.files()) == _of_slurm(before)
-    for step in down:
-        cluster.take(step)
-    after = cluster.files()
-    assert _of_slurm(after) == _of_slurm(before)
-    assert [path for path in after["ctl"] if re.match("/etc/systemd/.*gpu-aware", path)] == []
-    assert cluster.sh("ctl", "ps -eo args | grep '[g]pu-aware' || true") == ""
-    by_type = cluster.sh("ctl", ["sdiag"]).partition("statistics by message type")[2]
-    kinds = set(re.findall(r"^\t([A-Z_]+) ", by_type.partition("statistics by user")[0], re.M))
-    assert "REQUEST_JOB_INFO" in kinds
-    assert [kind for kind in kinds if CHANGES.search(kind)] == []
-    said = cluster.sh("ctl", f"tail -c +{logged + 1} {log}")
-    assert re.findall(r"(?i).*(?:_slurm_rpc_update|reconfigur|reservation).*", said) == []
 
 
 def test_rungs_up_and_down(cluster: ForeignSite) -> None:
