@@ -1,6 +1,6 @@
 """Time and size of the pages of a large site, beside one plain file of the same size.
 
-    python benchmarks/page.py [--nodes 2000] [--gpus 8] [--sweeps 12] [--jobs 2000]
+    python benchmarks/page.py [--nodes 2000] [--gpus 8] [--sweeps 12] [--jobs 2000] [--starts 50000]
 
 Slurm is left out: nodes and jobs are values. Prints one line per measurement.
 """
@@ -18,6 +18,9 @@ from slurm_gpu_aware.cli.page import without_collection
 from slurm_gpu_aware.cli.page_jobs import jobs_section
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.features.power.page import POWER
+from slurm_gpu_aware.features.shadow.page import SHADOW
+from slurm_gpu_aware.features.shadow.record import GpuSet, Sets, ShadowJob
+from slurm_gpu_aware.features.shadow.store import add_job, begin_watch
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.page.drift import DRIFT
 from slurm_gpu_aware.page.fleet import FLEET
@@ -40,8 +43,8 @@ def names(nodes: int) -> list[str]:
     return [f"r{i // 16:03}-n{i % 16:02}" for i in range(nodes)]
 
 
-def fill(path: Path, nodes: int, gpus: int, sweeps: int, jobs: int) -> None:
-    """A store with weekly sweeps of three runs, links of a DGX-1, and jobs."""
+def fill(path: Path, nodes: int, gpus: int, sweeps: int, jobs: int, starts: int) -> None:
+    """A store with weekly sweeps of three runs, links of a DGX-1, jobs, and starts of a month."""
     rng = random.Random(1)
     graph = machine("dgx-1-v100")
     with open_store(path) as store:
@@ -82,6 +85,18 @@ def fill(path: Path, nodes: int, gpus: int, sweeps: int, jobs: int) -> None:
             for name in CLASSES
         ]
         put_scores(store, scores)
+        with store.write():
+            begin_watch(store, NOW - 30 * DAY_S)
+            for n in range(starts):
+                gpu = rows[n % len(rows)][0]
+                given, ours = (GpuSet(((gpu, pair),), "node", s, s, 20.0, True)
+                               for pair, s in (((0, 3), 1.1), ((0, 1), 1.0)))  # fmt: skip
+                began = NOW - 29 * DAY_S * (1 - n / starts)
+                add_job(
+                    store,
+                    ShadowJob(f"{n}", "alice", f"p{n % 5}", "A", began, Sets(given, ours),
+                              ended_at=NOW, waited_s=n % 7),
+                )  # fmt: skip
         ledger = Ledger(store)
         waiting = [{"job_id": str(n), "reason": f"no {n % 7 + 1} GPUs free"} for n in range(jobs)]
         for minute in range(2000):
@@ -107,10 +122,11 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=8, choices=range(1, 9))
     parser.add_argument("--sweeps", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=2000)
+    parser.add_argument("--starts", type=int, default=50_000, help="jobs that the shadow saw")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "store.db", Path(folder) / "out"
-        fill(path, given.nodes, given.gpus, given.sweeps, given.jobs)
+        fill(path, given.nodes, given.gpus, given.sweeps, given.jobs, given.starts)
         config = Config(store=StoreConfig(path=path))
         kinds = tuple((f"g{slot}", 1) for slot in range(given.gpus))
         nodes = [
@@ -123,14 +139,14 @@ def main() -> None:
             jobs, paths = jobs_section(known, False)
             source = Source(config, store, NOW, False, nodes, explained=paths)
             pages = []
-            for section in (FLEET, jobs, DRIFT, POWER):
+            for section in (FLEET, jobs, DRIFT, POWER, SHADOW):
                 start = time.perf_counter()
                 more, notes = built([section], source)
                 assert not notes, notes
                 pages += more
                 parts.append(f"{section.title} {time.perf_counter() - start:.2f}")
         start = time.perf_counter()
-        titles = [(one.name, one.title) for one in (FLEET, jobs, DRIFT, POWER)]
+        titles = [(one.name, one.title) for one in (FLEET, jobs, DRIFT, POWER, SHADOW)]
         with without_collection():
             count = write_site(out, pages, Frame("bench", titles, NOW), public=False)
         parts.append(f"HTML {time.perf_counter() - start:.2f}")
@@ -142,6 +158,7 @@ def main() -> None:
         rows = sqlite3.connect(path).execute("SELECT count(*) FROM timings").fetchone()[0]
     gpus = given.nodes * given.gpus
     print(f"{given.nodes} nodes, {gpus} GPUs, {rows} runs, {given.jobs} jobs wait and run")
+    print(f"{given.starts} starts seen by the shadow")
     print(f"page  {took:6.2f} s  {took / plain:7.0f} x one plain file of the same size")
     print(f"      {cpu:6.2f} s of a CPU")
     print(f"      of this: {', '.join(parts)} s")

@@ -28,7 +28,7 @@ T = TypeVar("T")
 @click.option("--public", is_flag=True, help="Leave out users, and names and comments of jobs.")
 @pass_context
 def command(context: Context, folder: Path, public: bool) -> None:
-    """Write pages on the fleet, the queue, drift and power into a folder.
+    """Write pages on the fleet, the queue, drift, power and shadow into a folder.
 
     The pages need no server and nothing from elsewhere: open DIR/index.html, or let a web server
     serve DIR. They are a picture of the moment; a timer renews them. DIR is new, empty, or was
@@ -44,6 +44,7 @@ def command(context: Context, folder: Path, public: bool) -> None:
     """
     from slurm_gpu_aware.cli.page_jobs import jobs_section
     from slurm_gpu_aware.features.power.page import POWER
+    from slurm_gpu_aware.features.shadow.page import SHADOW
     from slurm_gpu_aware.page.drift import DRIFT
     from slurm_gpu_aware.page.fleet import FLEET
     from slurm_gpu_aware.page.sections import built
@@ -54,7 +55,7 @@ def command(context: Context, folder: Path, public: bool) -> None:
     with without_collection(), open_reader(config) as reader:
         known = Answers(reader, config)
         jobs, paths = jobs_section(known, public)
-        sections: list[Section[Any]] = [FLEET, jobs, DRIFT, POWER]
+        sections: list[Section[Any]] = [FLEET, jobs, DRIFT, POWER, SHADOW]
         source, site = _source(known, now, public, paths)
         with _progress(sections, "reading") as each:
             pages, notes = built(each, source)

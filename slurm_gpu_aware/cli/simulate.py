@@ -239,12 +239,6 @@ def simulate(context: Context, /, **given: Any) -> None:
 @click.option(
     "--shadow", is_flag=True, help="Without DIR: what Slurm's choices cost (selectd --shadow)."
 )
-@click.option(
-    "--page",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="With --shadow: write a page (.html) instead of the text.",
-)
 @json_option
 @pass_context
 def report(
@@ -253,7 +247,6 @@ def report(
     days: int,
     power_file: Path | None,
     shadow: bool,
-    page: Path | None,
     as_json: bool,
 ) -> None:
     """Draw the results of 'gpu-aware simulate --out DIR'; without DIR, report on this site's jobs.
@@ -271,19 +264,17 @@ def report(
     \b
     Examples:
       gpu-aware report --days 90
-      gpu-aware report --shadow --page shadow.html
+      gpu-aware report --shadow
       gpu-aware report --days 2 --power power.png
       gpu-aware simulate --what-if --out results && gpu-aware report results
       gpu-aware report results --json
     """
-    if page is not None and not shadow:
-        raise click.UsageError("--page belongs to --shadow")
     if shadow:
         if folder is not None or power_file is not None:
             raise click.UsageError("--shadow takes neither DIR nor --power")
         from slurm_gpu_aware.features.shadow.view import report_shadow
 
-        report_shadow(context, days, page, as_json=as_json)
+        report_shadow(context, days, as_json=as_json)
         return
     if power_file is not None:
         if folder is not None:

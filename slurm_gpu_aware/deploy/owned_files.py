@@ -37,6 +37,8 @@ _COMMANDS = Path(sys.prefix) / "bin"
 UNIT_DIR = Path("/etc/systemd/system")
 _AGENT, _SELECTOR = "gpu-aware-clockd.service", "gpu-aware-selectd.service"
 _SHADOW = "gpu-aware-shadow.service"
+_WRITERS = (_SELECTOR, _SHADOW, "gpu-aware-watch.service", "gpu-aware-sweep.service")
+"""Services that write the store."""
 _SYSTEMS = 3  # parts of /var/lib
 """Folder of the commands of this installation."""
 
@@ -222,19 +224,47 @@ class Units(Owned):
         return changes
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
-        """The selector may write the folders that the configuration names now."""
-        unit = UNIT_DIR / _SELECTOR
-        try:
-            text = unit.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return
-        may = re.findall(r"^ReadWritePaths=(.*)$", text, re.M)
-        known = {path.lstrip("-+") for line in may for path in line.split()}
-        wanted = written(g.config, read_clock_conf().orders)
-        if "ProtectSystem=strict" in text and (missing := [p for p in wanted if p not in known]):
-            found = f"{unit} does not let the selector write {', '.join(missing)}"
-            cure = "gpu-aware setup --install; systemctl daemon-reload; restart the selector"
-            yield warning("units", found, cure)
+        """The selector may write the folders that the configuration names now.
+
+        Services that are enabled and write the store may do so, as one user.
+        """
+        texts = {name: text for name in self.names if (text := _unit_text(name))}
+        wanted = {_SELECTOR: written(g.config, read_clock_conf().orders)}
+        enabled = {name: texts[name] for name in _WRITERS if name in texts and _enabled(name)}
+        wanted |= {name: [str(g.config.store.path.parent)] for name in enabled if name != _SELECTOR}
+        for name, paths in wanted.items():
+            text = texts.get(name, "")
+            may = re.findall(r"^ReadWritePaths=(.*)$", text, re.M)
+            known = {path.lstrip("-+") for line in may for path in line.split()}
+            if "ProtectSystem=strict" in text and (missing := [p for p in paths if p not in known]):
+                who = "the selector" if name == _SELECTOR else name
+                found = f"{UNIT_DIR / name} does not let {who} write {', '.join(missing)}"
+                cure = f"gpu-aware setup --install; systemctl daemon-reload; restart {who}"
+                yield warning("units", found, cure)
+        if {_SELECTOR, _SHADOW} <= enabled.keys():
+            found = "selector and shadow are both enabled: the shadow has nothing to compare"
+            yield warning("units", found, f"systemctl disable --now {_SHADOW}")
+            del enabled[_SHADOW]
+        users = {name: (re.findall(r"^User=(.+)$", t, re.M) or ["root"])[-1].strip()
+                 for name, t in enabled.items()}  # fmt: skip
+        if len(set(users.values())) > 1:
+            each = ", ".join(f"{name} as {user}" for name, user in users.items())
+            cure = "give all of them one User= (systemctl edit), and chown the store's folder to it"
+            yield warning("units", f"several users write one store: {each}", cure)
+
+
+def _unit_text(name: str) -> str:
+    """An installed unit and its drop-ins, in their order; empty: it is not installed."""
+    files = [UNIT_DIR / name, *sorted((UNIT_DIR / f"{name}.d").glob("*.conf"))]
+    if not files[0].exists():
+        return ""
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
+
+
+def _enabled(name: str) -> bool:
+    """Whether systemd starts a service, or its timer, by itself."""
+    names = (name, f"{name.removesuffix('.service')}.timer")
+    return any(list(UNIT_DIR.glob(f"*.wants/{one}")) for one in names)
 
 
 def written(config: Config, orders: str) -> list[str]:

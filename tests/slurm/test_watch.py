@@ -174,3 +174,5 @@ def test_a_gpu_that_throttles_under_a_job_is_named_while_it_runs(cluster: Cluste
     assert f"XID 79: GPU has fallen off the bus under job {job}" in one["why"]
     assert cluster.job(job)["JobState"] == "RUNNING"
     cluster.cancel_all()
+    # An agent that starts anew, as after a repair, reports no earlier error to other tests
+    cluster.run(node, 'kill -9 "$(services pid clockd)"')

@@ -13,6 +13,8 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import ingest
 
 from gpu_aware_profile.store_writer import recompute_scores
+from slurm_gpu_aware.features.shadow.record import GpuSet, Sets, ShadowJob
+from slurm_gpu_aware.features.shadow.store import add_job, begin_watch, go_on
 from slurm_gpu_aware.model.hardware_graph import direct_links
 from slurm_gpu_aware.model.profile import Alarm
 from slurm_gpu_aware.store.database import POWER, Store, open_store, put_value
@@ -97,6 +99,7 @@ def fill_store(store: Store, now: float, sweeps: int = 9) -> None:
     recompute_scores(store)
     put_alarms(store, [Alarm(*SLOW, "A", 1.01, 1.12)])
     _power(store, now, rng)
+    _shadow(store, now, rng)
 
 
 def _power(store: Store, now: float, rng: random.Random) -> None:
@@ -113,6 +116,25 @@ def _power(store: Store, now: float, rng: random.Random) -> None:
         "no_model": {}, "without_model": 2,
     }  # fmt: skip
     put_value(store, POWER, json.dumps(reading))
+
+
+def _shadow(store: Store, now: float, rng: random.Random) -> None:
+    """Starts of two weeks in two partitions: links lost, nodes broken up, slow GPUs."""
+    since = now - 14 * DAY_S
+    with store.write():
+        go_on(store, begin_watch(store, since), now)
+        for number in range(60):
+            node, other = rng.choice(["v100-r1-01", "v100-r1-02"]), "v100-r1-03"
+            slow = rng.choice([1.0, 1.12])
+            given = GpuSet(((node, (0, 5)),), "node", slow, slow, 12.0, False, (node,))
+            ours = GpuSet(((other, (0, 3)),), "node", 1.0, 1.0, 50.0, True)
+            began = since + number * 5 * 3_600.0
+            job = ShadowJob(
+                f"{8000 + number}", "alice", ("gpu", HOSTILE)[number % 2], "A", began,
+                Sets(given, ours if number % 5 else None), "" if number % 5 else HOSTILE, 600.0,
+                began + 7_200.0, 600.0 * (number % 3), f"{8001 + number}",
+            )  # fmt: skip
+            add_job(store, job)
 
 
 def fill_jobs(slurm: SlurmFolder, store: Store, now: float) -> None:

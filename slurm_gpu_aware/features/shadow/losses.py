@@ -89,7 +89,14 @@ class Group:
 
     def of(self, kind: str) -> list[Loss]:
         """Those with a loss of a kind, the largest first."""
-        return sorted((one for one in self.losses if one.has(kind)), key=lambda one: one.size(kind))
+        return self._by_kind[kind]
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Loss]]:
+        return {
+            kind: sorted((one for one in self.losses if one.has(kind)), key=lambda o: o.size(kind))
+            for kind in KINDS
+        }
 
     @property
     def unlinked(self) -> int:

@@ -876,3 +876,40 @@ def test_a_unit_that_keeps_the_selector_from_a_folder_is_named(
     assert found.found == f"{unit} does not let the selector write /shared/x"
     unit.write_text(f"{strict} -/var/spool/slurm-gpu-aware -/shared/x\n")
     assert list(UNITS.check(context)) == []
+
+
+def test_services_of_one_store_have_one_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_gpu_aware.deploy.owned_files.UNIT_DIR", tmp_path)
+    context = DoctorContext(Config())
+
+    def enable(name: str) -> None:
+        wants = tmp_path / f"{'timers' if name.endswith('timer') else 'multi-user'}.target.wants"
+        wants.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        (wants / name).symlink_to(tmp_path / name)
+
+    def said() -> list[str]:
+        return [one.found for one in UNITS.check(context)]
+
+    strict = "ProtectSystem=strict\nReadWritePaths=/var/lib/slurm-gpu-aware\n"
+    watch, shadow = tmp_path / "gpu-aware-watch.service", tmp_path / "gpu-aware-shadow.service"
+    watch.write_text(f"[Service]\nUser=slurm\n{strict}")
+    shadow.write_text(f"[Service]\nUser=gpu-aware\n{strict}")
+    enable(shadow.name)
+    assert said() == []  # watch is not enabled
+    enable("gpu-aware-watch.timer")
+    users = f"{shadow.name} as gpu-aware, {watch.name} as slurm"
+    assert said() == [f"several users write one store: {users}"]
+    drop_in = tmp_path / f"{watch.name}.d"
+    drop_in.mkdir()
+    (drop_in / "override.conf").write_text("[Service]\nUser=gpu-aware\n")
+    assert said() == []
+    shadow.write_text("[Service]\nUser=gpu-aware\nProtectSystem=strict\n")
+    folder = "/var/lib/slurm-gpu-aware"
+    assert said() == [f"{shadow} does not let {shadow.name} write {folder}"]
+    shadow.write_text(f"[Service]\nUser=gpu-aware\n{strict}")
+    (tmp_path / "gpu-aware-selectd.service").write_text("[Service]\nUser=gpu-aware\n")
+    enable("gpu-aware-selectd.service")
+    assert said() == ["selector and shadow are both enabled: the shadow has nothing to compare"]

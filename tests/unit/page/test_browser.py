@@ -12,7 +12,7 @@ import pytest
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 PAGES = (
-    *("index", "queue", "drift", "power", "racks/3", "jobs/9002", "jobs/9103"),
+    *("index", "queue", "drift", "power", "shadow", "racks/3", "jobs/9002", "jobs/9103"),
     *("nodes/v100-r1-02", "nodes/v100-r1-03", "nodes/h100-r2-01", "nodes/v100-r4-01"),
 )
 LEAST_CONTRAST = 4.5
@@ -98,7 +98,8 @@ def test_a_reader_gets_from_the_fleet_to_a_job(pages: Path, browser: Any) -> Non
     tab.goto((pages / "index.html").as_uri())
     for link, title in (
         ("v100-r1", "Rack v100-r1"), ("v100-r1-01", "v100-r1-01"), ("9001", "Job 9001: started"),
-        ("Queue", "Queue"), ("Drift", "Drift"), ("Power", "Power"), ("Fleet", "Fleet"),
+        ("Queue", "Queue"), ("Drift", "Drift"), ("Power", "Power"),
+        ("Shadow", "Shadow"), ("Fleet", "Fleet"),
     ):  # fmt: skip
         tab.get_by_role("link", name=link, exact=True).first.click()
         assert tab.locator("h1").inner_text() == title

@@ -55,7 +55,7 @@ def all_pages(folder: Path) -> list[Path]:
 
 def test_each_section_node_rack_and_job_has_a_page(pages: Path) -> None:
     names = {str(page.relative_to(pages)) for page in all_pages(pages)}
-    sections = {f"{name}.html" for name in ("index", "queue", "drift", "power")}
+    sections = {f"{name}.html" for name in ("index", "queue", "drift", "power", "shadow")}
     racks = {f"racks/{number}.html" for number in range(1, 5)}
     jobs = {f"jobs/{number}.html" for number in (9001, 9002, *range(9100, 9106))}
     assert names == sections | racks | jobs | {f"nodes/{name}.html" for name in MACHINES}
@@ -188,7 +188,7 @@ def test_a_section_that_fails_does_not_stop_the_others(
     said = "The section 'Drift' cannot be shown: 'what'."
     assert said in done.stderr
     assert said in Reading(tmp_path / "most/drift.html").text
-    assert len(all_pages(tmp_path / "most")) == 24
+    assert len(all_pages(tmp_path / "most")) == 25
 
 
 def test_a_store_with_an_import_alone_is_shown(

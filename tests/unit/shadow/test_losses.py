@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu_aware.cli.output import blocks_text
 from slurm_gpu_aware.features.shadow.losses import Account, account
-from slurm_gpu_aware.features.shadow.record import GpuSet, Sets, ShadowJob, Watch
-from slurm_gpu_aware.features.shadow.view import (
-    as_text,
-    as_values,
+from slurm_gpu_aware.features.shadow.page import (
+    ShadowFacts,
     sentence,
+    shadow_blocks,
     unwatched,
     week_of,
 )
+from slurm_gpu_aware.features.shadow.record import GpuSet, Sets, ShadowJob, Watch
+from slurm_gpu_aware.features.shadow.view import as_values
 
 DAY_S = 86_400.0
 NOW = 1_795_900_000.0
@@ -111,9 +113,9 @@ UNLINKED = start(gpu_set(slots=(0, 2), gbps=None, direct=None), gpu_set("n2", (0
 def test_nothing_to_gain_is_not_said_where_it_is_not_known(unknown: ShadowJob) -> None:
     found = of(start(gpu_set(), gpu_set("n2"), 3), unknown)
     assert found.nothing_lost is None
-    values = as_values(found, 30, [Watch(NOW, NOW + 1)], 0.0)
+    values = as_values(ShadowFacts(found, 30, [Watch(NOW, NOW + 1)]))
     assert values["nothing_to_gain"] is None
-    said = as_text(found, 30, [Watch(NOW, NOW + 1)], 0.0)
+    said = blocks_text(shadow_blocks(ShadowFacts(found, 30, [Watch(NOW, NOW + 1)])))
     assert "There is nothing to gain" not in said
     assert "It is not known whether there is anything to gain." in said
     slow = start(gpu_set(score=1.25, slowdown=1.25), gpu_set("n2"), 4)
@@ -136,7 +138,7 @@ def test_groups_by_week_and_partition() -> None:
     ]
     assert week_of(NOW) < week_of(NOW + 7 * DAY_S)
     assert found.reasons == (("its form", 1),)
-    values = as_values(found, 30, [Watch(NOW, NOW + 1)], 0.0)
+    values = as_values(ShadowFacts(found, 30, [Watch(NOW, NOW + 1)]))
     assert values["not_compared"] == {"its form": 1}
     assert values["compared"] == 3
 

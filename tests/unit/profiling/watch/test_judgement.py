@@ -1,5 +1,6 @@
 """The state of a GPU from its sweeps, its hardware and its jobs, and how it becomes well again."""
 
+import json
 from dataclasses import replace
 
 from gpu_aware_profile.watch.hardware import Seen
@@ -11,7 +12,9 @@ from gpu_aware_profile.watch.judgement import (
     known_names,
     seen_before,
 )
+from gpu_aware_profile.watch.running import reported
 from gpu_aware_profile.watch.slow_gpus import Named, Verdict
+from slurm_gpu_aware.agent_reports import spool_file
 from slurm_gpu_aware.model.gpu_health import GpuHealth
 from slurm_gpu_aware.store.watch_state import WatchState, read_state, write_state
 
@@ -160,3 +163,19 @@ def test_long_errors_do_not_make_a_state_that_cannot_be_read(tmp_path):
     write_state(tmp_path / "watch.json", WatchState(at=1.0, gpus=states))
     assert read_state(tmp_path / "watch.json").gpus == states
     assert len(states[0].why) <= 1000
+
+
+def test_reports_of_agents_name_the_job_of_an_error(tmp_path):
+    record = {"event": "agent", "at": 1000.0, "seq": 0, "gpus": [], "power_w": []}
+    record |= {"clock_gpus": [], "clock_mhz": [], "read_gpus": [1], "read_throttle": [1]}
+    record |= {"read_mhz": [1410], "read_jobs": [0]}
+    record["xids"] = [[1, 31, 990.0, 7], [0, 79, 990.0, 7], [2, 48, 990.0, 0], [3, 119, 5.0, 0]]
+    spool_file(tmp_path, "n1").write_text(json.dumps(record) + "\n")
+    found = reported(tmp_path, ["n1"], 1010.0, lambda node: "8,9")
+    said = {gpu: [error.text for error in one.errors] for (_, gpu), one in found.items()}
+    assert said == {
+        0: ["XID 79: GPU has fallen off the bus under job 7"],
+        1: [],  # a fault of the program
+        2: ["XID 48: double bit ECC error under job 8,9"],
+        3: ["XID 119: GSP does not answer"],  # long ago: the jobs of now did not have it
+    }
