@@ -168,7 +168,7 @@ def _multifactor(source: str) -> Multifactor:
     """Slurm's priorities as a saved output of `COMMAND`, or the live cluster, has them."""
     text = live_site() if source == "live" else read_text(source)
     if counted := not_modelled(text):
-        say(f"{source}: {', '.join(counted)}: the column priority has these points, if anything")
+        say(f"{source}: {', '.join(counted)}: counts as far as the column priority has it")
     return read_site(text, source)
 
 
