@@ -22,11 +22,11 @@ from common import (
 
 from slurm_gpu_aware.features.queue_order.rule import OrderRule
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.simulator.multifactor import Multifactor
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.slurm.multifactor import Multifactor
 
 ORDERS = ("slurm", "backfill", "expected=0.1", "expected=1")
 SITE = Cluster.uniform([f"n{i}" for i in range(8)], 8, locality_penalty=1.0)

@@ -11,7 +11,7 @@ from cluster import Cluster
 from test_limits import sacctmgr
 from test_preemption import configure
 
-from slurm_gpu_aware.simulator.multifactor import (
+from slurm_gpu_aware.slurm.multifactor import (
     Multifactor,
     fair_tree,
     later_usage,

@@ -12,9 +12,11 @@ from slurm_gpu_aware.errors import PolicyError, SourceError
 from slurm_gpu_aware.features.queue_order.rule import OrderRule
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.multifactor import (
+from slurm_gpu_aware.simulator.fair_shares import FairShares
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.slurm.multifactor import (
     Associations,
-    FairShares,
     Multifactor,
     fair_tree,
     later_usage,
@@ -24,8 +26,6 @@ from slurm_gpu_aware.simulator.multifactor import (
     read_site,
     summed,
 )
-from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 SSHARE = """Account|User|RawShares|NormShares|RawUsage|EffectvUsage|FairShare
 root|||0.000000|60|1.000000|
