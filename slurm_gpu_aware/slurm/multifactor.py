@@ -157,7 +157,7 @@ def later_usage(site: Multifactor, usage: FloatArray, held: FloatArray, periods:
     """(n,) usage after so many calculation periods in which ``held`` GPUs are in use."""
     kept = site.decay**site.calc_period_s
     series = periods if kept == 1.0 else (1.0 - kept**periods) / (1.0 - kept)
-    return usage * kept**periods + held * site.calc_period_s * kept * series
+    return np.asarray(usage * kept**periods + held * site.calc_period_s * kept * series)
 
 
 def priorities(
@@ -177,7 +177,7 @@ def priorities(
     size = (nodes + gpus) / 2.0
     size = np.clip(1.0 - size if site.favor_small else size, 0.0, 1.0)
     points = site.weight_age * age + site.weight_fairshare * factor + site.weight_job_size * size
-    return np.clip(np.floor(points + more), 1.0, 2.0**32 - 1.0)
+    return np.asarray(np.clip(np.floor(points + more), 1.0, 2.0**32 - 1.0))
 
 
 def read_site(text: str, name: str) -> Multifactor:
