@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.energy.stage import bounded, chosen_clock
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Moving
 from slurm_gpu_aware.features.moves.simulated import Mover
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
@@ -238,7 +239,7 @@ class Rounds:
                 (active := running[position]).job.job_id: PoweredJob(
                     active.size,
                     active.size * power.max_w,
-                    active.request.get(TABLE),
+                    bounded(active.request.get(TABLE), chosen_clock(active.placed)),
                     active.clock_mhz,
                     adjustable=active.request.get(TABLE) is not None,
                 )
