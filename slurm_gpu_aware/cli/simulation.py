@@ -17,6 +17,7 @@ from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.features.power.simulated import parse_etas, simulated_power
 from slurm_gpu_aware.features.queue_order.rule import rule_of
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_class
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
@@ -24,12 +25,6 @@ from slurm_gpu_aware.simulator.history import (
     with_slots,
     with_work,
     without_unsupported,
-)
-from slurm_gpu_aware.simulator.multifactor import (
-    Multifactor,
-    live_site,
-    not_modelled,
-    read_site,
 )
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
@@ -42,6 +37,7 @@ from slurm_gpu_aware.simulator.simulated_site import (
 )
 from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
 from slurm_gpu_aware.simulator.trace import Trace, poisson_trace
+from slurm_gpu_aware.slurm.multifactor import Multifactor, live_site, not_modelled, read_site
 from slurm_gpu_aware.slurm.sacct import live_history
 from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.ledger import Ledger
@@ -96,13 +92,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         names = [BASELINE, *(n for n in names if n not in (BASELINE, f"{BASELINE}:sticky"))]
     source = source or _trace(config, given)
     trace = _with_sensitivity(config, source)
-    profile = None
-    if given["profile"]:
-        profile, bad = read_interference(given["profile"])
-        if bad:
-            say(f"{given['profile']}: {len(bad)} entries left out, first: {bad[0]}")
-    if given["interference"] and profile is None:
-        raise RequestError("--interference needs --profile FILE.json with times of pairs of jobs")
+    profile = _profile(given)
     backfill = given["backfill"]
     classes = (*config.site.classes, *sorted({job.app_class for job in trace.jobs}))
     of_classes = {name: entry.restart_s for name, entry in config.classes.items()}
@@ -164,11 +154,22 @@ def with_options(
     return replace(settings, policy_options=options)
 
 
+def _profile(given: Given) -> InterferenceProfile | None:
+    profile = None
+    if given["profile"]:
+        profile, bad = read_interference(given["profile"])
+        if bad:
+            say(f"{given['profile']}: {len(bad)} entries left out, first: {bad[0]}")
+    if given["interference"] and profile is None:
+        raise RequestError("--interference needs --profile FILE.json with times of pairs of jobs")
+    return profile
+
+
 def _multifactor(source: str) -> Multifactor:
     """Slurm's priorities as a saved output of `COMMAND`, or the live cluster, has them."""
     text = live_site() if source == "live" else read_text(source)
     if counted := not_modelled(text):
-        say(f"{source}: {', '.join(counted)}: the column priority has these points, if anything")
+        say(f"{source}: {', '.join(counted)}: counts as far as the column priority has it")
     return read_site(text, source)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, groupby, takewhile
 from operator import itemgetter
@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.events import EventClock, Kind
-from slurm_gpu_aware.simulator.multifactor import FairShares
+from slurm_gpu_aware.simulator.fair_shares import FairShares
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
@@ -88,8 +88,14 @@ class ClusterState:
     """The cluster and the jobs on it."""
 
     def __init__(
-        self, idle: Cluster, settings: SimSettings, physics: Physics, clock: EventClock
+        self,
+        idle: Cluster,
+        settings: SimSettings,
+        physics: Physics,
+        clock: EventClock,
+        jobs: Sequence[TraceJob] = (),
     ) -> None:
+        """``jobs``: those of the trace, whose users have fair shares."""
         self.idle = idle
         self.cluster = idle.copy()
         self.settings = settings
@@ -111,7 +117,8 @@ class ClusterState:
         self.background_gpus = 0
         self.meter: PowerMeter | None = None
         """Set if the power of every job is known."""
-        self.shares: FairShares | None = None
+        priority = settings.multifactor
+        self.shares = None if priority is None else FairShares(priority, jobs, idle)
         """Fair shares of users; None: they do not count."""
         self.interferes = settings.interference is not None
         self.estimates = Estimates()

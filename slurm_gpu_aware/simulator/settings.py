@@ -16,8 +16,8 @@ from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfi
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.communication import SHARES
-from slurm_gpu_aware.simulator.multifactor import Multifactor
 from slurm_gpu_aware.simulator.trace import TraceJob
+from slurm_gpu_aware.slurm.multifactor import Multifactor
 
 MEASURED_SHARE = SHARES["alexnet"]
 """Communication share for applications without a measured one."""

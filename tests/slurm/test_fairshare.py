@@ -11,7 +11,7 @@ from cluster import Cluster
 from test_limits import sacctmgr
 from test_preemption import configure
 
-from slurm_gpu_aware.simulator.multifactor import (
+from slurm_gpu_aware.slurm.multifactor import (
     Multifactor,
     fair_tree,
     later_usage,
@@ -93,7 +93,7 @@ def test_factors_usage_and_priorities_are_slurms(cluster: Cluster) -> None:
         cluster.submit("alice", ["--account=ice", "-N4", "-n64", "-t9"], "true"): (
             *(("ice", "alice"), 4, 64, 0),
         ),
-        cluster.submit("bob", ["--account=ocean", "-N4", "-n60", "-t9", "--nice=77", "--exclusive"],
+        cluster.submit("bob", ["--account=ocean", "-N4", "-n60", "-t9", "--nice=77"],
                        "true"): (("ocean", "bob"), 4, 60, 77),
     }  # fmt: skip
     submitted = time.time()

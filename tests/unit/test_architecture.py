@@ -263,10 +263,10 @@ def test_every_module_of_a_feature_keeps_the_rules_of_a_room():
     assert {name for name in there if not name.endswith("__init__")} == set(ROOM_OF)
 
 
-def test_the_simulator_takes_from_slurm_only_its_accounts():
+def test_the_simulator_takes_from_slurm_only_its_accounts_and_shares():
     texts = [path.read_text() for path in modules("simulator")]
     used = {name for text in texts for name in re.findall(r"slurm_gpu_aware\.slurm\.(\w+)", text)}
-    assert used == {"accounting", "sacct"}
+    assert used == {"accounting", "multifactor", "sacct"}
 
 
 def test_no_module_and_no_function_grows_too_long():

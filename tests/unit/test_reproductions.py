@@ -3,6 +3,7 @@
 import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -27,6 +28,7 @@ NAMES = (
     "topo_jobs",
     "when_it_pays",
     "convert",
+    "cheats",
     "sts_instances",
     "sts_simulation",
     "sts_baselines",
@@ -430,9 +432,38 @@ def test_every_remark_on_the_page_is_made_by_a_script():
         "powerflow_moves",
         "when_it_pays",
         "queue_order",
+        "cheats",
     ]
     rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", rest)
+
+
+def test_each_way_of_cheating_does_the_work_of_the_job(scripts):
+    cheats = scripts.cheats
+    job = cheats.workload(cheats.Count(1, 1), 1)[0]
+    split, (renamed,), killed = (cheat(job) for cheat in cheats.CHEATS.values())
+    assert renamed == replace(job, name=renamed.name)
+    assert renamed.name != job.name
+    extra_s = 3 * cheats.RESTART_S
+    assert sum(part.duration_s for part in split) == pytest.approx(job.duration_s + extra_s)
+    ran = [min(part.duration_s, part.time_limit_s) for part in killed]
+    assert sum(ran) == pytest.approx(job.duration_s + extra_s)
+    assert [part.duration_s > part.time_limit_s for part in killed] == [True] * 3 + [False]
+
+
+def test_parts_follow_one_another_and_the_table_has_each_cheat(scripts):
+    cheats = scripts.cheats
+    jobs = cheats.workload(cheats.Count(1, 30), 1)
+    one = cheats.Play(jobs, cheats.splits, "expected=1")
+    cheats.play([one], 1)
+    chains = [chain for chain in one.chains if len(chain) > 1]
+    assert chains
+    for chain in chains:
+        assert chain[0].submit_s < chain[1].submit_s < chain[2].submit_s
+    alone_s = np.mean([sum(part.duration_s for part in chain) for chain in chains])
+    assert one.completion_s(cheat=True) >= alone_s
+    text = cheats.section(cheats.Count(1, 12), 1)
+    assert text.count("| understates |") == text.count("| renames |") == len(cheats.ORDERS)
 
 
 def test_when_it_pays_on_a_few_jobs(scripts, partial, monkeypatch):

@@ -56,6 +56,33 @@ def test_processes_do_not_change_the_outcome(trace):
     assert outputs[0] == outputs[1]
 
 
+def test_fair_shares_order_the_queue_as_the_file_says(tmp_path):
+    rows = ["job_id,submit_s,gpus,duration_s,user,account"]
+    rows += [f"{i},{i},8,100,{'yx'[i < 3]},lab" for i in range(4)]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    shares = tmp_path / "shares.txt"
+    shares.write_text(
+        "PriorityType = priority/multifactor\nPriorityWeightFairShare = 1000\n"
+        "PriorityMaxAge = 7-0:0:0\nPriorityDecayHalfLife = 7-0:0:0\nPriorityCalcPeriod = 00:01:00\n"
+        "PriorityWeightQOS = 5\nAccount|User|RawShares|RawUsage\nroot|||0\n lab||1|0\n"
+        "  lab|x|1|0\n"
+    )
+    args = [str(tmp_path / "t.csv"), *SITE, "-p", "packed", "--json", "--out"]
+    done = run(*args, str(tmp_path / "out"), "--fairshare", str(shares))
+    assert done.exit_code == 0, done.stderr
+    assert "PriorityWeightQOS: counts as far as the column priority has it" in done.stderr
+    assert json.loads(done.stdout)["settings"]["order"] == "multifactor"
+    files = json.loads((tmp_path / "out" / "summary.json").read_text())["runs"][0]["files"]
+    with (tmp_path / "out" / files["jobs"]).open(newline="") as stream:
+        starts = {row["job_id"]: float(row["start_s"]) for row in csv.DictReader(stream)}
+    assert sorted(starts, key=starts.__getitem__) == ["0", "3", "1", "2"]
+    for order in (["--order", "fifo"], ["-p", "packed:non-sticky"]):
+        assert run(*args, str(tmp_path / "o"), "--fairshare", str(shares), *order).exit_code != 0
+    shares.write_text("nothing")
+    refused = run(*args, str(tmp_path / "o"), "--fairshare", str(shares))
+    assert "with priority/multifactor" in refused.stderr
+
+
 def test_the_table_names_policies_and_cluster(trace):
     done = run(trace, *SITE, "-p", "packed")
     assert done.exit_code == 0

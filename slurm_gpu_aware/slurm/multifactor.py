@@ -1,4 +1,4 @@
-"""Priorities as Slurm's priority/multifactor computes them, with Fair Tree.
+"""Priorities as Slurm's priority/multifactor computes them, with Fair Tree. Pure functions.
 
 The formulas are those of Slurm's src/plugins/priority/multifactor: ``fair_tree.c`` (`fair_tree`),
 ``set_priority_factors`` (`priorities`), ``_apply_new_usage`` and ``_apply_decay`` (`later_usage`).
@@ -9,24 +9,17 @@ before it; so here. Usage counts GPU seconds where Slurm counts its billing unit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
-from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.read_cluster import parse_settings
 from slurm_gpu_aware.slurm.words import parse_duration
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.simulator.active import ActiveJob
 
 COMMAND = "(scontrol show config; sshare --all --parsable2)"
 _MOST = 100_000
@@ -35,8 +28,6 @@ _MOST_LEVELS = 32
 _TIMEOUT_S = 60.0
 _SHARES = 2**31
 _NO_TIE = -1.0
-_UNNAMED = "(none)"
-"""Account or user of a job that has none."""
 _COLUMNS = ("Account", "User", "RawShares", "RawUsage")
 _NOT_MODELLED = (
     *("PriorityWeightAssoc", "PriorityWeightPartition", "PriorityWeightQOS"),
@@ -166,7 +157,7 @@ def later_usage(site: Multifactor, usage: FloatArray, held: FloatArray, periods:
     """(n,) usage after so many calculation periods in which ``held`` GPUs are in use."""
     kept = site.decay**site.calc_period_s
     series = periods if kept == 1.0 else (1.0 - kept**periods) / (1.0 - kept)
-    return usage * kept**periods + held * site.calc_period_s * kept * series
+    return np.asarray(usage * kept**periods + held * site.calc_period_s * kept * series)
 
 
 def priorities(
@@ -186,7 +177,7 @@ def priorities(
     size = (nodes + gpus) / 2.0
     size = np.clip(1.0 - size if site.favor_small else size, 0.0, 1.0)
     points = site.weight_age * age + site.weight_fairshare * factor + site.weight_job_size * size
-    return np.clip(np.floor(points + more), 1.0, 2.0**32 - 1.0)
+    return np.asarray(np.clip(np.floor(points + more), 1.0, 2.0**32 - 1.0))
 
 
 def read_site(text: str, name: str) -> Multifactor:
@@ -274,57 +265,3 @@ def _shares(text: str, name: str) -> float:
     if not (text.isascii() and text.isdigit() and int(text[:11]) < _SHARES) and text:
         raise SourceError(f"{name}: {quoted(text)} is not a number of shares")
     return float(text or 1)  # the root account has none
-
-
-class FairShares:
-    """Usage of a run and the priorities that follow from it; renewed each calculation period."""
-
-    def __init__(self, site: Multifactor, jobs: Sequence[TraceJob], cluster: Cluster) -> None:
-        self.site = site
-        of_jobs = [(job.account or _UNNAMED, job.user or _UNNAMED) for job in jobs]
-        self.tree = site.associations.with_users(sorted(set(of_jobs)))
-        self._place = np.array([self.tree.places[name] for name in of_jobs], dtype=np.int64)
-        self._nodes, self._gpus = len(cluster.nodes), int(cluster.exists.sum())
-        self._usage, self._held, self._new = np.zeros((3, len(self.tree.names)))
-        self._factor = fair_tree(self.tree, self._usage)
-        self._at_s = self._renewed_s = jobs[0].submit_s if jobs else 0.0
-
-    def change(self, position: int, gpus: int, now: float) -> None:
-        """A job gets GPUs, or gives up ``-gpus``."""
-        self._until(now)
-        self._held[self._place[position]] += gpus
-
-    def ranked(self, queue: Sequence[ActiveJob], now: float) -> list[Request]:
-        """The requests with their priorities."""
-        self._until(now)
-        positions = [active.position for active in queue]
-        asked = [(a.request.submit_s, a.request.min_nodes, a.size, a.job.priority) for a in queue]
-        submit_s, nodes, gpus, more = np.array(asked, dtype=np.float64).reshape(-1, 4).T
-        factor = self._factor[self._place[positions]]
-        shares = nodes / self._nodes, gpus / self._gpus
-        found = priorities(self.site, now - submit_s, factor, *shares, more)
-        pairs = zip(queue, found.tolist(), strict=True)
-        return [replace(active.request, priority=value) for active, value in pairs]
-
-    def _until(self, now: float) -> None:
-        """Add what is in use until ``now``, and renew the factors at the end of a period."""
-        period = self.site.calc_period_s
-        passed = int((now - self._renewed_s) // period)
-        if passed > 0:
-            end_s = self._renewed_s + period
-            self._new += self._held * (end_s - self._at_s)
-            self._usage = later_usage(self.site, self._usage, self._new / period, 1)
-            self._usage = later_usage(self.site, self._usage, self._held, passed - 1)
-            self._factor = fair_tree(self.tree, summed(self.tree, self._usage))
-            self._new[:] = 0.0
-            self._renewed_s += passed * period
-            self._at_s = self._renewed_s
-        self._new += self._held * (now - self._at_s)
-        self._at_s = now
-
-
-def shares_of(
-    site: Multifactor | None, jobs: Sequence[TraceJob], cluster: Cluster
-) -> FairShares | None:
-    """Those of a run; None without a site."""
-    return None if site is None else FairShares(site, jobs, cluster)
