@@ -76,7 +76,7 @@ LAYERS = {
         shadow/moments
     """,
     "simulator": """
-        due_dates/simulated estimates/simulated moves/simulated power/power_meter
+        due_dates/simulated estimates/simulated moves/simulated power/power_meter queue_order/proposal
     """,
     "page": "",
     "cli": """
