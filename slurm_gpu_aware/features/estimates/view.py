@@ -61,7 +61,7 @@ def _about(seconds: float) -> str:
 def report_site(context: Context, days: int, *, as_json: bool) -> None:
     """Print how long jobs ran against what was expected, and what energy they took."""
     from slurm_gpu_aware.features.energy.accounts import KINDS, energy_rows
-    from slurm_gpu_aware.features.estimates.live import quality, quality_by_user
+    from slurm_gpu_aware.features.estimates.quality import quality, quality_by_user
     from slurm_gpu_aware.selector.job_answers import open_reader
 
     with open_reader(context.config()) as reader:

@@ -26,8 +26,8 @@ from slurm_gpu_aware.features.moves.moved import place_moved
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerState
-from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.queue_order.rule import OrderRule, reordered
+from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
