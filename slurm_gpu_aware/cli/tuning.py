@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -214,7 +214,7 @@ def replay(
     inputs, site = history.inputs, history.inputs.site
     placements, orders = runs
     settings = [*placements.values(), *orders.values()]
-    found = Replay(*({name: [] for name in names} for names in (placements, orders, orders)))
+    found = Replay(_tables(placements), _tables(orders), _tables(orders))
     longest_s, done = 0.0, 0
     for seed in range(1, seeds + 1):
         began = time.monotonic()
@@ -251,6 +251,10 @@ def replay(
     if done < seeds:
         say(f"the time is over after {done} of {seeds} seeds")
     return found
+
+
+def _tables(names: Iterable[str]) -> dict[str, list[Mapping[str, float]]]:
+    return {name: [] for name in names}
 
 
 def settings_of(
