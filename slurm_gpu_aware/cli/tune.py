@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurm_gpu_aware.cli.options import Context, Number, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, print_json
 from slurm_gpu_aware.cli.simulate import cluster_options
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.cli.tuning import Replay
+    from slurm_gpu_aware.features.queue_order.rule import OrderRule
 
 
 @click.command("tune")
@@ -25,6 +30,14 @@ from slurm_gpu_aware.cli.simulate import cluster_options
     metavar="NAME[:OPTION=VALUE,...]",
     help="Policy to compare, beside packed and the present one; repeatable. Default: those of"
     " tune.allowed, the ends of tune.ranges, and the longest wait of packed as a bound of waits.",
+)
+@click.option(
+    "--order",
+    "orders",
+    multiple=True,
+    metavar="ORDER",
+    help="Order of the queue to compare with Slurm's, beside the present one; repeatable. Without"
+    " --candidate only orders are compared. Default: equal, backfill, expected=0.1, 0.3 and 1.",
 )
 @click.option(
     "--budget",
@@ -50,18 +63,20 @@ from slurm_gpu_aware.cli.simulate import cluster_options
 @json_option
 @pass_context
 def tune(context: Context, /, **given: Any) -> None:
-    """Replay the last days with several policies, and name the best with its uncertainty.
+    """Replay the last days with several policies and orders of the queue; name the best.
 
     Each seed draws the days of the history and the measured runs of the GPUs anew. A policy is
     best only if it is ahead of packed placement beyond the uncertainty; it replaces the present
-    one only if it is ahead of that, too, and makes nothing else worse by more than 2%. The runs
-    have the lowest priority of the host.
+    one only if it is ahead of that, too, and makes nothing else worse by more than 2%. An order of
+    the queue is proposed by the same rule against Slurm's, and never set. The runs have the lowest
+    priority of the host.
 
     \b
     Examples:
       gpu-aware tune
       gpu-aware tune --days 60 --seeds 16 -j 4
       gpu-aware tune -c pal -c pm-first --json
+      gpu-aware tune --order backfill --order expected=0.2
       gpu-aware tune --apply
       gpu-aware tune --sacct history --nodes 16 --machine dgx-a100
     """
@@ -69,6 +84,8 @@ def tune(context: Context, /, **given: Any) -> None:
         raise click.UsageError("--variability needs --nodes; the store has times of its own GPUs")
     if given["nodes"] is not None and given["apply"]:
         raise click.UsageError("--apply sets this site's policy, and --nodes is another cluster")
+    if given["orders"] and not given["candidates"] and given["apply"]:
+        raise click.UsageError("--apply sets a policy, and only orders are compared")
     from slurm_gpu_aware.cli import tuning
     from slurm_gpu_aware.config.load import Candidate
     from slurm_gpu_aware.placement.registry import PACKED
@@ -79,27 +96,56 @@ def tune(context: Context, /, **given: Any) -> None:
     config = context.config(check_policies=True)
     tuned, _ = tuned_in_force(config)
     present = tuned or Candidate(config.placement.policy)
-    candidates = tuning.candidates_of(config, given["candidates"], present)
+    named, orders = given["candidates"], given["orders"]
+    rules = tuning.orders_of(config, orders) if orders or not named else {}
+    placements = bool(named or not orders)
+    candidates = tuning.candidates_of(config, named, present) if placements else {}
     if given["apply"]:
-        tuning.check_apply(config, candidates, given["candidates"])
+        tuning.check_apply(config, candidates, named)
     _step_back()
-    history = tuning.read_history(config, given)
-    if not given["candidates"]:
+    history = tuning.read_history(config, given, placements=placements)
+    if placements and not named:
         candidates |= tuning.bounded_candidates(history, config, ends_at=ends_at)
     found = tuning.replay(
-        history, config, candidates, given["seeds"], ends_at=ends_at, processes=given["processes"]
+        history,
+        tuning.settings_of(history, config, candidates, rules, present),
+        given["seeds"],
+        ends_at=ends_at,
+        processes=given["processes"],
     )
-    best = verdict(found, PACKED, present.label)
-    text, applied = best.text, False
-    if given["apply"] and best.changes:
-        applied, words = tuning.apply(config, candidates[best.best], found)
-        text += f" {words}"
+    told: dict[str, Any] = {"trace": history.inputs.trace.name}
+    told |= {"jobs": len(history.inputs.trace.jobs), "days": len(history.days)}
+    told |= {"present": present.label, "applied": False}
+    texts = []
+    if rules:
+        texts += _orders(found, rules, tuning.present_order(config), told)
+    if placements:
+        best = verdict(found.placements, PACKED, present.label)
+        text = best.text
+        if given["apply"] and best.changes:
+            told["applied"], words = tuning.apply(config, candidates[best.best], found.placements)
+            text += f" {words}"
+        told |= {**tuning.as_json(found.placements, best), "summary": text}
+        texts += [tuning.table_text(found.placements, present.label), paragraph(text)]
     if given["as_json"]:
-        head = {"trace": history.inputs.trace.name, "jobs": len(history.inputs.trace.jobs)}
-        head |= {"days": len(history.days), "present": present.label, "applied": applied}
-        print_json({**head, **tuning.as_json(found, best), "summary": text})
+        print_json(told)
     else:
-        click.echo(f"{tuning.table_text(found, present.label)}\n\n{paragraph(text)}")
+        click.echo("\n\n".join(texts))
+
+
+def _orders(
+    found: Replay, rules: Mapping[str, OrderRule], present: str, told: dict[str, Any]
+) -> list[str]:
+    """Texts on the orders of the queue; their values are put into ``told``."""
+    from slurm_gpu_aware.cli import tuning
+    from slurm_gpu_aware.features.queue_order.proposal import SLURM, proposal
+    from slurm_gpu_aware.features.queue_order.view import order_text, order_values
+
+    best = proposal(found.orders, present)
+    values = tuning.as_json(found.orders, best, SLURM)
+    told["order"] = {"present": present, **values, **order_values(best, found.payers, rules)}
+    shown = tuning.table_text(found.orders, present, SLURM)
+    return [shown, order_text(best, found.orders, found.payers, rules)]
 
 
 def _step_back() -> None:

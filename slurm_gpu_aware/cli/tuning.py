@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +18,9 @@ from slurm_gpu_aware.cli.simulation_text import Progress, say_inputs
 from slurm_gpu_aware.config.load import Candidate, Tuned, out_of_bounds, tuned_path, write_tuned
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.features.queue_order.proposal import COMPARED, SLURM, paid
+from slurm_gpu_aware.features.queue_order.rule import OrderRule, rule_of
+from slurm_gpu_aware.features.queue_order.settings import QueueConfig
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.placement.registry import PACKED
 from slurm_gpu_aware.selector.policy_options import policy_options
@@ -61,6 +64,33 @@ class History:
     days: range
     runs: Sequence[GpuTiming]
     """All runs of the newest measurement of each GPU and class."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """Measures per seed."""
+
+    placements: dict[str, list[Mapping[str, float]]]
+    """Label of a candidate -> its measures."""
+    orders: dict[str, list[Mapping[str, float]]]
+    """Order of the queue -> its measures."""
+    payers: dict[str, list[Mapping[str, float]]]
+    """Order of the queue -> average completion time of the jobs of each account or user."""
+
+
+def orders_of(config: Config, given: Sequence[str]) -> dict[str, OrderRule]:
+    """Order -> its rule: Slurm's, the present one, and those ``given``, or `COMPARED`.
+
+    Raises PolicyError.
+    """
+    present = rule_of(config.of(QueueConfig))
+    names = [SLURM, present.label, *(given or COMPARED)]
+    return {rule.label: rule for rule in map(present.named, names)}
+
+
+def present_order(config: Config) -> str:
+    """The label of the site's order."""
+    return rule_of(config.of(QueueConfig)).label
 
 
 def candidates_of(config: Config, given: Sequence[str], present: Candidate) -> dict[str, Candidate]:
@@ -108,9 +138,10 @@ def check_apply(config: Config, candidates: Mapping[str, Candidate], named: Sequ
         raise RequestError(f"--apply: {folder} cannot be written; run this as SlurmUser or root")
 
 
-def read_history(config: Config, given: Given) -> History:
+def read_history(config: Config, given: Given, *, placements: bool) -> History:
     """The jobs of the last days, the site, and the measured runs of its GPUs.
 
+    ``placements``: whether placements are compared, which needs measured times.
     ``given``: options of tune; with ``nodes`` the cluster is not the store's, and GPUs run as drawn
     from ``variability``. Raises RequestError if there is too little of it, SourceError.
     """
@@ -125,7 +156,7 @@ def read_history(config: Config, given: Given) -> History:
         if not inputs.site.truth:
             say("all GPUs count as equal; --variability CLASS=FILE.csv gives them measured times")
         return History(inputs, covered_days(inputs.trace, days), ())
-    if not inputs.site.truth:
+    if not inputs.site.truth and placements:
         raise RequestError(
             "the store has no times of any GPU, so all GPUs count as equal: import times with"
             " 'gpu-aware-profile import' first"
@@ -169,21 +200,22 @@ def bounded_candidates(history: History, config: Config, *, ends_at: float) -> d
 
 def replay(
     history: History,
-    config: Config,
-    candidates: Mapping[str, Candidate],
+    runs: tuple[Mapping[str, SimSettings], Mapping[str, SimSettings]],
     seeds: int,
     *,
     ends_at: float,
     processes: int | None,
-) -> Found:
+) -> Replay:
     """Measures of the candidates per seed, until ``ends_at`` (``time.monotonic``).
 
-    Raises RequestError if less than ``LEAST_SEEDS`` seeds are ready by then.
+    ``runs``: settings of the placements, and of the orders. Raises RequestError if less than
+    ``LEAST_SEEDS`` seeds are ready by then.
     """
     inputs, site = history.inputs, history.inputs.site
-    settings = [_settings(config, inputs.settings[0], one) for one in candidates.values()]
-    found: dict[str, list[Mapping[str, float]]] = {label: [] for label in candidates}
-    longest_s = 0.0
+    placements, orders = runs
+    settings = [*placements.values(), *orders.values()]
+    found = Replay(_tables(placements), _tables(orders), _tables(orders))
+    longest_s, done = 0.0, 0
     for seed in range(1, seeds + 1):
         began = time.monotonic()
         if began + (longest_s if seed > LEAST_SEEDS else 0.0) > ends_at:
@@ -191,22 +223,26 @@ def replay(
         truth = drawn_runs(site.truth, site.cluster.nodes, history.runs, seed)
         trace, _ = with_work(inputs.trace, site.cluster, truth, settings[0])
         trace = drawn_days(trace, history.days, seed)
-        runs = [Run(trace, site.cluster, truth, one) for one in settings]
         try:
             results = run_all(
-                runs,
+                [Run(trace, site.cluster, truth, one) for one in settings],
                 processes=processes or max(1, (os.cpu_count() or 1) // 2),
-                progress=_Watch([*candidates], len(trace.jobs), ends_at).show,
+                progress=_Watch([*placements, *orders], len(trace.jobs), ends_at).show,
             )
         except _LateError:
             break
-        for label, measured in zip(candidates, measures(results), strict=True):
-            found[label].append(measured)
+        cut, done = len(placements), seed
+        for each, of, part in (
+            (found.placements, measures, results[:cut]),
+            (found.orders, measures, results[cut:]),
+            (found.payers, paid, results[cut:]),
+        ):
+            for label, measured in zip(each, of(part) if part else (), strict=True):
+                each[label].append(measured)
         took_s = time.monotonic() - began
         longest_s = max(longest_s, took_s)
         what = f"seed {seed} of {seeds}: {len(settings)} x {len(trace.jobs)} jobs"
         say(f"{what} in {duration(took_s)}")
-    done = len(found[PACKED])
     if done < LEAST_SEEDS:
         raise RequestError(
             f"the time is over after {done} of at least {LEAST_SEEDS} seeds: give it more with"
@@ -215,6 +251,30 @@ def replay(
     if done < seeds:
         say(f"the time is over after {done} of {seeds} seeds")
     return found
+
+
+def _tables(names: Iterable[str]) -> dict[str, list[Mapping[str, float]]]:
+    return {name: [] for name in names}
+
+
+def settings_of(
+    history: History,
+    config: Config,
+    candidates: Mapping[str, Candidate],
+    orders: Mapping[str, OrderRule],
+    present: Candidate,
+) -> tuple[dict[str, SimSettings], dict[str, SimSettings]]:
+    """Settings of the placements, and of the orders, which are compared with the present policy.
+
+    The record has the last priority of each job and not what it was made of, so the orders are
+    compared on jobs in the order of their submission.
+    """
+    base = history.inputs.settings[0]
+    ordered = replace(_settings(config, base, present), order="fifo") if orders else base
+    return (
+        {label: _settings(config, base, one) for label, one in candidates.items()},
+        {label: replace(ordered, queue=rule) for label, rule in orders.items()},
+    )
 
 
 def _settings(config: Config, base: SimSettings, one: Candidate) -> SimSettings:
@@ -256,19 +316,16 @@ def apply(config: Config, best: Candidate, found: Found) -> tuple[bool, str]:
     return True, "It is set; the selector takes it within seconds."
 
 
-def as_json(found: Found, best: Verdict) -> dict[str, Any]:
-    """Verdict, and each candidate against packed; unknown numbers are null."""
+def as_json(found: Found, best: Verdict, reference: str = PACKED) -> dict[str, Any]:
+    """Verdict, and each candidate against the reference; unknown numbers are null."""
     entries = []
     for label, seeds in found.items():
-        one = compare(seeds, found[PACKED])
+        one = compare(seeds, found[reference])
         entry = {"candidate": label, **asdict(one), "harms": one.harms}
-        entry["changes"] = {k: None if math.isnan(v) else v for k, v in one.changes.items()}
-        entry["seeds"] = [
-            {k: None if math.isnan(v) else v for k, v in seed.items()} for seed in seeds
-        ]
+        entry |= {"changes": _known(one.changes), "seeds": [_known(seed) for seed in seeds]}
         entries.append(entry)
     return {
-        "seeds": len(found[PACKED]),
+        "seeds": len(found[reference]),
         "best": best.best,
         "pays": best.pays,
         "replaces_present": best.changes,
@@ -276,17 +333,22 @@ def as_json(found: Found, best: Verdict) -> dict[str, Any]:
     }
 
 
-def table_text(found: Found, present: str) -> str:
-    """The candidates, each against packed."""
+def _known(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+
+def table_text(found: Found, present: str, reference: str = PACKED) -> str:
+    """The candidates, each against the reference."""
     changes = {key: one.header for key, one in MEASURES.items() if one.header}
-    headers = ["candidate", "avg JCT", "longest wait", "gain", "95%", *changes.values()]
+    what = "candidate" if reference == PACKED else "order"
+    headers = [what, "avg JCT", "longest wait", "gain", "95%", *changes.values()]
     rows = []
     for label, seeds in found.items():
-        one = compare(seeds, found[PACKED])
+        one = compare(seeds, found[reference])
         name = f"{label} (present)" if label == present else label
         means = (sum(s[key] for s in seeds) / len(seeds) for key in ("jct_s", "longest_wait_s"))
         row = [name, *map(duration, means)]
-        if label != PACKED:
+        if label != reference:
             low, high = percent(one.low), percent(one.high)
             row += [percent(one.gain), f"{low.removesuffix('%')} to {high}"]
             row += [_change(one.changes[key]) for key in changes]

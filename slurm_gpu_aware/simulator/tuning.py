@@ -31,6 +31,8 @@ MOST_HARM = 0.02
 """A candidate may be worse than another by this share in each measure of `MEASURES` with a harm."""
 MOST_LOST = 0.001
 """Share of the jobs that a candidate may finish less than another."""
+WIDE = 8
+"""GPUs of a wide job."""
 _DAY_S = 86_400.0
 _WEEK = 7
 
@@ -114,9 +116,20 @@ def _gpus(result: Result) -> IntArray:
     return np.array([job.gpus for job in result.trace.jobs])
 
 
-def _multi_jct_s(result: Result, among: Mask) -> float:
-    jct_s = result.jct_s(among & (_gpus(result) > 1))
-    return float(jct_s.mean()) if len(jct_s) else math.nan
+def _jct_from(least: int) -> Callable[[Result, Mask], float]:
+    """The average completion time of jobs of so many GPUs or more."""
+
+    def of(result: Result, among: Mask) -> float:
+        jct_s = result.jct_s(among & (_gpus(result) >= least))
+        return float(jct_s.mean()) if len(jct_s) else math.nan
+
+    return of
+
+
+def _slowest_tenth_s(result: Result, among: Mask) -> float:
+    """The average of the tenth of the completion times that are longest."""
+    jct_s = np.sort(result.jct_s(among))
+    return float(jct_s[-math.ceil(len(jct_s) / 10) :].mean())
 
 
 MEASURES: Mapping[str, Measure] = {
@@ -134,12 +147,15 @@ MEASURES: Mapping[str, Measure] = {
     "longest_wait_s": Measure(
         lambda r, among: float(r.wait_s(among).max()), harm="the longest wait", least=60.0
     ),
+    "slowest_tenth_s": Measure(_slowest_tenth_s, "slowest 10%"),
     "multi_jct_s": Measure(
-        _multi_jct_s, "several GPUs", "the completion time of jobs with several GPUs"
+        _jct_from(2), "several GPUs", "the completion time of jobs with several GPUs"
     ),
+    "wide_jct_s": Measure(_jct_from(WIDE), f"{WIDE}+ GPUs"),
     "lost": Measure(lambda r, among: float(1.0 - r.done.mean())),
 }
-"""``jct_s`` is the average completion time, ``multi_jct_s`` that of jobs with several GPUs,
+"""``jct_s`` is the average completion time, ``slowest_tenth_s`` that of the tenth of the jobs that
+take longest, ``multi_jct_s`` that of jobs with several GPUs, ``wide_jct_s`` with `WIDE` or more,
 ``lost`` the share of all jobs that a run did not finish."""
 
 
@@ -193,12 +209,18 @@ def compare(
     }
     changes = {name: math.expm1(float(values.mean())) for name, values in ratios.items()}
     changes["lost"] = float(np.mean([a["lost"] - b["lost"] for a, b in pairs]))
-    logs = ratios["jct_s"]
+    mean, low, high = interval(ratios["jct_s"])
+    return Comparison(-math.expm1(mean), -math.expm1(high), -math.expm1(low), changes)
+
+
+def interval(logs: FloatArray) -> tuple[float, float, float]:
+    """(Mean, ends of the 95% interval) of one more value like these, as the history itself is one.
+
+    ``logs``: logarithms of ratios, one per seed, at least 2.
+    """
     count, mean = len(logs), float(logs.mean())
-    # of one more sample like these, as the history itself is one
     half = float(stdtrit(count - 1, 0.975)) * float(logs.std(ddof=1)) * math.sqrt(1 + 1 / count)
-    ends = (-math.expm1(mean + half), -math.expm1(mean - half))
-    return Comparison(-math.expm1(mean), *ends, changes)
+    return mean, mean - half, mean + half
 
 
 @dataclass(frozen=True)
@@ -215,9 +237,13 @@ class Verdict:
 
 
 def verdict(
-    found: Mapping[str, Sequence[Mapping[str, float]]], reference: str, present: str
+    found: Mapping[str, Sequence[Mapping[str, float]]],
+    reference: str,
+    present: str,
+    nothing: str = "Placement does not pay here",
 ) -> Verdict:
-    """Choose among candidates. ``found``: label -> measures per seed.
+    """Choose among candidates. ``found``: label -> measures per seed. ``nothing``: what is said
+    where the reference is the best.
 
     The best is the one with the largest gain of those that are ahead of ``reference`` beyond the
     uncertainty and harm nothing; without one it is the reference itself.
@@ -229,7 +255,7 @@ def verdict(
         nearest = max((n for n in found if n != reference), key=lambda n: against[n].gain)
         how = "without harm" if against[nearest].low > 0 else "beyond the uncertainty"
         text = (
-            f"Placement does not pay here: no candidate is ahead of {reference} {how}; the nearest,"
+            f"{nothing}: no candidate is ahead of {reference} {how}; the nearest,"
             f" {nearest}, gains {_gain(against[nearest])}."
         )
     else:

@@ -70,18 +70,19 @@ LAYERS = {
     "admission": "due_dates/admission shadow/requests shards/admission sizes/moldable",
     "store": "classes/store models/store shadow/store",
     "selector": """
-        due_dates/shortest_runs energy/accounts
+        due_dates/shortest_runs energy/accounts estimates/quality
         moves/under_way power/clock_orders power/clock_spool
         power/explorations power/job_tables power/power_reading power/site_power shadow/compared
         shadow/moments
     """,
     "simulator": """
         due_dates/simulated estimates/simulated moves/simulated power/power_meter
+        queue_order/proposal
     """,
     "page": "",
     "cli": """
         energy/text estimates/view models/commands models/plots models/views power/commands
-        power/simulated shadow/view
+        power/simulated queue_order/view shadow/view
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""

@@ -11,6 +11,7 @@ from slurm_gpu_aware.features.due_dates.account import DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.moves.movable import Movable
+from slurm_gpu_aware.features.queue_order.rule import AT_BOUND
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
@@ -67,7 +68,7 @@ def in_order(
     which the site sets. Then those of one user, and those of one Slurm priority, come in the order
     of their pressures: users invent due dates, so these take no job past one of another user and a
     higher priority. No job passes another kind of job, one whose due date plays no part, or one
-    that has waited for as long as it is expected to run.
+    that has waited for as long as it is expected to run, or to the bound of the site's order.
     """
     ordered = in_slurm_order(queue)
     if not settings.due_by_pressure:
@@ -77,7 +78,7 @@ def in_order(
         for request in ordered
         if (account := accounts.get(request.job_id)) is not None and counts(request, account)
     }
-    stay = {r.job_id for r in ordered if now - r.submit_s >= r.expected_s}
+    stay = {r.job_id for r in ordered if r.get(AT_BOUND) or now - r.submit_s >= r.expected_s}
     return _exchanged(ordered, turns, stay)
 
 

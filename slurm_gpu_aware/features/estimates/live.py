@@ -4,8 +4,6 @@ Reader of earlier runs, in a thread of its own: from sacct, and from the ledger.
 
 A slurmdbd that hangs or fails delays no round. What is read is bounded in rows, bytes and time; the
 newest runs come first. Until the first answer, and without any, time limits are the estimates.
-
-Quality of estimates: run times of ended jobs against what the ledger expected of them.
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
@@ -337,42 +333,3 @@ class Estimates:
 
 def _kind(job: SlurmJob, gpus: int, time_limit_s: float) -> JobKind:
     return JobKind(job.user, job.name, job.account or "", gpus, time_limit_s)
-
-
-_SOURCES = ("name", "user", "account", "limit")
-_LATE_S = 60.0  # Slurm ends a job up to a minute after its limit; the ledger notes ends in rounds
-
-
-def quality(decisions: Iterable[Decision]) -> list[dict[str, Any]]:
-    """One row per source of estimates, and ``all`` last; empty: no job had an estimate.
-
-    ``median``, ``p10``, ``p90``: quantiles of run time / expected run time, which is the estimate
-    times the predicted slowdown, at most the limit. ``within``: share that ended within it.
-    ``median_of_limit``: median of run time / time limit; None: no job had a limit.
-    """
-    found: dict[str, list[tuple[float, float, float]]] = {}
-    for decision in decisions:
-        estimate, run = decision.why.get("estimate"), run_of(decision)
-        if not isinstance(estimate, Mapping) or run is None or not estimate.get("seconds"):
-            continue
-        limit = float(estimate.get("limit_s") or np.inf)
-        expected = min(float(estimate["seconds"]) * decision.slowdown, limit)
-        source = str(estimate.get("source"))
-        found.setdefault(source, []).append((run.end_s - run.start_s, expected, limit))
-    rows = [_row(source, found[source]) for source in _SOURCES if source in found]
-    return [*rows, _row("all", [job for some in found.values() for job in some])] if rows else []
-
-
-def _row(source: str, jobs: list[tuple[float, float, float]]) -> dict[str, Any]:
-    ran, expected, limit = np.array(jobs).T
-    p10, median, p90 = np.quantile(ran / expected, (0.1, 0.5, 0.9)).tolist()
-    limited = np.isfinite(limit)
-    return {
-        "source": source,
-        "jobs": len(jobs),
-        "median": median,
-        "p10": p10,
-        "p90": p90,
-        "within": float(np.mean(ran <= expected + _LATE_S)),
-        "median_of_limit": float(np.median((ran / limit)[limited])) if limited.any() else None,
-    }

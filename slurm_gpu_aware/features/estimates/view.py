@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from slurm_gpu_aware.cli.options import Context
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.clock_conf import ACCOUNTS
 from slurm_gpu_aware.features.energy.text import energy_table
+from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.time_text import duration
 
 _SOURCES = {
@@ -22,6 +24,7 @@ _SOURCES = {
     "all": "all",
 }
 _MOST = 100_000  # decisions that a report reads
+_MOST_USERS = 20
 
 
 def estimate_text(
@@ -58,7 +61,7 @@ def _about(seconds: float) -> str:
 def report_site(context: Context, days: int, *, as_json: bool) -> None:
     """Print how long jobs ran against what was expected, and what energy they took."""
     from slurm_gpu_aware.features.energy.accounts import KINDS, energy_rows
-    from slurm_gpu_aware.features.estimates.live import quality
+    from slurm_gpu_aware.features.estimates.quality import quality, quality_by_user
     from slurm_gpu_aware.selector.job_answers import open_reader
 
     with open_reader(context.config()) as reader:
@@ -67,10 +70,15 @@ def report_site(context: Context, days: int, *, as_json: bool) -> None:
         events = reader.ledger.events_since(KINDS, first)
         note = reader.note()
     rows, energy = quality(decisions), energy_rows(decisions, events)
+    users = quality_by_user(decisions)
+    if note:  # a reader of the public copy is an ordinary user
+        users = [row for row in users if row["user"] == user_name(os.geteuid())]
     if as_json:
-        print_json({"days": days, "estimates": rows, "energy": energy})
+        print_json({"days": days, "estimates": rows, "users": users, "energy": energy})
         return
     click.echo(_text(rows, days))
+    if users:
+        click.echo(f"\n{_users_text(users)}")
     if energy:
         click.echo(f"\n{energy_table(energy, days)}")
     elif decisions:
@@ -78,6 +86,26 @@ def report_site(context: Context, days: int, *, as_json: bool) -> None:
         say(paragraph(f"{text}, and our Prolog and Epilog, keep it (gpu-aware doctor)."))
     if note:
         say(note)
+
+
+def _users_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Users with the most jobs; a median above 1: their jobs take longer than expected."""
+    headers = ["user", "jobs", "first ones", "median", "10%", "90%", "ended in time"]
+    cells = [
+        (
+            *(row[key] for key in ("user", "jobs", "cold")),
+            *("" if row[key] is None else f"{row[key]:.2f}" for key in ("median", "p10", "p90")),
+            "" if row["within"] is None else f"{row['within']:.0%}",
+        )
+        for row in rows[:_MOST_USERS]
+    ]
+    said = (
+        "The same by user. First ones were expected to take their limits, as no earlier run was"
+        " like them, and are not in the other columns."
+    )
+    if len(rows) > _MOST_USERS:
+        said += f" {len(rows) - _MOST_USERS} more users: --json."
+    return f"{table(headers, cells, right=headers[1:])}\n\n{paragraph(said)}"
 
 
 def _text(rows: Sequence[Mapping[str, Any]], days: int) -> str:

@@ -26,10 +26,13 @@ from itertools import groupby, pairwise
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.queue_order.settings import MOST_WEIGHT, ORDERS, QueueConfig
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.planning.prefix import exchanged
 
 Key = tuple[float, ...]
+AT_BOUND = Facet("at the bound of the queue", False)
+"""Of a request: no job passes it any more."""
 _WEIGHT = re.compile(r"(?:100|[0-9]{1,2})(?:\.[0-9]{1,6})?")
 
 
@@ -89,6 +92,7 @@ def reordered(ordered: Sequence[Request], rule: OrderRule, now: float) -> list[R
         tier = list(jobs)
         put_first = _put_first(tier, rule)
         stays = [p or now >= rule.until_s(r) for r, p in zip(tier, put_first, strict=True)]
+        tier = [r.put(AT_BOUND, True) if s else r for r, s in zip(tier, stays, strict=True)]
         found += exchanged(tier, _keys(tier, rule, put_first, now), stays)
     return found
 

@@ -50,7 +50,7 @@ class QueueOrder(Stage):
         ordered = reordered(in_turn, rule, one.now)
         if rule.order == "backfill":
             behind = {request.job_id: turn for turn, request in enumerate(ordered)}
-            one = replace(one, behind=behind)
+            one = replace(one, queue=ordered, behind=behind)
         else:
             one = replace(one, queue=[replace(r, turn=turn) for turn, r in enumerate(ordered)])
         if not one.explain:

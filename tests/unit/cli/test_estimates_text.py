@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from commands import gpu_aware
@@ -14,8 +16,10 @@ from store_samples import decision
 
 from slurm_gpu_aware.cli.explain import explain_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
+from slurm_gpu_aware.files import user_name
+from slurm_gpu_aware.selector.job_answers import Reader
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ledger import Ledger
+from slurm_gpu_aware.store.ledger import Decision, Ledger
 
 ASKED = {"gpus": 2, "name": "train", "account": "bio"}
 
@@ -116,6 +120,55 @@ def test_report_compares_run_times_with_what_was_expected(tmp_path: Path) -> Non
     assert "50% ended within the expected time" in " ".join(shown.split())
     said = " ".join(report(tmp_path, stderr=True).split())
     assert "The energy of no job is known: accounts = /var/lib/" in said
+
+
+def ended(
+    number: int, user: str, ran_s: float, source: str = "name", restarts: int = 0
+) -> Decision:
+    """A job that was expected to take 600 s."""
+    start = time.time() - 5000.0
+    return decision(
+        str(number),
+        user=user,
+        why={"estimate": {"seconds": 600.0, "source": source, "runs": 5, "limit_s": 7200.0}},
+        state="ended",
+        slowdown=1.0,
+        restarts=restarts,
+        outcome_at=start + ran_s,
+        outcome={"start_s": start, "state": "COMPLETED"},
+    )
+
+
+def test_report_tells_how_good_the_estimates_are_for_each_user(tmp_path: Path) -> None:
+    """Bias and spread; first jobs of a name are counted, and the rest of a run is no run."""
+    jobs = [ended(n, "ann", ran) for n, ran in enumerate((300.0, 600.0, 1200.0))]
+    jobs += [ended(4, "ann", 60.0, "limit"), ended(5, "ann", 10.0, restarts=1)]
+    jobs.append(ended(6, "bob", 60.0, "limit"))
+    with open_store(tmp_path / "store.db") as store:
+        for job in jobs:
+            Ledger(store).add_decision(job)
+    ann, bob = json.loads(report(tmp_path, "--json"))["users"]
+    assert (ann["user"], ann["jobs"], ann["cold"]) == ("ann", 4, 1)
+    assert ann["median"] == pytest.approx(1.0)
+    assert (ann["p10"], ann["p90"]) == (pytest.approx(0.6), pytest.approx(1.8))
+    assert ann["within"] == pytest.approx(2 / 3)
+    assert (bob["user"], bob["jobs"], bob["cold"], bob["median"]) == ("bob", 1, 1, None)
+    shown = report(tmp_path)
+    assert "ann      4           1    1.00  0.60  1.80            67%" in shown
+    assert "bob      1           1       -     -     -              -" in shown
+
+
+def test_an_ordinary_user_sees_the_own_row_only(tmp_path: Path) -> None:
+    """Such a user reads the public copy; the rows of all users together stay."""
+    me = user_name(os.geteuid())
+    with open_store(tmp_path / "store.db") as store:
+        for number, user in enumerate(("ann", "ann", me)):
+            Ledger(store).add_decision(ended(number, user, 600.0))
+    with mock.patch.object(Reader, "note", return_value="From the public copy"):
+        found = json.loads(report(tmp_path, "--json"))
+        assert "ann" not in report(tmp_path)
+    assert [row["user"] for row in found["users"]] == [me]
+    assert found["estimates"][-1]["jobs"] == 3
 
 
 def test_report_without_estimates_says_so(tmp_path: Path) -> None:

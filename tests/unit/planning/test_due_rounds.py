@@ -26,6 +26,7 @@ from slurm_gpu_aware.features.moves.moved import place_moved
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerState
+from slurm_gpu_aware.features.queue_order.rule import OrderRule, reordered
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
@@ -389,6 +390,17 @@ def test_by_pressure_neighbours_with_due_dates_exchange_places(changes, order):
     found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts, NOW)
     assert "".join(one.job_id for one in found) == order
     assert in_order(queue, PACKED, accounts, NOW) == in_slurm_order(queue)
+
+
+@pytest.mark.parametrize(("passed_s", "order"), [(7200.0, "21"), (3600.0, "12")])
+def test_a_due_date_passes_no_job_that_is_at_the_bound_of_the_queue(passed_s, order):
+    """Job 1 has waited for 1.5 h and runs for longer; its site lets it be passed for 1 h or 2 h."""
+    queue = [dated("1", 9.0, 2.0, submit_s=NOW - 1.5 * H), dated("2", 6.0, 1.0)]
+    rule = OrderRule("backfill", passed_s=passed_s)
+    found = reordered(in_slurm_order(queue), rule, NOW)
+    settings = replace(PACKED, due_by_pressure=True)
+    found = in_order(found, settings, due_accounts(queue, NOW), NOW)
+    assert "".join(one.job_id for one in found) == order
 
 
 def test_by_pressure_the_more_urgent_job_starts():
