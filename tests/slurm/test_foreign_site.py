@@ -214,7 +214,7 @@ def _nodes_are_chosen(cluster: ForeignSite) -> None:
     assert "a2 (Slurm chooses the GPUs)" in said
     options = ["-p", "gpu", "-N2", "--gpus-per-node=a100:2"]
     record = _running(cluster, cluster.submit("bob", options, "sleep 8"))
-    assert record["ReqNodeList"] == "a[1-2]"
+    assert record["ReqNodeList"] == "a1,a2"
     status, checks = cluster.doctor() or (127, [])
     found = {check["name"]: check for check in checks}
     assert (status, found["gres types"]["status"]) == (0, "ok"), checks
