@@ -25,6 +25,7 @@ from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.features.due_dates.admission import dated
+from slurm_gpu_aware.features.energy.hints import OWN_CLOCK
 from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.features.models.hints import NAMED_MODEL
 from slurm_gpu_aware.features.models.performance_model import MODEL
@@ -248,6 +249,7 @@ def _request(entry: QueueEntry) -> Request:
         facets={
             **named(MODEL, hints.get(NAMED_MODEL)),
             **named(HINTED, hints.carried(HINTS)),
+            **named(OWN_CLOCK, original.tres_freq is not None),
             **dated(hints, job, gpus, first_s),
             **named(HAD_GPUS, 0 if before is None else before.gpus),
         },
