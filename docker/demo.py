@@ -239,6 +239,8 @@ def watch() -> None:
         say(f"  sweep {number + 1} of {SWEEPS}")
         options = ["--older-than", "0", "--json"]
         told = cluster("as", "slurm", "gpu-aware-profile", "watch", *options, check=False)
+    if not told.strip():
+        raise DemoError("watch said nothing; by hand: docker/cluster as slurm gpu-aware-profile watch")
     gpus = json.loads(told)["gpus"]
     bad = [gpu for gpu in gpus if gpu["state"] != "well"]
     rows = [(f"{g['node']}:{g['gpu']}", g["state"], g["why"]) for g in bad]
