@@ -240,7 +240,7 @@ def watch() -> None:
         options = ["--older-than", "0", "--json"]
         told = cluster("as", "slurm", "gpu-aware-profile", "watch", *options, check=False)
     if not told.strip():
-        raise DemoError("watch said nothing; by hand: docker/cluster as slurm gpu-aware-profile watch")
+        raise DemoError("watch said nothing; try: docker/cluster as slurm gpu-aware-profile watch")
     gpus = json.loads(told)["gpus"]
     bad = [gpu for gpu in gpus if gpu["state"] != "well"]
     rows = [(f"{g['node']}:{g['gpu']}", g["state"], g["why"]) for g in bad]
