@@ -207,10 +207,16 @@ def read_ledger(jobs: Sequence[Job]) -> None:
     """Fill in each job's last decision, and check that its steps saw these GPUs."""
     loop = 'for job in "$@"; do gpu-aware explain "$job" --json || exit 1; done'
     ids = [job.job_id for job in jobs]
-    answers = documents(cluster("as", "slurm", "sh", "-c", loop, "sh", *ids))
+    end = time.monotonic() + START_S
+    while True:  # explain may read a copy of the ledger, which lags
+        answers = documents(cluster("as", "slurm", "sh", "-c", loop, "sh", *ids))
+        missing = [a["job_id"] for a in answers if not a["decisions"]]
+        if not missing:
+            break
+        if time.monotonic() > end:
+            raise DemoError(f"the ledger has no decision for jobs {', '.join(missing)}")
+        time.sleep(1)
     for job, answer in zip(jobs, answers, strict=True):
-        if not answer["decisions"]:
-            raise DemoError(f"the ledger has no decision for job {job.job_id}")
         d = answer["decisions"][-1]
         gpus = {n: set(s) for n, s in zip(d["nodes"], d["slots"], strict=True)}
         job.place = Place(gpus, d["slowdown"])
