@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from common import arguments, finish, paragraph, percent, run, table
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.multifactor import Multifactor
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
-from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 ORDERS = ("slurm", "backfill", "expected=0.1", "expected=1")
