@@ -210,13 +210,14 @@ def read_ledger(jobs: Sequence[Job]) -> None:
     end = time.monotonic() + START_S
     while True:  # explain may read a copy of the ledger, which lags
         answers = documents(cluster("as", "slurm", "sh", "-c", loop, "sh", *ids))
-        missing = [a["job_id"] for a in answers if not a["decisions"]]
+        pairs = list(zip(jobs, answers, strict=True))
+        missing = [job.job_id for job, answer in pairs if not answer["decisions"]]
         if not missing:
             break
         if time.monotonic() > end:
             raise DemoError(f"the ledger has no decision for jobs {', '.join(missing)}")
         time.sleep(1)
-    for job, answer in zip(jobs, answers, strict=True):
+    for job, answer in pairs:
         d = answer["decisions"][-1]
         gpus = {n: set(s) for n, s in zip(d["nodes"], d["slots"], strict=True)}
         job.place = Place(gpus, d["slowdown"])
