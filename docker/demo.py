@@ -207,10 +207,17 @@ def read_ledger(jobs: Sequence[Job]) -> None:
     """Fill in each job's last decision, and check that its steps saw these GPUs."""
     loop = 'for job in "$@"; do gpu-aware explain "$job" --json || exit 1; done'
     ids = [job.job_id for job in jobs]
-    answers = documents(cluster("as", "slurm", "sh", "-c", loop, "sh", *ids))
-    for job, answer in zip(jobs, answers, strict=True):
-        if not answer["decisions"]:
-            raise DemoError(f"the ledger has no decision for job {job.job_id}")
+    end = time.monotonic() + START_S
+    while True:  # explain may read a copy of the ledger, which lags
+        answers = documents(cluster("as", "slurm", "sh", "-c", loop, "sh", *ids))
+        pairs = list(zip(jobs, answers, strict=True))
+        missing = [job.job_id for job, answer in pairs if not answer["decisions"]]
+        if not missing:
+            break
+        if time.monotonic() > end:
+            raise DemoError(f"the ledger has no decision for jobs {', '.join(missing)}")
+        time.sleep(1)
+    for job, answer in pairs:
         d = answer["decisions"][-1]
         gpus = {n: set(s) for n, s in zip(d["nodes"], d["slots"], strict=True)}
         job.place = Place(gpus, d["slowdown"])
@@ -239,6 +246,8 @@ def watch() -> None:
         say(f"  sweep {number + 1} of {SWEEPS}")
         options = ["--older-than", "0", "--json"]
         told = cluster("as", "slurm", "gpu-aware-profile", "watch", *options, check=False)
+    if not told.strip():
+        raise DemoError("watch said nothing; try: docker/cluster as slurm gpu-aware-profile watch")
     gpus = json.loads(told)["gpus"]
     bad = [gpu for gpu in gpus if gpu["state"] != "well"]
     rows = [(f"{g['node']}:{g['gpu']}", g["state"], g["why"]) for g in bad]

@@ -17,7 +17,6 @@ import numpy as np
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.typed_requests import gpu_types, nodes_with
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request, SocketRules
@@ -49,11 +48,12 @@ def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmParti
 def allowed_nodes(entry: QueueEntry, blocked: frozenset[str] = frozenset()) -> BoolArray:
     """(N,) nodes that partition, features and ``-x`` allow, without the ``blocked`` ones.
 
-    Raises CannotPlanError if only nodes with shared GPUs are allowed, where Slurm places.
+    Raises CannotPlanError if only nodes with shared GPUs are allowed, where Slurm places, or none
+    has GPUs of the request's type alone.
     """
     context, original = entry.context, entry.original
-    types = gpu_types(entry.job)
-    key = (entry.partition.name, original.exc_nodes, original.features, types, blocked)
+    kind = entry.form.item.kind
+    key = (entry.partition.name, original.exc_nodes, original.features, kind, blocked)
     if key not in context.eligible:
         names = context.cluster.nodes
         if blocked:
@@ -64,6 +64,8 @@ def allowed_nodes(entry: QueueEntry, blocked: frozenset[str] = frozenset()) -> B
             allowed = np.array([may_use(name) for name in names], dtype=np.bool_)
             if not allowed.any():
                 leave_if_shared(entry)
+                if kind is not None:
+                    raise CannotPlanError(f"none of its nodes has GPUs of type {kind} alone")
         context.eligible[key] = allowed
     return context.eligible[key]
 
@@ -77,18 +79,16 @@ def leave_if_shared(entry: QueueEntry) -> None:
 
 
 def _may_use(entry: QueueEntry) -> Callable[[str], bool]:
-    """Function: whether partition, features, ``-x`` and GPU types allow a node, by its name.
+    """Function: whether partition, features, ``-x`` and GPU type allow a node, by its name.
 
-    A type that no node has counts as none: such a job is not called impossible here.
+    A node with GPUs of several types is none: its GPUs count alike.
     """
-    original, nodes = entry.original, entry.context.nodes
-    having = [nodes_with(kind, nodes.values()) for kind in gpu_types(entry.job)]
-    typed = [{node.name for node in found} for found in having if found]
+    original, nodes, kind = entry.original, entry.context.nodes, entry.form.item.kind
     excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
     return lambda name: (
         name in entry.partition.nodes
         and name not in excluded
-        and all(name in names for names in typed)
+        and (kind is None or all((k or "").lower() == kind.lower() for k, _ in nodes[name].gpus))
         and matches(original.features, nodes[name].features)
     )
 

@@ -32,7 +32,7 @@ from slurm_gpu_aware.deploy.job_requests import (
 )
 from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.filter_rules import TYPED_ENVIRONMENT
-from slurm_gpu_aware.gate.admin_comment import is_ours
+from slurm_gpu_aware.gate.admin_comment import is_ours, parse
 from slurm_gpu_aware.gate.gated_job import gated_job
 from slurm_gpu_aware.gate.request_forms import Fields, kept_tasks
 from slurm_gpu_aware.gate.restore import begin_fields
@@ -109,6 +109,9 @@ class TypedJobs:
             return None, "it asks for several types"
         if job.het:
             return None, "it is a part of a heterogeneous job"
+        record = parse(job.admin_comment)
+        if record is not None and not record.left:  # the selector would write its type again
+            return None, "it waits to be placed by node (placement.gpus was nodes)"
         (kind,) = kinds
         why = _type_problem(self._state_folder, job, kind)
         if why is not None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -15,8 +13,7 @@ from slurm_gpu_aware.gate.request_forms import form_of
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.slurm.gres import gpu_item
-from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.records import SlurmJob
 
 _FIELDS = ("tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket")
 
@@ -78,16 +75,8 @@ def as_asked(started: SlurmJob, waiting: SlurmJob | None) -> SlurmJob:
 
 
 def request_of(gated: GatedJob, context: AdmissionContext) -> Request:
-    """The request on nodes that have the GPU type that it names. Raises CannotPlanError."""
-    request = to_request(gated, context)
-    request = replace(request, sizes=())
-    kind = _kind_of(gated.original)
-    if kind is None or request.nodes.eligible is None:
-        return request
-    has = np.array([_only(kind, context.nodes[name]) for name in context.cluster.nodes])
-    if not (request.nodes.eligible & has).any():
-        raise CannotPlanError("its nodes have GPUs of several types")
-    return on_only(request, has)
+    """The request, of one size. Raises CannotPlanError."""
+    return replace(to_request(gated, context), sizes=())
 
 
 def on_only(request: Request, nodes: BoolArray) -> Request:
@@ -95,16 +84,6 @@ def on_only(request: Request, nodes: BoolArray) -> Request:
     known = request.nodes.eligible
     eligible = nodes if known is None else known & nodes
     return replace(request, nodes=replace(request.nodes, eligible=eligible, allowed=None))
-
-
-def _kind_of(original: OriginalRequest) -> str | None:
-    items = (gpu_item(getattr(original, name)) for name in _FIELDS)
-    return next((item.kind for item in items if item is not None and item.kind), None)
-
-
-def _only(kind: str, node: SlurmNode) -> bool:
-    """Whether all GPUs of a node are of a type."""
-    return bool(node.gpus) and {name for name, _ in node.gpus} == {kind}
 
 
 def asks_for_gpus(job: SlurmJob) -> bool:

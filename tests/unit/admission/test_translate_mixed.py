@@ -77,7 +77,7 @@ def test_a_type_beside_others_on_a_node_is_left_to_slurm():
     """A plain node's GPUs count alike."""
     context = context_of([slurm_node("n1", gpus=(("v100", 2), ("a100", 2)))])
     job = slurm_job(tres_per_node="gres/gpu:v100:2")
-    assert "other GPUs beside those of type v100" in why_left(job, asked("gpu:v100:2"), context)
+    assert "type v100 alone" in why_left(job, asked("gpu:v100:2"), context)
 
 
 def test_nodes_only_makes_every_node_plain():
