@@ -64,12 +64,13 @@ def placements(size: tuple[int, int]) -> list[str]:
         "restart, which the paper has for free; energy over that of `packed:no-due`; differences "
         "with their standard errors. The first "
         "runs of a network have no earlier ones, and the limit of a job is 1.5 times the time of "
-        "all epochs on one GPU. Live rounds give GPUs that no waiting job can use to growth at "
-        "once, whatever the due dates: jobs end early, and take the energy for it. Jobs start with "
-        "what is free and leave other waiting jobs their least sizes; only the last of the queue "
-        "waits for what its due date needs. So sizes by due dates have about as many of these met "
-        "as least sizes, and more where jobs grow while they run. `eft` places STS's sizes on "
-        "faster GPUs, which saves energy in the same time."
+        "all epochs on one GPU. Live rounds give a job GPUs that no waiting job can use only as "
+        "far as its due date needs them; with `no-due`, all of them. Jobs start with what is free "
+        "and leave other waiting jobs their least sizes; only the last of the queue waits for what "
+        "its due date needs. So with few jobs sizes by due dates save energy and have about as "
+        "many of these met as `no-due`; with many there is nothing to save, and more due dates are "
+        "met only where jobs grow while they run. `eft` places STS's sizes on faster GPUs, which "
+        "saves energy in the same time."
     )
     return [table(heads, rows), remark]
 

@@ -19,6 +19,7 @@ FEATURES = (
     "power.Limit",
     "due_dates.DueDates",
     "power.Sizing",
+    "due_dates.Bounds",
     "estimates",
 )
 """Folders, and classes of their ``stage.py`` in the order in which a round takes the stages.

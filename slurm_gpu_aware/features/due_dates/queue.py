@@ -17,6 +17,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.account import predicted_slowdown
+from slurm_gpu_aware.planning.placed import Started
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import exchanged, in_slurm_order
 
@@ -114,6 +115,21 @@ def _within(
 def counts(request: Request, account: DueAccount) -> bool:
     """Whether the due date plays a part: it can be met, and the job has several sizes."""
     return bool(account.in_time and request.sizes and request.get(TABLE) is not None)
+
+
+def most_gpus(queue: Iterable[Request], started: Iterable[Started], now: float) -> dict[str, int]:
+    """Job that starts and whose due date plays a part -> GPUs that it needs where it lies.
+
+    ``queue``: with all sizes of the jobs.
+    """
+    placed, most = {one.request.job_id: one for one in started}, {}
+    for request in queue:
+        if (one := placed.get(request.job_id)) is None:
+            continue
+        account = due_account(request, now, slowdown=one.assignment.slowdown)
+        if account is not None and counts(request, account):
+            most[request.job_id] = max(account.gpus, one.request.gpus)
+    return most
 
 
 def with_due_dates(

@@ -8,9 +8,15 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu_aware.features.due_dates.account import DUE, DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
-from slurm_gpu_aware.features.due_dates.queue import due_accounts, in_order, with_due_dates
+from slurm_gpu_aware.features.due_dates.queue import (
+    due_accounts,
+    in_order,
+    most_gpus,
+    with_due_dates,
+)
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
+from slurm_gpu_aware.features.power.growth import MOST_GPUS
 from slurm_gpu_aware.features.power.power_budget import BUDGET
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
@@ -56,3 +62,15 @@ class DueDates(Stage):
         notes = (*plan.notes, *(Note(job, IMPOSSIBLE, account.values()) for job, account in lost))
         plan = replace(plan, wake_s=min(wake_s, plan.wake_s), notes=notes)
         return replace(one, plan=plan.put(DUE, known))
+
+
+class Bounds(Stage):
+    """A job grows on spare GPUs only as far as its due date needs: more would cost energy."""
+
+    name = "bounds of growth"
+    reads = (DUE_DATE, HAD_GPUS, TABLE)
+
+    def after(self, one: Round) -> Round:
+        """The round with the most GPUs of the jobs that start, judged by the GPUs that they get."""
+        started = () if one.placement is None else one.placement.started
+        return one.put(MOST_GPUS, most_gpus(one.get(_DATED).queue, started, one.now))

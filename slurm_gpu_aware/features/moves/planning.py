@@ -36,7 +36,7 @@ from itertools import chain, islice
 from typing import Any
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.due_dates.queue import due_accounts, due_growth, in_order
+from slurm_gpu_aware.features.due_dates.queue import counts, due_accounts, due_growth, in_order
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.moves.front import Front, best_shrink, front_of
 from slurm_gpu_aware.features.moves.movable import Movable, Move, Restarts, gpus_of, may_move
@@ -265,11 +265,17 @@ class _Moves:
             moves = (
                 self.restarts.resized(one, without, size)
                 for size in self.restarts.sizes(one.request)
+                if size == one.request.gpus or not self._by_plan(one)
             )
             best_one = max(filter(None, moves), key=lambda move: move.saves_s, default=None)
             if best_one is not None and best_one.saves_s > self.moves.margin_s:
                 found.append(best_one)
         return found
+
+    @staticmethod
+    def _by_plan(one: Movable) -> bool:
+        """Whether a job grows by the plan of its due date alone: more GPUs would cost energy."""
+        return one.account is not None and counts(one.request, one.account)
 
     def anew(self, able: Sequence[Movable], classes: Sequence[str]) -> list[Move]:
         """Moves of the non-sticky mode: all jobs are placed anew, most sensitive class first.

@@ -2,7 +2,8 @@
 
 1. Every job has been placed at its least number of GPUs, in Slurm's order.
 2. Moldable jobs with a table grow n -> 2n by marginal return, on GPUs and power that are free now
-   and still free when the head of the queue starts. So growth delays no reservation.
+   and still free when the head of the queue starts. So growth delays no reservation. A feature may
+   bound the size of a job (`MOST_GPUS`).
 3. Under a power limit the clocks of the jobs that start, and of running jobs whose clock can be
    changed, rise by marginal return up to the limit (PowerFlow, Algorithm 1).
 
@@ -33,12 +34,16 @@ from slurm_gpu_aware.features.power.power_budget import (
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import POWER_W, Cluster, RunningJob
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.placed import Started
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlanSettings
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
+
+MOST_GPUS: Facet[Mapping[str, int]] = Facet("most GPUs", {})
+"""Of a round: job that starts -> the most GPUs to which it grows; the others grow freely."""
 
 
 def size_account(
@@ -125,6 +130,7 @@ def sized(
     dispatcher: Dispatcher,
     budget: PowerBudget | None,
     power: PowerState | None,
+    most: Mapping[str, int],
 ) -> Plan:
     """The plan with sizes and clocks.
 
@@ -133,8 +139,9 @@ def sized(
     started : the jobs of ``plan.assignments``.
     spare : what growth may take.
     budget : power of the round; None: there is no limit, and clocks stay.
+    most : `MOST_GPUS`.
     """
-    sizing = _Sizing(spare, dispatcher, budget, power)
+    sizing = _Sizing(spare, dispatcher, budget, power, most)
     found = sizing.grown(started)
     if budget is None or power is None:
         settings = dispatcher.settings
@@ -152,8 +159,9 @@ class _Sizing:
         dispatcher: Dispatcher,
         budget: PowerBudget | None,
         power: PowerState | None,
+        most: Mapping[str, int],
     ) -> None:
-        self.spare = spare.copy()
+        self.spare, self.most = spare.copy(), most
         self.dispatcher, self.budget = dispatcher, budget
         self.running: Mapping[str, PoweredJob] = {} if power is None else power.running
         self.idle_w = 0.0 if budget is None else budget.gpu_idle_w
@@ -219,9 +227,10 @@ class _Sizing:
     def _sizing_job(self, one: Started, *, grow: bool) -> SizingJob:
         request, settings = one.request, self.dispatcher.settings
         sizes = request.sizes if grow and _may_grow(one) else ()
+        most = self.most.get(request.job_id, math.inf)
         return SizingJob(
             request.job_id,
-            tuple(size for size in sizes if size >= request.gpus) or (request.gpus,),
+            tuple(size for size in sizes if request.gpus <= size <= most) or (request.gpus,),
             0.0 if self.budget is None else self.budget.most_w(request),
             request.get(TABLE),
             clock_choices(request, settings),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_gpu_aware.features.power.growth import sized
+from slurm_gpu_aware.features.power.growth import MOST_GPUS, sized
 from slurm_gpu_aware.features.power.power_budget import BUDGET, POWER, PowerBudget, with_least_sizes
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
@@ -47,4 +47,5 @@ class Sizing(Stage):
         if placement is None or not one.grows:
             return one
         given = placement.started, placement.spare, placement.dispatcher
-        return replace(one, plan=sized(one.plan, *given, one.get(BUDGET), one.get(POWER)))
+        power = one.get(BUDGET), one.get(POWER)
+        return replace(one, plan=sized(one.plan, *given, *power, one.get(MOST_GPUS)))

@@ -93,6 +93,23 @@ def test_a_job_does_not_wait_for_gpus_that_a_job_before_it_gets_now(gpus, found)
     assert sizes(plan) == found
 
 
+@pytest.mark.parametrize(
+    ("due_h", "scores", "gpus"),
+    [
+        (None, 1.0, 4),
+        (11.0, 1.0, 1),
+        (10.5, 1.0, 1),
+        (10.5, 1.1, 2),  # on slow GPUs one is not enough
+        (6.0, 1.0, 2),
+        (0.5, 1.0, 4),  # it cannot be met, so it plays no part
+    ],
+)
+def test_on_an_idle_node_a_job_grows_as_far_as_its_due_date_needs(due_h, scores, gpus):
+    cluster = Cluster.uniform(1, 4, scores={"B": np.full((1, 4), scores)})
+    plan = plan_round([due_job("1", due_h, app_class="B")], cluster, PACKED, NOW)
+    assert sizes(plan) == {"1": gpus}
+
+
 def of_models(*free):
     """Nodes of 4 GPUs of the models a, b, ..., of which so many are free and the others soon."""
     names = tuple("abcd"[: len(free)])
@@ -215,6 +232,14 @@ def moves_of(one, cluster, queue=(), **settings):
     return plan_moves(accounted([one], cluster, NOW), queue, cluster, PACKED, given, NOW)
 
 
+@pytest.mark.parametrize(("due_h", "sizes_got"), [(20.0, []), (0.5, [2])])
+def test_a_move_gives_no_more_gpus_than_a_due_date_needs(due_h, sizes_got):
+    """0.5 h: it cannot be met, so the job grows because that ends it sooner."""
+    one, cluster = movable_here(due_h, since_h=1.0)
+    found = moves_of(one, cluster, margin_s=60.0, first_s=0.0, last_s=0.0)
+    assert [move.request.gpus for move in found] == sizes_got
+
+
 def test_a_job_grows_at_its_time():
     one, cluster = movable_here(3.0, since_h=0.0)
     assert moves_of(one, cluster) == ()
@@ -328,8 +353,7 @@ def test_growth_leaves_jobs_behind_the_head_what_they_start_on(priority, limit_s
 @pytest.mark.parametrize(
     ("free", "restart_s", "found"),
     [
-        (4, 60.0, {"1": 2, "2": 2}),  # what their due dates need
-        (3, 60.0, {"1": 2, "2": 1}),  # the other one keeps its least size
+        (4, 60.0, {"1": 1, "2": 1}),  # each grows when it turns out to be long
         (1, 60.0, {"1": 1}),
         (3, None, {"1": 2, "2": 1}),  # all earlier runs of job 2 would be in time, too
     ],
