@@ -2,7 +2,8 @@
 
 It touches only GPUs that the ordered job holds by the prolog's accounts. Notes of a change are
 written before it, so whatever is left when the agent dies, the job's epilog resets. Without valid
-orders each job gets back what its prolog set.
+orders each job gets back what its prolog set; once orders have expired, unless they were lower:
+nobody watches over the power of the site then.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from slurm_gpu_aware.clocks.job_map import JobMap
 from slurm_gpu_aware.clocks.notes import LIMIT, NO_JOB, Limits, Note, Notes, lowered
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
-from slurm_gpu_aware.node_orders import OrderError, Orders, parse_orders
+from slurm_gpu_aware.node_orders import Order, OrderError, Orders, parse_orders
 
 LONGEST_S = 3600.0
 """Orders that claim to be valid for longer are refused."""
@@ -109,13 +110,16 @@ class Agent:
         """Carry out the orders that are valid now; ``stopping``: none are any more."""
         self.hear()
         orders, trouble = None, "the agent has stopped" if stopping else ""
+        expired = False
         if not stopping:
             try:
                 orders = self._read()
+            except _ExpiredError as exc:
+                trouble, orders, expired = str(exc), exc.orders, True
             except OrderError as exc:
                 trouble = str(exc)
-        done = self._carry_out(orders)
-        if orders is not None and done:
+        done = self._carry_out(orders, expired=expired)
+        if orders is not None and done and not expired:
             self._seq = orders.seq
         now = self._clock()
         late = not 0 <= now - self._reported_at < REPORT_S
@@ -147,7 +151,8 @@ class Agent:
         if orders.seq < last and now < until <= now + LONGEST_S:
             raise OrderError(f"orders {orders.seq} are older than {last}")
         if orders.orders and orders.valid_until <= now:  # none for any job hold for ever
-            raise OrderError(f"orders {orders.seq} have expired")
+            known = orders.orders if orders.seq == last else ()
+            raise _ExpiredError(Orders(orders.seq, orders.valid_until, known))
         if orders.seq != last:
             try:
                 self._accounts.keep(_SEQ, f"{orders.seq} {orders.valid_until:.0f}")
@@ -155,10 +160,13 @@ class Agent:
                 raise OrderError(f"{self._accounts.folder}: {exc.strerror}") from None
         return orders
 
-    def _carry_out(self, orders: Orders | None) -> bool:
+    def _carry_out(self, orders: Orders | None, *, expired: bool) -> bool:
         """Make the changes that are due, lower clocks first; False: hooks keep us from one."""
         accounts = self._accounts.all()
-        wanted = self._wanted(orders, accounts)
+        if expired and orders is not None:
+            wanted = _kept_low(orders, accounts)
+        else:
+            wanted = self._wanted(orders, accounts)
         done = all(since == math.inf for since in self._early.values())
         self._sure = {
             i: (target, opened)
@@ -193,10 +201,7 @@ class Agent:
                 if index not in accounts or accounts[index].job_id != job_id
             ]
             if not foreign:
-                starts = {i: accounts[i].asked[1] for i in order.gpus}
-                given = order.limit_w
-                for index, limit_w in starts.items():
-                    wanted[index] = (job_id, order.mhz, limit_w if given is None else given)
+                wanted |= {i: _target(order, accounts[i]) for i in order.gpus}
             if not foreign or job_id in self._obeyed:
                 obeyed.add(job_id)
                 continue
@@ -336,6 +341,35 @@ class Agent:
     def _tell(self, event: str, job_id: str, **detail: object) -> None:
         head = {"schema": SCHEMA, "event": event, "at": self._clock(), "node": self._node}
         self._records.append({**head, "job_id": job_id, **detail})
+
+
+class _ExpiredError(OrderError):
+    """Orders that were valid once; none of them if this node never obeyed them."""
+
+    def __init__(self, orders: Orders) -> None:
+        super().__init__(f"orders {orders.seq} have expired")
+        self.orders = orders
+
+
+def _target(order: Order, account: Account) -> Target:
+    limit_w = account.asked[1] if order.limit_w is None else order.limit_w
+    return account.job_id, order.mhz, limit_w
+
+
+def _kept_low(orders: Orders, accounts: Mapping[int, Account]) -> dict[int, Target]:
+    """GPU -> of the order and the start of the job that holds it the lower clock and limit."""
+    kept = {}
+    for order in orders.orders:
+        for index in order.gpus:
+            account = accounts.get(index)
+            if account is not None and account.job_id == str(order.job):
+                _, *ordered = _target(order, account)
+                mhz, limit_w = (
+                    min(filter(None, both), default=0)
+                    for both in zip(ordered, account.asked, strict=True)
+                )
+                kept[index] = (account.job_id, mhz, limit_w)
+    return kept
 
 
 def _user(name: str) -> int:
