@@ -153,6 +153,17 @@ return {
             says = "a name of letters, digits, '.', '_' and '-', at most 64",
         },
         {
+            key = "slower",
+            forms = {
+                {
+                    kind = "whole",
+                    least = 0,
+                    most = 50,
+                },
+            },
+            says = "percent from 0 to 50",
+        },
+        {
             key = "move",
             words = { "ok", "no" },
             forms = {

@@ -25,6 +25,7 @@ from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.features.due_dates.admission import dated
+from slurm_gpu_aware.features.energy.hints import OWN_CLOCK
 from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.features.models.hints import NAMED_MODEL
 from slurm_gpu_aware.features.models.performance_model import MODEL
@@ -222,6 +223,7 @@ def _request(entry: QueueEntry) -> Request:
     required = _required(entry)
     sizes.check_node_size(entry, allowed, per_gpu)
     _check_threads(entry, allowed)
+    _check_types(entry, allowed)
     check_not_shut_out(entry, eligible, allowed, required)
     gpus, per_node, least, most = sizes.gpus_and_nodes(entry, eligible, required)
     if most is not None and len(required) > most:  # Slurm drops some of them
@@ -248,6 +250,7 @@ def _request(entry: QueueEntry) -> Request:
         facets={
             **named(MODEL, hints.get(NAMED_MODEL)),
             **named(HINTED, hints.carried(HINTS)),
+            **named(OWN_CLOCK, original.tres_freq is not None),
             **dated(hints, job, gpus, first_s),
             **named(HAD_GPUS, 0 if before is None else before.gpus),
         },
@@ -301,6 +304,15 @@ def _check_threads(entry: QueueEntry, allowed: BoolArray) -> None:
         raise CannotPlanError("--threads-per-core is left to Slurm on its nodes")
     if tasks is not None and threads - {1}:
         raise CannotPlanError("--ntasks-per-core is left to Slurm on its nodes")
+
+
+def _check_types(entry: QueueEntry, allowed: BoolArray) -> None:
+    """Leave a job by GPU type to Slurm if its nodes have others, too. Raises CannotPlanError."""
+    kind = entry.form.item.kind
+    if kind is not None and any(
+        len({have for have, _ in node.gpus}) > 1 for node in entry.context.chosen(allowed)
+    ):
+        raise CannotPlanError(f"some of its nodes have other GPUs beside those of type {kind}")
 
 
 def _check(request: Request, entry: QueueEntry) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.cli.output import place_text, some
+from slurm_gpu_aware.features.energy.text import saving_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
 from slurm_gpu_aware.time_text import duration, stamp
@@ -17,7 +18,16 @@ _EPOCH_S = 1e9
 """A value of a key ``..._s`` above this (2001) is a time, not a duration."""
 _RECORDS = ("AdminComment", "record")
 """Keys of the record of a parked job, which the selector reads."""
-_IN_WORDS = ("estimate", "power", "over_limit", "class_from", "not_moved", "kept", "kept_for")
+_IN_WORDS = (
+    "estimate",
+    "power",
+    "energy",
+    "over_limit",
+    "class_from",
+    "not_moved",
+    "kept",
+    "kept_for",
+)
 """Keys of an account that other lines tell in words."""
 
 
@@ -66,6 +76,8 @@ def decision_blocks(
         ("slowdown", _slowdown_text(d)),
         ("clock", _clock_text(d, events)),
     ]
+    if saving := saving_text(why):
+        entries.append(("saves energy", saving))
     if d["victims"]:
         few = why.pop("preempts_of_these", None)
         among = f"{few} of these, Slurm chooses: " if few else ""
@@ -94,11 +106,14 @@ def _slowdown_text(d: Mapping[str, Any]) -> str:
     score, slowdown = d["score"] or 1.0, d["slowdown"]
     if abs(slowdown - 1.0) < 0.0005:
         return "none predicted"
-    causes = ["its slowest GPU"] if abs(score - 1.0) >= 0.0005 else []
+    known = d["exact"] or d["asked"].get("exclusive")
+    slowest = "its slowest GPU" if known else "the slowest GPU that Slurm may choose"
+    causes = [slowest] if abs(score - 1.0) >= 0.0005 else []
     causes += ["the distance of its GPUs"] if abs(slowdown / score - 1.0) >= 0.0005 else []
     change = 100 * (slowdown - 1.0)
     than = f"{'longer' if change > 0 else 'shorter'} than on median GPUs of one node"
-    return f"{abs(change):.3g}% {than} predicted, by {' and '.join(causes)}"
+    most = "" if known else "at most "
+    return f"{most}{abs(change):.3g}% {than} predicted, by {' and '.join(causes)}"
 
 
 def _clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:

@@ -32,8 +32,10 @@ from slurm_gpu_aware.clocks.job import SHARED, NodeGres, Record
 from slurm_gpu_aware.clocks.job_map import JobMap
 from slurm_gpu_aware.clocks.notes import LIMIT, NO_JOB, Limits, Note, Notes, lowered
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
+from slurm_gpu_aware.clocks.targets import Target, kept_low, target_of
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
-from slurm_gpu_aware.node_orders import Order, OrderError, Orders, parse_orders
+from slurm_gpu_aware.clocks.xids import Xids
+from slurm_gpu_aware.node_orders import OrderError, Orders, parse_orders
 
 LONGEST_S = 3600.0
 """Orders that claim to be valid for longer are refused."""
@@ -47,10 +49,11 @@ GRACE_S = 10.0
 """An order for GPUs that its job does not hold (yet) waits so long: its prolog may be at work."""
 REPORT_S = 60.0
 """Power and throttling are reported this often, and whenever new orders have been carried out."""
+XID_S = 86_400.0
+"""An XID error is reported for this time."""
+MOST_XIDS = 100
 _SEQ = "orders"
 """File among the accounts: number of the last orders, and until when they were valid at first."""
-Target = tuple[str, int, int]
-"""(job, MHz, W; 0: the default clock, the site's own power limit)."""
 
 
 class Agent:
@@ -80,6 +83,9 @@ class Agent:
         self._records: list[Record] = []
         self._seq = 0
         """Of the orders that were carried out last."""
+        self._listener: Xids | None = None
+        self._xids: dict[tuple[int, int], tuple[float, int]] = {}
+        """(GPU, XID) -> when it was seen last, and the job then; the newest last."""
         self._reported: tuple[int, str] | None = None
         self._reported_at = 0.0
 
@@ -88,11 +94,13 @@ class Agent:
         """While hooks leave their work to this process (`inbox`), which must block SIGUSR1."""
         from slurm_gpu_aware.clocks import nvml  # noqa: F401  # so that no child imports it
 
-        with self._inbox.heard():
+        with Xids() as self._listener, self._inbox.heard():
             yield
+        self._listener = None
 
     def hear(self) -> None:
         """Do what hooks have left to us."""
+        self._note_xids()  # before an epilog closes the account of the job that caused one
         said: list[str] = []
         records: list[Record] = []
         try:
@@ -105,6 +113,21 @@ class Agent:
         syslog([*map(to_json, records), *said])
         with suppress(OSError):  # then syslog alone has them
             spool(self._conf.spool, records, self._notes, slurm_user=self._conf.slurm_user)
+
+    def _note_xids(self) -> None:
+        """Keep the errors that the driver has reported, with the jobs that hold the GPUs."""
+        for gpu, xid in self._listener.newest() if self._listener is not None else ():
+            self._xids.pop((gpu, xid), None)
+            self._xids[gpu, xid] = (self._clock(), self._jobs().get(gpu, 0))
+            self._reported = None  # the next turn tells it
+
+    def _jobs(self) -> dict[int, int]:
+        """GPU -> job that holds it."""
+        return {
+            index: int(account.job_id)
+            for index, account in self._accounts.all().items()
+            if account.job_id.isdecimal()
+        }
 
     def turn(self, *, stopping: bool = False) -> None:
         """Carry out the orders that are valid now; ``stopping``: none are any more."""
@@ -164,7 +187,7 @@ class Agent:
         """Make the changes that are due, lower clocks first; False: hooks keep us from one."""
         accounts = self._accounts.all()
         if expired and orders is not None:
-            wanted = _kept_low(orders, accounts)
+            wanted = kept_low(orders, accounts)
         else:
             wanted = self._wanted(orders, accounts)
         done = all(since == math.inf for since in self._early.values())
@@ -201,7 +224,7 @@ class Agent:
                 if index not in accounts or accounts[index].job_id != job_id
             ]
             if not foreign:
-                wanted |= {i: _target(order, accounts[i]) for i in order.gpus}
+                wanted |= {i: target_of(order, accounts[i]) for i in order.gpus}
             if not foreign or job_id in self._obeyed:
                 obeyed.add(job_id)
                 continue
@@ -317,11 +340,9 @@ class Agent:
         states = read_states(DRIVER_LIMIT_S)
         watts = {s.index: round(s.power_mw / 1e3, 1) for s in states if s.power_mw is not None}
         read = {s.index: s for s in states if s.throttle is not None}
-        jobs = {
-            index: int(account.job_id)
-            for index, account in self._accounts.all().items()
-            if account.job_id.isdecimal()
-        }
+        jobs = self._jobs()
+        recent = [(key, one) for key, one in self._xids.items() if 0 <= now - one[0] <= XID_S]
+        self._xids = dict(recent[-MOST_XIDS:])
         clocks = {index: goal[1] for index, (goal, _) in sorted(self._sure.items())}
         self._tell(
             "agent",
@@ -336,6 +357,7 @@ class Agent:
             read_throttle=[read[index].throttle for index in sorted(read)],
             read_mhz=[read[index].sm_mhz or 0 for index in sorted(read)],
             read_jobs=[jobs.get(index, 0) for index in sorted(read)],
+            xids=[[*key, *one] for key, one in self._xids.items()],
         )
 
     def _tell(self, event: str, job_id: str, **detail: object) -> None:
@@ -349,27 +371,6 @@ class _ExpiredError(OrderError):
     def __init__(self, orders: Orders) -> None:
         super().__init__(f"orders {orders.seq} have expired")
         self.orders = orders
-
-
-def _target(order: Order, account: Account) -> Target:
-    limit_w = account.asked[1] if order.limit_w is None else order.limit_w
-    return account.job_id, order.mhz, limit_w
-
-
-def _kept_low(orders: Orders, accounts: Mapping[int, Account]) -> dict[int, Target]:
-    """GPU -> of the order and the start of the job that holds it the lower clock and limit."""
-    kept = {}
-    for order in orders.orders:
-        for index in order.gpus:
-            account = accounts.get(index)
-            if account is not None and account.job_id == str(order.job):
-                _, *ordered = _target(order, account)
-                mhz, limit_w = (
-                    min(filter(None, both), default=0)
-                    for both in zip(ordered, account.asked, strict=True)
-                )
-                kept[index] = (account.job_id, mhz, limit_w)
-    return kept
 
 
 def _user(name: str) -> int:

@@ -12,6 +12,7 @@ FEATURES = (
     "power",
     "models",
     "queue_order.QueueOrder",
+    "energy.Clocks",
     "shards.Sharing",
     "moves.Returns",
     "moves.Moves",
@@ -23,8 +24,8 @@ FEATURES = (
 """Folders, and classes of their ``stage.py`` in the order in which a round takes the stages.
 
 Keys of the comment stand in messages in the order in which the list names their folders first. The
-order of stages counts: all others see the turns of the queue, shards take nothing from moves, and
-power is counted after both.
+order of stages counts: all others see the turns of the queue, clocks that save
+energy count in all run times, shards take nothing from moves, and power is counted after both.
 """
 
 

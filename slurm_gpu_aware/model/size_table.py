@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,11 +41,15 @@ class SizeTable:
     """(S, F) mean power of all GPUs of the job together; NaN: not known."""
     source: str = ""
     """Name of the model and its quality, in words."""
+    time_error: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(F,) relative error of the times at a clock; NaN, and (0,): it is not known."""
 
     def __post_init__(self) -> None:
         shape = (len(self.gpus), len(self.clocks_mhz))
         if min(shape) < 1 or self.time_s.shape != shape or self.power_w.shape != shape:
             raise ValueError(f"time_s and power_w must have the shape {shape}")
+        if self.time_error.shape not in ((0,), shape[1:]):
+            raise ValueError(f"time_error must have the shape {shape[1:]}, or (0,)")
         for name, axis in (("gpus", self.gpus), ("clocks_mhz", self.clocks_mhz)):
             if axis[0] < 1 or np.any(np.diff(axis) <= 0):
                 raise ValueError(f"{name} must be positive and ascending")
@@ -63,6 +67,12 @@ class SizeTable:
         if clock_mhz is None:
             return len(self.clocks_mhz) - 1
         return int(np.argmin(np.abs(self.clocks_mhz - clock_mhz)))
+
+    def up_to(self, clock_mhz: int) -> SizeTable:
+        """The table without the clocks above one of its own."""
+        to = self.column(clock_mhz) + 1
+        parts = self.clocks_mhz[:to], self.time_s[:, :to], self.power_w[:, :to]
+        return SizeTable(self.gpus, *parts, self.source, self.time_error[:to])
 
     def efficient_clock(self, gpus: int) -> int | None:
         """Most efficient SM clock of a number of GPUs, MHz; None: no energy is known."""

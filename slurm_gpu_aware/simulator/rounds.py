@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.energy.stage import bounded, chosen_clock
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Moving
 from slurm_gpu_aware.features.moves.simulated import Mover
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
@@ -88,7 +89,7 @@ class Rounds:
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
         self._whole = settings.due_by_pressure or settings.queue.exchanges
-        self._whole |= any(stage.passes for stage in stages)
+        self._whole |= any(stage.passes for stage in stages) or state.shares is not None
         """Any job of the queue may start."""
         self._patient = settings.backfill or policy.may_postpone or self._whole
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
@@ -238,7 +239,7 @@ class Rounds:
                 (active := running[position]).job.job_id: PoweredJob(
                     active.size,
                     active.size * power.max_w,
-                    active.request.get(TABLE),
+                    bounded(active.request.get(TABLE), chosen_clock(active.placed)),
                     active.clock_mhz,
                     adjustable=active.request.get(TABLE) is not None,
                 )
@@ -277,6 +278,8 @@ class Rounds:
 
     def _ranked(self, ordered: list[ActiveJob]) -> list[Request]:
         """Requests with the priority that their order gives them, equal ones with the same."""
+        if self.state.shares is not None:
+            return self.state.shares.ranked(ordered, self.state.clock.now)
         firsts = [self._key(active)[0] for active in ordered]
         rank = {first: float(n) for n, first in enumerate(sorted(set(firsts), reverse=True))}
         if len(rank) <= 1:

@@ -52,7 +52,7 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history due_dates/due_date hints models/fitting models/least_squares
+        classes/history due_dates/due_date energy/choice hints models/fitting models/least_squares
         models/performance_model models/site_models models/tables models/throughput
         shards/request shadow/losses shadow/record shadow/waits
     """,

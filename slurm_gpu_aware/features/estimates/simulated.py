@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.energy.stage import clock_factor
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory, expected_end_s
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.request import Request
@@ -125,4 +126,6 @@ def _kind_of(job: TraceJob, time_limit_s: float) -> JobKind:
 
 def _slowdown(active: ActiveJob) -> float:
     """Predicted slowdown of its placement, at its size and clock."""
-    return 1.0 if active.placed is None else active.placed.slowdown * active.stretch
+    if active.placed is None:
+        return 1.0
+    return active.placed.slowdown / clock_factor(active.placed.why) * active.stretch

@@ -9,6 +9,7 @@ predictions are.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from slurm_gpu_aware.features.models.least_squares import (
     throughput_coefficients,
 )
 from slurm_gpu_aware.features.models.performance_model import (
+    Anchor,
     MeasuredRange,
     PerformanceModel,
     PerformanceSample,
@@ -70,7 +72,25 @@ def fit_model(
         raise ValueError(f"the best fit is wrong by {100 * error:.0f}% for what was measured")
     measured = _range(usable, prior)
     quality = held_out(usable, prior, reference_mhz)
-    return PerformanceModel(name, gpu_model, throughput, power, quality, measured)
+    anchors = _anchors(throughput, power, usable)
+    return PerformanceModel(name, gpu_model, throughput, power, quality, measured, anchors)
+
+
+def _anchors(
+    throughput: ThroughputParameters,
+    power: PowerParameters,
+    samples: Sequence[PerformanceSample],
+) -> tuple[Anchor, ...]:
+    """What was measured at the clocks of the commonest number of GPUs, nodes and batch size."""
+    timed = [s for s in samples if is_timed(s)]
+    common = Counter(s[:3] for s in timed).most_common(1)[0][0]
+    own = [s for s in timed if s[:3] == common]
+    time, watts = _ratios(throughput, power, own)
+    watts = np.where(np.isnan(watts), 1.0, watts)
+    return tuple(
+        Anchor(s.clock_mhz, float(1.0 / t), float(1.0 / w))
+        for s, t, w in zip(own, time, watts, strict=True)
+    )
 
 
 def is_timed(sample: PerformanceSample) -> bool:

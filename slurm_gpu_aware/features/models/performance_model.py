@@ -83,6 +83,11 @@ def _batch_factor(p: PowerParameters, batch: FloatArray | np.float64) -> FloatAr
 
 
 _FORMAT = 1
+_REACH = 0.04
+"""Distance from a measured clock, over the reference clock, within which it says much."""
+_DOUBT = 0.1
+"""Weight of the curve beside that of one measured clock: measurements have noise."""
+_TINY = 1e-300
 
 Gpus = Annotated[int, whole(1, MAX_GPUS)]
 Samples = Annotated[int, whole(0, MOST)]
@@ -123,6 +128,16 @@ class MeasuredRange:
 
 
 @dataclass(frozen=True)
+class Anchor:
+    """A clock that was measured, and how far off the fitted curves are there."""
+
+    clock_mhz: Mhz
+    time_ratio: Positive
+    """Measured time / that of the curve."""
+    power_ratio: Positive
+
+
+@dataclass(frozen=True)
 class PerformanceModel:
     """Time and power of an iteration, as far as they are known."""
 
@@ -133,11 +148,35 @@ class PerformanceModel:
     power: PowerParameters
     quality: Quality
     measured: MeasuredRange
+    anchors: tuple[Anchor, ...] = ()
+    """Clocks that were measured with a time, on the number of GPUs and at the batch size of most
+    samples."""
 
     def predict(self, at: Conditions) -> tuple[FloatArray, FloatArray]:
         """(time of an iteration in s, mean power of each GPU in W), shape of the conditions."""
         times = iteration_times(self.throughput, at)
         return times.total, gpu_power(self.power, times, at.batch_size)
+
+    def corrected(self, clock_mhz: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(Time and power as measured / `predict`; error of the time), shape of the clocks.
+
+        Near a measured clock the curves are moved to what was measured there, and the held-out
+        error falls to 0, as in kriging with a Gaussian kernel. NaN: the error is not known.
+        """
+        error = np.nan if self.quality.time_error is None else self.quality.time_error
+        if not self.anchors:
+            one = np.ones_like(clock_mhz)
+            return one, one, error * one
+        clocks, times, powers = np.array(
+            [(a.clock_mhz, a.time_ratio, a.power_ratio) for a in self.anchors]
+        ).T
+        far = (clock_mhz[..., None] - clocks) / (_REACH * self.throughput.reference_mhz)
+        near = np.exp(-0.5 * far**2)
+        total = near.sum(axis=-1)
+        weights = near / np.maximum(total, _TINY)[..., None]
+        known = (total / (total + _DOUBT))[..., None] * weights
+        beside = np.sqrt(1.0 - np.minimum(near.max(axis=-1), 1.0) ** 2)
+        return np.exp(known @ np.log(times)), np.exp(known @ np.log(powers)), error * beside
 
     def knows_gpus(self, gpus: int) -> bool:
         """Whether the time on so many GPUs follows from measurements.

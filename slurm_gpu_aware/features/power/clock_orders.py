@@ -2,8 +2,8 @@
 
 A file (`node_orders`) has an order for each running job whose clock the selector has chosen. The
 sequence number rises with every change, also over restarts; a file is renewed before it expires. An
-agent that sees no valid file goes back to the clock of the job's start, unless an expired one says a
-lower clock.
+agent that sees no valid file goes back to the clock of the job's start, unless an expired one
+says a lower clock.
 
 Ordered clocks: orders for the clock agents, what they answered, and which of them obey.
 

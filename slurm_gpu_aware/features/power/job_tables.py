@@ -30,7 +30,7 @@ from slurm_gpu_aware.features.power.power_budget import (
     least_w,
     present_w,
 )
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
@@ -193,6 +193,12 @@ def _limits_w(profile: Profile) -> dict[str, float]:
             model = record.model or ""
             found[model] = max(record.power_limit_w, found.get(model, 0.0))
     return found
+
+
+def running_gpu_model(job: RunningJob, cluster: Cluster) -> str | None:
+    """The model of all GPUs of a running job; None: several, or not known."""
+    models = {cluster.model[node] for node, _ in job.gpus}
+    return models.pop() if len(models) == 1 else None
 
 
 _NEGLIGIBLE_W = 0.01

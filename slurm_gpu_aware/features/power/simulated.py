@@ -165,4 +165,5 @@ def _complete(table: SizeTable) -> SizeTable | None:
         clocks_mhz=table.clocks_mhz[columns],
         time_s=table.time_s[part],
         power_w=table.power_w[part],
+        time_error=table.time_error[columns],
     )

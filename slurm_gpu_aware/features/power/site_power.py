@@ -8,16 +8,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.energy.hints import SLOWER
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.stage import bounded, chosen_clock
 from slurm_gpu_aware.features.models.performance_model import MODEL, own_name
 from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
-from slurm_gpu_aware.features.power.job_tables import ExplorationPower, JobTables
+from slurm_gpu_aware.features.power.job_tables import ExplorationPower, JobTables, running_gpu_model
 from slurm_gpu_aware.features.power.power_budget import (
     PLANNED,
     PlannedPower,
@@ -29,6 +31,7 @@ from slurm_gpu_aware.features.power.power_reading import PowerReading, first_of,
 from slurm_gpu_aware.features.power.settings import OFF, PowerConfig
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
@@ -55,11 +58,14 @@ class _Known:
     freq: str | int | None
     user: str
     is_due: bool
+    energy_mhz: int | None = None
+    """Clock that saves energy, which was chosen at its start."""
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any], user: str) -> _Known:
+    def of(cls, decision: Decision) -> _Known:
+        asked, mhz = decision.asked, chosen_clock(decision)
         names = str(asked.get("class")), asked.get("model"), asked.get("freq")
-        return cls(*names, user, asked.get("due_s") is not None)
+        return cls(*names, decision.user, asked.get("due_s") is not None, mhz)
 
 
 class SitePower:
@@ -109,7 +115,7 @@ class SitePower:
                 self._explorations.restore(decision.job_id, events)
 
     def _take(self, decision: Decision) -> None:
-        self._known[decision.job_id] = _Known.of(decision.asked, decision.user)
+        self._known[decision.job_id] = _Known.of(decision)
         self._clocks.start(decision.job_id, decision.clock_mhz, decision.nodes)
 
     @property
@@ -218,7 +224,7 @@ class SitePower:
         """
         found, self._missing = {}, {}
         for job in cluster.running:
-            known, gpu_model = self._known.get(job.job_id), _gpu_model(job, cluster)
+            known, gpu_model = self._known.get(job.job_id), running_gpu_model(job, cluster)
             if known is None or known.performance_model is None or not job.gpus:
                 continue  # a job that ends shows no GPUs any more
             name, user = known.performance_model, known.user
@@ -236,9 +242,12 @@ class SitePower:
 
     def tabled(self, queue: Sequence[Request]) -> list[Request]:
         """The queue with the tables that a round may use."""
-        if not self.limited and not any(request.sizes for request in queue):
-            return list(queue)
-        return [self.tables.tabled(request) for request in queue]
+        energy = self._config.of(EnergyConfig)
+        every = self.limited or energy.slowdown or energy.classes or any(r.sizes for r in queue)
+        return [
+            self.tables.tabled(one) if every or one.get(HINTED).get(SLOWER) else one
+            for one in queue
+        ]
 
     def noted(self, plan: Plan, queue: Sequence[Request]) -> Plan:
         """The plan with a note on each job whose performance model is missing."""
@@ -274,11 +283,12 @@ class SitePower:
         self, job: RunningJob, cluster: Cluster, max_w: FloatArray, settings: PlanSettings
     ) -> PoweredJob:
         known, gpus = self._known[job.job_id], len(job.each_gpu)
-        table, model = None, _gpu_model(job, cluster)
+        table, model = None, running_gpu_model(job, cluster)
         if model is not None:
             named = known.performance_model, known.app_class, model, known.user
             found = self.tables.model(*named)
             table = self.tables.table(found, known.app_class, model, (gpus,))
+            table = bounded(table, known.energy_mhz)
         return PoweredJob(
             gpus,
             float(sum(max_w[gpu] for gpu in job.each_gpu)),
@@ -323,8 +333,9 @@ class SitePower:
                 continue
             keeps = new.get(job_id, self._clocks.wanted(job_id))
             if plan.get(PLANNED) is None and not self._clocks.refused(job_id):
-                # Without a limit no clock is kept down but by the job's class.
-                keeps = settings.class_clock_mhz.get(self._known[job_id].app_class)
+                # Without a limit no clock is kept down but by the job's class, or to save energy.
+                known = self._known[job_id]
+                keeps = known.energy_mhz or settings.class_clock_mhz.get(known.app_class)
             if (explored := self._explorations.of(job_id)) is not None:
                 keeps = explored.clock(now)
             gpus = {cluster.nodes[row]: tuple(sorted(slots)) for row, slots in job.gpus}
@@ -365,7 +376,8 @@ class SitePower:
                 request = candidates[one.job_id].request
                 names = request.app_class, request.get(MODEL), request.clock
                 is_due = request.get(DUE_DATE) is not None
-                self._known[one.job_id] = _Known(*names, request.user, is_due)
+                more = request.user, is_due, chosen_clock(one)
+                self._known[one.job_id] = _Known(*names, *more)
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
                 self._explorations.forget(one.job_id)
@@ -387,9 +399,3 @@ def lowering_first(plan: Plan) -> Plan:
         assignments=tuple(a for a in plan.assignments if a.job_id not in later),
         waiting=plan.waiting + tuple(Waiting(job_id, LOWERING) for job_id in later),
     )
-
-
-def _gpu_model(job: RunningJob, cluster: Cluster) -> str | None:
-    """The model of all GPUs of a running job; None: several, or not known."""
-    models = {cluster.model[node] for node, _ in job.gpus}
-    return models.pop() if len(models) == 1 else None

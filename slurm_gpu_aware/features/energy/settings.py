@@ -1,0 +1,36 @@
+"""``[energy]``: how much slower jobs may run to save energy, and what energy costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.records import MOST, number
+
+MOST_PERCENT = 50
+Slowdown = Annotated[float, number(0, MOST_PERCENT / 100)]
+
+
+@dataclass(frozen=True)
+class EnergyConfig(Section):
+    """``[energy]``: clocks that save energy."""
+
+    name = "energy"
+    slowdown: Slowdown | None = None
+    """Each job that names no clock gets the one with the least energy among those with which it
+    takes at most so much longer (0.03: 3%); absent: only jobs of ``classes`` and ``slower=``."""
+    classes: Mapping[str, Slowdown] = field(default_factory=dict)
+    """Class -> the same for its jobs."""
+    price_kwh: Annotated[float, number(0, MOST)] | None = None
+    """Price of a kWh, in any currency; absent: reports name no money."""
+    co2_kg_kwh: Annotated[float, number(0, MOST)] | None = None
+    """CO2 of a kWh in kg; absent: reports name none."""
+
+    def of_class(self, app_class: str) -> float:
+        """Bound of the jobs of a class; 0: none."""
+        return self.classes.get(app_class, self.slowdown or 0.0)
+
+
+SECTIONS = (EnergyConfig,)
