@@ -1,11 +1,13 @@
-"""Orders for the clocks of a node's running jobs: the file NODE.orders.
+"""Orders for clocks and power limits of a node's running jobs: the file NODE.orders.
 
     gpu-aware-orders/1 SEQ VALID_UNTIL
     JOBID MHZ INDEX+INDEX
+    JOBID MHZ:WATTS INDEX+INDEX
 
 The selector writes it in one step, and ``gpu-aware clockd`` obeys it. A file is the whole state of
 its node. While orders are valid, a lower SEQ is that of an older file. VALID_UNTIL is in Unix
-seconds, MHZ 0 is the default clock. Standard library only, for the programs of `clocks`.
+seconds, MHZ 0 is the default clock, WATTS 0 the site's own power limit. Standard library only, for
+the programs of `clocks`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ MOST_BYTES = 1 << 16
 MOST_ORDERS = 1024
 _HEAD = re.compile(rb"gpu-aware-orders/1 ([1-9][0-9]{0,15}) ([1-9][0-9]{0,10})")
 _LINE = re.compile(
-    rb"([1-9][0-9]{0,11}) (0|[1-9][0-9]{2,4}) ((?:[0-9]{1,4})(?:\+[0-9]{1,4}){0,63})"
+    rb"([1-9][0-9]{0,11}) (0|[1-9][0-9]{2,4})(?::(0|[1-9][0-9]{1,3}))? "
+    rb"((?:[0-9]{1,4})(?:\+[0-9]{1,4}){0,63})"
 )
 
 
@@ -28,7 +31,7 @@ class OrderError(ValueError):
 
 @dataclass(frozen=True, order=True)
 class Order:
-    """The clock of one job on one node."""
+    """Clock and power limit of one job on one node."""
 
     job: int
     """Slurm's number of the job."""
@@ -36,9 +39,12 @@ class Order:
     """SM clock; 0: the default clock."""
     gpus: tuple[int, ...]
     """Slurm's indices on the node, ascending."""
+    limit_w: int | None = None
+    """Power limit of each GPU, W; 0: the site's own; None: that of the job's start."""
 
     def __str__(self) -> str:
-        return f"{self.job} {self.mhz} {'+'.join(map(str, self.gpus))}"
+        limit = "" if self.limit_w is None else f":{self.limit_w}"
+        return f"{self.job} {self.mhz}{limit} {'+'.join(map(str, self.gpus))}"
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ def parse_orders(text: bytes) -> Orders:
 def _order(number: int, line: bytes) -> Order:
     found = _LINE.fullmatch(line)
     if found is None:
-        raise OrderError(f"line {number} is not JOBID MHZ INDEX+INDEX")
-    gpus = tuple(sorted(int(index) for index in found[3].split(b"+")))
-    return Order(int(found[1]), int(found[2]), gpus)
+        raise OrderError(f"line {number} is not JOBID MHZ[:WATTS] INDEX+INDEX")
+    gpus = tuple(sorted(int(index) for index in found[4].split(b"+")))
+    limit_w = None if found[3] is None else int(found[3])
+    return Order(int(found[1]), int(found[2]), gpus, limit_w)

@@ -145,6 +145,8 @@ static nvmlReturn_t put_reasons(const struct view *v, unsigned long long *reason
     NEED(reasons);
     if (fake_key(v, "throttle_reasons"))
         *reasons = (unsigned long long)fake_number(v, "throttle_reasons", 0);
+    else if (state_is_capped(v))
+        *reasons = 4;
     else if (state_read(v->minor, "locked_clocks", set, 2) == 2 ||
              state_read(v->minor, "applications_clocks", set, 2) == 2)
         *reasons = 2;

@@ -289,13 +289,32 @@ API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *mw)
 API nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *mw)
 {
     ENTER(v, device);
-    return put_uint(fake_number(&v, "power_limit_w", 300) * 1e3, mw);
+    return put_uint(state_limit_w(&v) * 1e3, mw);
 }
 
 API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *mw)
 {
     ENTER(v, device);
-    return put_uint(fake_number(&v, "power_limit_w", 300) * 1e3, mw);
+    return put_uint(state_limit_w(&v) * 1e3, mw);
+}
+
+static double least_limit_w(const struct view *v)
+{
+    return fake_number(v, "power_min_w", fake_number(v, "power_limit_w", 300) / 3);
+}
+
+static double most_limit_w(const struct view *v)
+{
+    return fake_number(v, "power_max_w", fake_number(v, "power_limit_w", 300));
+}
+
+API nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int mw)
+{
+    char text[24];
+    ENTER(v, device);
+    NEED(mw / 1e3 >= least_limit_w(&v) && mw / 1e3 <= most_limit_w(&v));
+    snprintf(text, sizeof text, "%u\n", mw);
+    return state_write(&v, "power_limit", text);
 }
 
 API nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned int *mw)
@@ -310,10 +329,9 @@ API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t devic
                                                               unsigned int *most)
 {
     ENTER(v, device);
-    double limit = fake_number(&v, "power_limit_w", 300);
     NEED(least && most);
-    put_uint(fake_number(&v, "power_min_w", limit / 3) * 1e3, least);
-    return put_uint(fake_number(&v, "power_max_w", limit) * 1e3, most);
+    put_uint(least_limit_w(&v) * 1e3, least);
+    return put_uint(most_limit_w(&v) * 1e3, most);
 }
 
 API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *mj)

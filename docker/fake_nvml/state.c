@@ -125,7 +125,7 @@ unsigned int state_default_clock(const struct view *view)
     return (unsigned)json_number(fake_key(view, "clocks"), "default_mhz", first_clock(view));
 }
 
-unsigned int state_sm_clock(const struct view *view)
+static unsigned int set_clock(const struct view *view)
 {
     unsigned long long set[2];
     if (state_read(view->minor, "locked_clocks", set, 2) == 2)
@@ -143,13 +143,45 @@ double state_load(const struct view *view)
     return fake_number(view, "load", 0);
 }
 
-double state_power_w(const struct view *view)
+double state_limit_w(const struct view *view)
+{
+    unsigned long long mw;
+    if (state_read(view->minor, "power_limit", &mw, 1) == 1)
+        return (double)mw / 1e3;
+    return fake_number(view, "power_limit_w", 300);
+}
+
+static double power_at(const struct view *view, unsigned int mhz)
 {
     double idle = fake_number(view, "power_idle_w", 40);
     double most = fake_number(view, "power_limit_w", 300);
-    double load = state_load(view);
-    double ratio = state_max_clock(view) ? (double)state_sm_clock(view) / state_max_clock(view) : 1;
-    return idle + load * (most - idle) * ratio * ratio * ratio;
+    double ratio = state_max_clock(view) ? (double)mhz / state_max_clock(view) : 1;
+    return idle + state_load(view) * (most - idle) * ratio * ratio * ratio;
+}
+
+/* The highest supported clock, at most the one that is set, whose power is within the limit; the
+ * lowest one where none is. */
+unsigned int state_sm_clock(const struct view *view)
+{
+    unsigned int found = set_clock(view);
+    double limit = state_limit_w(view) + 1e-6;
+    if (power_at(view, found) <= limit)
+        return found;
+    const struct json *list = json_get(fake_key(view, "clocks"), "graphics_mhz");
+    for (const struct json *c = list ? list->child : NULL; c; c = c->next)
+        if (c->number < found && power_at(view, found = (unsigned)c->number) <= limit)
+            break;
+    return found;
+}
+
+int state_is_capped(const struct view *view)
+{
+    return state_sm_clock(view) < set_clock(view);
+}
+
+double state_power_w(const struct view *view)
+{
+    return power_at(view, state_sm_clock(view));
 }
 
 double state_energy_j(const struct view *view)

@@ -18,11 +18,17 @@ double state_load(const struct view *view);
  * clock, as voltage falls with it. */
 double state_power_w(const struct view *view);
 
+/* Power limit now: the one that was set (STATE/gpuN.power_limit, mW), else that of the machine
+ * file. Units: W. */
+double state_limit_w(const struct view *view);
+
 /* Energy since boot. Units: J. Kept right over clock changes: each change stores the sum so far. */
 double state_energy_j(const struct view *view);
 
-/* SM clock now. Units: MHz. Locked, or application, or default clock. */
+/* SM clock now. Units: MHz. Locked, or application, or default clock; lower if the power limit asks
+ * for it. */
 unsigned int state_sm_clock(const struct view *view);
+int state_is_capped(const struct view *view);
 unsigned int state_max_clock(const struct view *view);
 unsigned int state_default_clock(const struct view *view);
 

@@ -63,7 +63,9 @@ def _clock_set(detail: Detail) -> str:
     clock = f"{detail['mhz']} MHz" if detail.get("mhz") else "the default clock"
     asked = detail.get("asked_mhz")
     beside = f" (nearest to {asked} MHz)" if asked and asked != detail.get("mhz") else ""
-    return f"{_gpus(detail)} at {clock}{beside}"
+    limit_w = detail.get("limit_w")
+    limit = f", {limit_w} W at most each" if limit_w else ""
+    return f"{_gpus(detail)} at {clock}{beside}{limit}"
 
 
 def _clock_failed(detail: Detail) -> str:

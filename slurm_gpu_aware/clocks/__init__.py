@@ -7,7 +7,7 @@ Slurm's prolog and epilog run it as root, for sites whose slurmd cannot set cloc
   happened; `job_map`: dcgm-exporter's map of jobs; `clock_conf`, beside the rooms: where they lie
 - `driver`: calls with a time limit, through `nvml`
 
-`agent` and `orders` are a program of its own, ``gpu-aware clockd``: it moves the clocks of running
+`agent` and `targets` are a program of its own, ``gpu-aware clockd``: it moves the clocks of running
 jobs as the selector orders.
 
 Each job waits for the hooks, so they import no module of Python that takes milliseconds (``re``,

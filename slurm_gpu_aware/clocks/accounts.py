@@ -10,14 +10,16 @@ import os
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.clocks.driver import read_meters
+from slurm_gpu_aware.clocks.job import parse_setting
 from slurm_gpu_aware.clocks.notes import NoteFolder
+from slurm_gpu_aware.names import setting_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slurm_gpu_aware.clocks.driver import Result
-    from slurm_gpu_aware.clocks.job import Job
+    from slurm_gpu_aware.clocks.job import Job, Setting
 
 INBOX = "inbox"
 _BOOT = "/proc/sys/kernel/random/boot_id"
@@ -26,15 +28,15 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 class Account:
     """Account of a GPU that a job holds.
 
-    ``restarts``: Slurm's count of the job's restarts. ``asked_mhz``: clock of the prolog, 0 for the
-    default one. ``energy_mj``: NVML's counter at the start; None: not known.
+    ``restarts``: Slurm's count of the job's restarts. ``asked``: clock and power limit of the
+    prolog. ``energy_mj``: NVML's counter at the start; None: not known.
     """
 
     def __init__(
         self,
         job_id: str,
         restarts: int,
-        asked_mhz: int,
+        asked: Setting,
         at: float,
         boot: str,
         uuid: str,
@@ -42,21 +44,21 @@ class Account:
     ) -> None:
         self.job_id = job_id
         self.restarts = restarts
-        self.asked_mhz = asked_mhz
+        self.asked = asked
         self.at = at
         self.boot = boot
         self.uuid = uuid
         self.energy_mj = energy_mj
-        self.set_mhz: int | None = None
-        """Clock that the agent set since, 0 for the default one; None: none."""
+        self.set: Setting | None = None
+        """What the agent set since; None: nothing."""
 
     def line(self) -> str:
         """The file's line: the job first, for the epilog script; ``-`` for what is not known."""
         energy = "-" if self.energy_mj is None else self.energy_mj
-        mhz = "-" if self.set_mhz is None else self.set_mhz
+        since = "-" if self.set is None else setting_text(*self.set)
         uuid = "".join(self.uuid.split()) or "-"
-        start = f"{self.job_id} {self.restarts} {self.asked_mhz} {self.at} {self.boot}"
-        return f"{start} {uuid} {energy} {mhz}"
+        start = f"{self.job_id} {self.restarts} {setting_text(*self.asked)} {self.at} {self.boot}"
+        return f"{start} {uuid} {energy} {since}"
 
 
 class Accounts(NoteFolder):
@@ -90,7 +92,7 @@ class Accounts(NoteFolder):
         self,
         job: Job,
         indices: Sequence[int],
-        asked_mhz: int,
+        asked: Setting,
         at: float,
         limit_s: float,
         *,
@@ -100,7 +102,7 @@ class Accounts(NoteFolder):
 
         ``late``: too late for a counter to tell the energy at the start.
         """
-        start = (job.id, job.restarts, asked_mhz, at, boot_id())
+        start = (job.id, job.restarts, asked, at, boot_id())
         for meter in read_meters(indices, limit_s):
             energy_mj = None if late else meter.energy_mj
             self.put(meter.index, Account(*start, meter.uuid, energy_mj).line())
@@ -172,17 +174,24 @@ def boot_id() -> str:
 
 def _account(words: list[str]) -> Account | None:
     try:
-        job_id, restarts, asked_mhz, at, boot, uuid, energy, mhz = words
+        job_id, restarts, asked, at, boot, uuid, energy, since = words
         account = Account(
             job_id,
             int(restarts),
-            int(asked_mhz),
+            _setting(asked),
             float(at),
             boot,
             "" if uuid == "-" else uuid,
             None if energy == "-" else int(energy),
         )
-        account.set_mhz = None if mhz == "-" else int(mhz)
+        account.set = None if since == "-" else _setting(since)
     except ValueError:
         return None
     return account
+
+
+def _setting(text: str) -> Setting:
+    setting = parse_setting(text)
+    if setting is None:
+        raise ValueError(text)
+    return setting

@@ -1,8 +1,9 @@
-"""Agent of a node (``gpu-aware clockd``): moves the clocks of running jobs as orders say.
+"""Agent of a node (``gpu-aware clockd``): moves clocks and power limits of running jobs as ordered.
 
-It touches only GPUs that the ordered job holds by the prolog's accounts. Notes of a lock are
+It touches only GPUs that the ordered job holds by the prolog's accounts. Notes of a change are
 written before it, so whatever is left when the agent dies, the job's epilog resets. Without valid
-orders each job gets back the clock that its prolog set.
+orders each job gets back what its prolog set; once orders have expired, unless they were lower:
+nobody watches over the power of the site then.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from slurm_gpu_aware.clocks.accounts import Account, Accounts
 from slurm_gpu_aware.clocks.driver import (
     Result,
     counter_mj,
+    limit_power,
     lock_clocks,
+    read_limits,
     read_states,
     reset_clocks,
 )
@@ -27,8 +30,9 @@ from slurm_gpu_aware.clocks.hooks import SCHEMA
 from slurm_gpu_aware.clocks.inbox import Inbox, hear
 from slurm_gpu_aware.clocks.job import SHARED, NodeGres, Record
 from slurm_gpu_aware.clocks.job_map import JobMap
-from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
+from slurm_gpu_aware.clocks.notes import LIMIT, NO_JOB, Limits, Note, Notes, lowered
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
+from slurm_gpu_aware.clocks.targets import Target, kept_low, target_of
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
 from slurm_gpu_aware.clocks.xids import Xids
 from slurm_gpu_aware.node_orders import OrderError, Orders, parse_orders
@@ -50,8 +54,6 @@ XID_S = 86_400.0
 MOST_XIDS = 100
 _SEQ = "orders"
 """File among the accounts: number of the last orders, and until when they were valid at first."""
-Target = tuple[str, int]
-"""(job, MHz; 0: the default clock)."""
 
 
 class Agent:
@@ -131,13 +133,16 @@ class Agent:
         """Carry out the orders that are valid now; ``stopping``: none are any more."""
         self.hear()
         orders, trouble = None, "the agent has stopped" if stopping else ""
+        expired = False
         if not stopping:
             try:
                 orders = self._read()
+            except _ExpiredError as exc:
+                trouble, orders, expired = str(exc), exc.orders, True
             except OrderError as exc:
                 trouble = str(exc)
-        done = self._carry_out(orders)
-        if orders is not None and done:
+        done = self._carry_out(orders, expired=expired)
+        if orders is not None and done and not expired:
             self._seq = orders.seq
         now = self._clock()
         late = not 0 <= now - self._reported_at < REPORT_S
@@ -169,7 +174,8 @@ class Agent:
         if orders.seq < last and now < until <= now + LONGEST_S:
             raise OrderError(f"orders {orders.seq} are older than {last}")
         if orders.orders and orders.valid_until <= now:  # none for any job hold for ever
-            raise OrderError(f"orders {orders.seq} have expired")
+            known = orders.orders if orders.seq == last else ()
+            raise _ExpiredError(Orders(orders.seq, orders.valid_until, known))
         if orders.seq != last:
             try:
                 self._accounts.keep(_SEQ, f"{orders.seq} {orders.valid_until:.0f}")
@@ -177,10 +183,13 @@ class Agent:
                 raise OrderError(f"{self._accounts.folder}: {exc.strerror}") from None
         return orders
 
-    def _carry_out(self, orders: Orders | None) -> bool:
+    def _carry_out(self, orders: Orders | None, *, expired: bool) -> bool:
         """Make the changes that are due, lower clocks first; False: hooks keep us from one."""
         accounts = self._accounts.all()
-        wanted = self._wanted(orders, accounts)
+        if expired and orders is not None:
+            wanted = kept_low(orders, accounts)
+        else:
+            wanted = self._wanted(orders, accounts)
         done = all(since == math.inf for since in self._early.values())
         self._sure = {
             i: (target, opened)
@@ -192,8 +201,8 @@ class Agent:
         due: dict[tuple[bool, Target], list[int]] = {}
         for index, account in accounts.items():
             ordered = wanted.get(index)
-            goal = ordered or (account.job_id, account.asked_mhz)
-            as_left = account.set_mhz is None and goal[1] == account.asked_mhz
+            goal = ordered or (account.job_id, *account.asked)
+            as_left = account.set is None and goal[1:] == account.asked
             if not as_left and index not in self._sure and (index, goal) not in self._failed:
                 due.setdefault((ordered is not None, goal), []).append(index)
         for is_order, goal in sorted(due, key=lambda d: (d[1][1] == 0, d[1][1], d)):
@@ -202,7 +211,7 @@ class Agent:
         return done
 
     def _wanted(self, orders: Orders | None, accounts: Mapping[int, Account]) -> dict[int, Target]:
-        """GPU -> ordered clock, of the orders whose job holds each of their GPUs."""
+        """GPU -> what is ordered, of the orders whose job holds each of their GPUs."""
         wanted: dict[int, Target] = {}
         early: dict[str, float] = {}
         obeyed: set[str] = set()
@@ -215,7 +224,7 @@ class Agent:
                 if index not in accounts or accounts[index].job_id != job_id
             ]
             if not foreign:
-                wanted |= dict.fromkeys(order.gpus, (job_id, order.mhz))
+                wanted |= {i: target_of(order, accounts[i]) for i in order.gpus}
             if not foreign or job_id in self._obeyed:
                 obeyed.add(job_id)
                 continue
@@ -231,8 +240,8 @@ class Agent:
         return wanted
 
     def _change(self, goal: Target, indices: Sequence[int], seq: int | None) -> bool:
-        """Give GPUs of one job a clock; False: hooks are at work. ``seq`` None: not ordered."""
-        job_id, mhz = goal
+        """Give GPUs of one job a setting; False: hooks are at work. ``seq`` None: not ordered."""
+        job_id, mhz, limit_w = goal
         self.hear()  # its epilog, above all
         with self._notes.alone(WAIT_S) as alone:
             if not alone or self._inbox.has_ended(job_id):
@@ -241,36 +250,69 @@ class Agent:
             indices = [index for index in indices if index in held]
             before = self._notes.all()
             methods = {i: before[i].method if i in before else "" for i in indices}
+            limits = {i: before[i].limits_mw for i in indices if i in before}
+            failed = self._lower(limits, indices, limit_w) if limit_w else []
+            indices = [i for i in indices if all(result.index != i for result in failed)]
             try:
                 for index in indices:
-                    held[index].set_mhz = mhz
+                    held[index].set = (mhz, limit_w)
                     self._accounts.put(index, held[index].line())
-                    self._notes.write(index, Note(job_id, methods[index]))
+                    method = "" if mhz and methods[index] == LIMIT else methods[index]
+                    self._notes.write(index, Note(job_id, method, limits_mw=limits.get(index, ())))
             except OSError as exc:
                 why = f"cannot be noted: {exc.strerror}"
-                self._told([Result(i, call="note", error=why) for i in indices], goal, seq)
+                failed += [Result(i, call="note", error=why) for i in indices]
+                self._told(failed, goal, seq)
                 return True
-            if not indices:
-                return True
-            if mhz:
-                results = lock_clocks(indices, mhz, DRIVER_LIMIT_S)
-            else:
-                results = reset_clocks(methods, DRIVER_LIMIT_S)
+            results = self._drive(goal, {i: methods[i] for i in indices}, limits)
             for result in results:
                 if not result.error:
-                    self._settle(goal, result, held[result.index], ordered=seq is not None)
-        self._told(results, goal, seq)
+                    account = held[result.index]
+                    own = limits.get(result.index, ())
+                    self._settle(goal, result, account, own, ordered=seq is not None)
+        self._told([*failed, *results], goal, seq)
         return True
 
-    def _settle(self, goal: Target, result: Result, account: Account, *, ordered: bool) -> None:
+    def _lower(
+        self, limits: dict[int, Limits], indices: Sequence[int], limit_w: int
+    ) -> list[Result]:
+        """Add to ``limits`` what the notes must hold; return the GPUs that have no limit."""
+        failed = []
+        for result in read_limits(indices, DRIVER_LIMIT_S):
+            if result.limit_mw is None:
+                failed.append(result)
+            else:
+                noted = limits.get(result.index, ())
+                limits[result.index] = lowered(noted, result.limit_mw, limit_w)
+        return failed
+
+    def _drive(
+        self, goal: Target, methods: Mapping[int, str], limits: Mapping[int, Limits]
+    ) -> list[Result]:
+        """Set limits, then clocks, of GPUs that are noted; a refused limit changes no clock."""
+        _, mhz, limit_w = goal
+        changed = {i: limits[i] for i in methods if limits.get(i)}
+        done = limit_power(changed, DRIVER_LIMIT_S, undo=not limit_w) if changed else []
+        failed = [result for result in done if result.error]
+        methods = {i: way for i, way in methods.items() if all(r.index != i for r in failed)}
+        if mhz and methods:
+            return [*failed, *lock_clocks(list(methods), mhz, DRIVER_LIMIT_S)]
+        return [*failed, *(reset_clocks(methods, DRIVER_LIMIT_S) if methods else ())]
+
+    def _settle(
+        self, goal: Target, result: Result, account: Account, limits_mw: Limits, *, ordered: bool
+    ) -> None:
         """Note what has been done; what cannot be noted is done once more by the next agent."""
-        if result.mhz == 0:
+        job_id, mhz, limit_w = goal
+        if not mhz and not limit_w:
             self._notes.forget(result.index)
         try:
-            if result.mhz:
-                self._notes.write(result.index, Note(goal[0], result.method))
+            if mhz or limit_w:
+                # Others of ours are not in force any more.
+                own = (limits_mw[0], limits_mw[-1]) if limit_w else ()
+                self._notes.write(result.index, Note(job_id, result.method or LIMIT, limits_mw=own))
             if not ordered:
-                account.set_mhz = None
+                account.set = None
                 self._accounts.put(result.index, account.line())
         except OSError:
             pass
@@ -282,6 +324,7 @@ class Agent:
         for mhz in sorted({result.mhz for result in results if not result.error}):
             same = [result for result in results if not result.error and result.mhz == mhz]
             detail = {"gpus": sorted(result.index for result in same), "asked_mhz": goal[1]}
+            detail |= {"limit_w": goal[2]} if goal[2] else {}
             detail |= {"mhz": mhz, "seq": seq, "counter_mj": counter_mj(same)}
             self._tell("clock_set", goal[0], **detail)
         for result in results:
@@ -320,6 +363,14 @@ class Agent:
     def _tell(self, event: str, job_id: str, **detail: object) -> None:
         head = {"schema": SCHEMA, "event": event, "at": self._clock(), "node": self._node}
         self._records.append({**head, "job_id": job_id, **detail})
+
+
+class _ExpiredError(OrderError):
+    """Orders that were valid once; none of them if this node never obeyed them."""
+
+    def __init__(self, orders: Orders) -> None:
+        super().__init__(f"orders {orders.seq} have expired")
+        self.orders = orders
 
 
 def _user(name: str) -> int:

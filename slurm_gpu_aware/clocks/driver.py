@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from slurm_gpu_aware.clocks.notes import Limits
+
 _NO_GPU = -1
 _SIGKILL = 9  # the module ``signal`` takes milliseconds to import
 
@@ -26,7 +28,8 @@ class Result:
     counter right after that; None: not known. ``answered`` False: the call was cut off, so it may
     have had its effect or may still have it. Of meters: the GPU's UUID, and its power now.
     Of states: its power, its SM clock, and the reasons for a lower clock as bits.
-    ``nvml_index``: its place in NVML's order, where that was asked for.
+    ``nvml_index``: its place in NVML's order, where that was asked for. ``limit_mw``: its power
+    limit, where that was asked for.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Result:
         sm_mhz: int | None = None,
         throttle: int | None = None,
         nvml_index: int | None = None,
+        limit_mw: int | None = None,
     ) -> None:
         self.index = index
         self.mhz = mhz
@@ -57,12 +61,13 @@ class Result:
         self.sm_mhz = sm_mhz
         self.throttle = throttle
         self.nvml_index = nvml_index
+        self.limit_mw = limit_mw
 
     def line(self) -> bytes:
         """Arguments as the child writes them, between tabs."""
         texts = (self.index, self.mhz, self.method, self.call, self.error, self.uuid)
         known = (self.energy_mj, self.power_mw, self.sm_mhz, self.throttle, self.nvml_index)
-        numbers = ("" if n is None else n for n in known)
+        numbers = ("" if n is None else n for n in (*known, self.limit_mw))
         words = (" ".join(str(field).split()) for field in (*texts, *numbers))
         return "\t".join(words).encode() + b"\n"
 
@@ -81,14 +86,35 @@ def counter_mj(results: Sequence[Result]) -> int | None:
     return sum(known) if len(known) == len(results) else None
 
 
+def read_limits(indices: Sequence[int], limit_s: float) -> list[Result]:
+    """Read the power limit in force of each GPU; one that has none that can be set has an error."""
+    return _in_child(lambda nvml: nvml.power_limits(indices), indices, limit_s)
+
+
+def limit_power(
+    limits_mw: Mapping[int, Limits], limit_s: float, *, undo: bool = False
+) -> list[Result]:
+    """Set the power limit of GPUs to the last one of theirs; ``undo``: to the site's own.
+
+    ``limits_mw``: index -> what its note holds (`notes.Note`). A limit that somebody else has set
+    since is not undone.
+    """
+    return _in_child(lambda nvml: nvml.limit(limits_mw, undo), limits_mw, limit_s)
+
+
 def reset_clocks(
-    methods: Mapping[int, str], limit_s: float, *, every: bool = False
+    methods: Mapping[int, str],
+    limit_s: float,
+    *,
+    every: bool = False,
+    limits_mw: Mapping[int, Limits] | None = None,
 ) -> list[Result]:
     """Undo :func:`lock_clocks`; one result per index, and (``every``) per other GPU that answers.
 
-    ``methods``: index -> how it was set. Empty, not known: both ways are undone.
+    ``methods``: index -> how it was set. Empty, not known: both ways are undone. ``limits_mw``: of
+    GPUs whose power limit is undone, too (`limit_power`).
     """
-    return _in_child(lambda nvml: nvml.reset(methods, every), methods, limit_s)
+    return _in_child(lambda nvml: nvml.reset(methods, every, limits_mw or {}), methods, limit_s)
 
 
 def read_meters(indices: Sequence[int], limit_s: float, *, every: bool = False) -> list[Result]:
@@ -141,7 +167,8 @@ def _in_child(
             gpu, mhz, method, call, why, uuid, *numbers = line.decode().rstrip("\n").split("\t")
             values = [int(number) if number else None for number in numbers]
             result = Result(int(gpu), int(mhz), method, call, why, values[0], uuid=uuid)
-            result.power_mw, result.sm_mhz, result.throttle, result.nvml_index = values[1:]
+            result.power_mw, result.sm_mhz, result.throttle = values[1:4]
+            result.nvml_index, result.limit_mw = values[4:]
             results[result.index] = result
     if failed := results.pop(_NO_GPU, None):
         error = failed.error

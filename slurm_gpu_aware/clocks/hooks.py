@@ -1,12 +1,13 @@
-"""Prolog and epilog: lock the clocks of a job's GPUs, and reset them.
+"""Prolog and epilog: set clocks and power limits of a job's GPUs, and reset them.
 
-The clock comes in the job's Extra field (``freq=MHZ``, or ``freq=MHZ@0+3`` with the GPUs), the GPUs
+They come in the job's Extra field (``freq=MHZ:W``, or ``freq=MHZ:W@0+3`` with the GPUs), the GPUs
 otherwise in ``SLURM_JOB_GPUS``; no call to slurmctld is made.
 
-A prolog notes the lock (one small file per GPU), locks the clock, and records what happened, so
-that nothing is left locked whenever it is cut off. The epilog resets what is noted for its job;
-what it could not reset, the next hook does. Beside that they keep the accounts of the job's GPUs
-(`accounts`), where the site has a folder for them, and record the job's energy.
+A prolog notes them (one small file per GPU, with the site's own power limit), sets them, and
+records what happened, so that nothing is left behind whenever it is cut off. The epilog resets what
+is noted for its job; what it could not reset, the next hook does. Beside that they keep the
+accounts of the job's GPUs (`accounts`), where the site has a folder for them, and record the job's
+energy.
 
 Neither ever fails a job: what goes wrong is one JSON line in the spool (and a line in syslog), and
 the job runs at the default clock.
@@ -18,8 +19,10 @@ from slurm_gpu_aware.clocks.accounts import Accounts
 from slurm_gpu_aware.clocks.driver import (
     Result,
     counter_mj,
+    limit_power,
     lock_clocks,
     nvml_indices,
+    read_limits,
     reset_clocks,
 )
 from slurm_gpu_aware.clocks.job import (
@@ -31,13 +34,13 @@ from slurm_gpu_aware.clocks.job import (
     parse_extra,
     parse_gpus,
 )
-from slurm_gpu_aware.clocks.notes import Note, Notes
+from slurm_gpu_aware.clocks.notes import LIMIT, Limits, Note, Notes, lowered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from slurm_gpu_aware.clocks.job import Record
+    from slurm_gpu_aware.clocks.job import Record, Setting
     from slurm_gpu_aware.clocks.job_map import JobMap
 
 SCHEMA = "gpu-aware-clock/1"
@@ -88,7 +91,7 @@ class Hook:
         """What went wrong beside them, for the log."""
 
     def prolog(self) -> None:
-        """Lock the clocks that the job asks for, and open the accounts of its GPUs.
+        """Set what the job asks for, and open the accounts of its GPUs.
 
         What is left of jobs that have ended is reset first, also for a job that asks for no clock.
         A note of another job on one of its GPUs means that an epilog never ran: that GPU is reset,
@@ -98,7 +101,7 @@ class Hook:
         with self._notes.together(TOGETHER_S):
             noted = self._notes.all()
             try:
-                asked_mhz, indices = self._wanted()
+                asked, indices = self._wanted()
             except ValueError as exc:
                 self._record("clock_failed", gpus=[], call="parse", error=str(exc))
                 return
@@ -114,20 +117,20 @@ class Hook:
                 index: noted[index].method
                 for index in indices
                 if index in noted
-                and (asked_mhz is None or noted[index].job_id != self._job.id)
+                and (asked is None or noted[index].job_id != self._job.id)
                 and noted[index].tried_at != self._at  # not twice by one hook
             }
             self._undo(stale, DRIVER_LIMIT_S)
-            if asked_mhz is not None and indices and self._is_late(HOOK_S):
+            if asked is not None and indices and self._is_late(HOOK_S):
                 late = {"call": "hook", "error": "the agent learned of the job too late"}
-                self._record("clock_failed", gpus=indices, asked_mhz=asked_mhz, **late)
+                self._record("clock_failed", gpus=indices, **_asked(asked), **late)
                 return
-            self._open_accounts(asked_mhz, indices)  # first: they tell earlier hooks of this job
-            if asked_mhz is not None and indices:
-                self._lock(asked_mhz, indices)
+            self._open_accounts(asked, indices)  # first: they tell earlier hooks of this job
+            if asked is not None and indices:
+                self._set(asked, indices)
 
     def epilog(self) -> None:
-        """Close the accounts of this job, and reset the clocks that were locked for it.
+        """Close the accounts of this job, and reset what was set for it.
 
         Its notes are marked first, so that a clock which cannot be reset now, by this hook or
         because it is cut off, is reset by the next hook of any job on this node. Those that were
@@ -148,7 +151,8 @@ class Hook:
                 and index not in outdated
             }
             for index, note in own.items():
-                self._write(index, Note(note.job_id, note.method, ended=True))
+                note.ended, note.tried_at = True, None
+                self._write(index, note)
             self._undo({index: note.method for index, note in own.items()}, DRIVER_LIMIT_S)
 
     def reset_all(self, every: bool) -> None:
@@ -188,7 +192,7 @@ class Hook:
         except OSError as exc:
             self.said.append(f"job map {self._map.folder}: {exc.strerror}")
 
-    def _open_accounts(self, asked_mhz: int | None, indices: Sequence[int]) -> None:
+    def _open_accounts(self, asked: Setting | None, indices: Sequence[int]) -> None:
         """Open accounts if all GPUs of the job are known, and it shares none."""
         job = self._job
         if self._accounts is None or not indices:
@@ -198,7 +202,8 @@ class Hook:
             return
         try:
             self._accounts.open(
-                job, indices, asked_mhz or 0, self._heard_at, METER_LIMIT_S, late=self._is_late()
+                *(job, indices, asked or (0, 0), self._heard_at, METER_LIMIT_S),
+                late=self._is_late(),
             )
         except OSError as exc:
             why = f"{self._accounts.folder}: cannot be written: {exc.strerror}"
@@ -223,17 +228,17 @@ class Hook:
         """Whether counters read now tell nothing about the job's start or end."""
         return not 0.0 <= self._at - self._heard_at < after_s
 
-    def _wanted(self) -> tuple[int | None, list[int]]:
-        """Clock in MHz (None: default) and GPUs of the job. Raises ValueError for nonsense."""
+    def _wanted(self) -> tuple[Setting | None, list[int]]:
+        """Setting (None: the default) and GPUs of the job. Raises ValueError for nonsense."""
         job = self._job
         asked, seen = parse_extra(job.extra), parse_gpus(job.gpus)
         if asked is None:
             return None, seen
-        mhz, gpus = asked
+        setting, gpus = asked
         gres = NodeGres(job.slurm_conf, job.node)
-        if mhz and seen and gres.shared():
+        if any(setting) and seen and gres.shared():
             raise ValueError(SHARED)
-        return mhz or None, agreed_gpus(seen, gpus, job.extra, gres)
+        return setting if any(setting) else None, agreed_gpus(seen, gpus, job.extra, gres)
 
     def _foreign(self, indices: Sequence[int], noted: Mapping[int, Note]) -> dict[int, str]:
         """GPU -> other job that runs here and holds it, where Slurm does not name the GPU."""
@@ -245,28 +250,62 @@ class Hook:
         alive = {job_id for job_id in set(holders.values()) - {self._job.id} if has_step(job_id)}
         return {i: job_id for i, job_id in holders.items() if job_id in alive}
 
-    def _lock(self, asked_mhz: int, indices: Sequence[int]) -> None:
+    def _set(self, asked: Setting, indices: Sequence[int]) -> None:
+        """Set a power limit, then a clock. A GPU that refuses the limit gets no clock either."""
+        mhz, limit_w = asked
+        read = read_limits(indices, DRIVER_LIMIT_S) if limit_w else []
+        limits = self._limits(read, limit_w)
+        indices = [index for index in indices if not limit_w or index in limits]
         try:
             for index in indices:
-                self._notes.write(index, Note(self._job.id))
+                method = "" if mhz else LIMIT
+                self._notes.write(
+                    index, Note(self._job.id, method, limits_mw=limits.get(index, ()))
+                )
         except OSError as exc:
-            # Nothing would reset a lock that is not noted. Notes that were written do no harm.
+            # Nothing would reset what is not noted. Notes that were written do no harm.
             why = f"{self._notes.folder}: cannot be written: {exc.strerror}"
             self._record("clock_failed", gpus=indices, call="note", error=why)
             return
-        results = lock_clocks(indices, asked_mhz, DRIVER_LIMIT_S)
-        for mhz, method in sorted({(r.mhz, r.method) for r in results if r.mhz}):
-            same = [r for r in results if (r.mhz, r.method) == (mhz, method)]
-            gpus, what = sorted(r.index for r in same), {"mhz": mhz, "method": method}
-            meter = {"counter_mj": counter_mj(same)}
-            self._record("clock_set", gpus=gpus, asked_mhz=asked_mhz, **what, **meter)
-        for result in results:
-            if not result.error:
-                # If that fails it stays noted, only not how it was locked.
-                self._write(result.index, Note(self._job.id, result.method))
+        limited = limit_power(limits, DRIVER_LIMIT_S) if limits else []
+        refused = {result.index for result in limited if result.error}
+        results = limited
+        if mhz:
+            results = lock_clocks([i for i in indices if i not in refused], mhz, DRIVER_LIMIT_S)
+        for result in {r.index: r for r in (*limited, *results)}.values():
+            limits_mw = limits.get(result.index, ()) if result.index not in refused else ()
+            if not result.error or (result.answered and limits_mw):
+                # If that fails it stays noted, only not how it was set.
+                note = Note(self._job.id, result.method or LIMIT, limits_mw=limits_mw)
+                self._write(result.index, note)
             elif result.answered:
-                self._notes.forget(result.index)  # surely not locked; else the epilog resets it
-        self._failures(results, asked_mhz=asked_mhz)
+                self._notes.forget(result.index)  # surely not set; else the epilog resets it
+        self._done(asked, [result for result in results if not result.error], limits)
+        failed = {(r.index, r.error): r for r in (*read, *limited, *results) if r.error}
+        self._failures(failed.values(), **_asked(asked))
+
+    def _done(self, asked: Setting, good: Sequence[Result], limits: Mapping[int, Limits]) -> None:
+        """Record what was set, of GPUs that are set alike together."""
+        of_gpu = {
+            r.index: (r.mhz, r.method or LIMIT, limits[r.index][-1] // 1000 if limits else 0)
+            for r in good
+        }
+        for kind in sorted(set(of_gpu.values())):
+            mhz, method, limit_w = kind
+            same = [r for r in good if of_gpu[r.index] == kind]
+            what = {"mhz": mhz, "method": method} | ({"limit_w": limit_w} if limit_w else {})
+            what["counter_mj"] = counter_mj(same)
+            gpus = sorted(r.index for r in same)
+            self._record("clock_set", gpus=gpus, **_asked(asked), **what)
+
+    def _limits(self, read: Iterable[Result], limit_w: int) -> dict[int, Limits]:
+        """What the notes must hold of the limits of GPUs; those without a limit are left out."""
+        noted, limits = self._notes.all(), {}
+        for result in read:
+            if result.limit_mw is not None:
+                before = noted[result.index].limits_mw if result.index in noted else ()
+                limits[result.index] = lowered(before, result.limit_mw, limit_w)
+        return limits
 
     def make_up(self) -> None:
         """Reset what epilogs tried in vain, of any job; else a later hook tries again.
@@ -282,8 +321,8 @@ class Hook:
                 self._undo(methods, MAKE_UP_LIMIT_S, job_id=job_id, restarts=0)
             for index, note in self._notes.all().items():
                 if index in left:
-                    tried = Note(note.job_id, note.method, ended=True, tried_at=self._at)
-                    self._write(index, tried)
+                    note.ended, note.tried_at = True, self._at
+                    self._write(index, note)
 
     def _left_behind(self) -> dict[int, Note]:
         """Notes of jobs that have ended, unless they were tried a short while ago."""
@@ -303,11 +342,12 @@ class Hook:
     def _undo(
         self, methods: Mapping[int, str], limit_s: float, *, every: bool = False, **of_job: object
     ) -> None:
-        """Reset clocks; ``of_job``: for which other job than the hook's own, as records name it."""
+        """Reset clocks and limits; ``of_job``: names another job than the hook's own in records."""
         if not methods and not every:
             return
         before = self._notes.all()
-        results = reset_clocks(methods, limit_s, every=every)
+        limits_mw = {i: before[i].limits_mw for i in methods if i in before}
+        results = reset_clocks(methods, limit_s, every=every, limits_mw=limits_mw)
         good = sorted(result.index for result in results if not result.error)
         after = self._notes.all()
         for index in good:
@@ -334,3 +374,9 @@ class Hook:
         job = self._job
         of_job = {"node": job.node, "job_id": job.id, "restarts": job.restarts}
         self.records.append({"schema": SCHEMA, "event": event, "at": self._at} | of_job | detail)
+
+
+def _asked(asked: Setting) -> dict[str, object]:
+    """A setting as records name it."""
+    mhz, limit_w = asked
+    return {"asked_mhz": mhz, **({"asked_limit_w": limit_w} if limit_w else {})}

@@ -42,27 +42,43 @@ class Job:
             raise ValueError(f"SLURM_JOB_ID is {self.id[:40]!r}")
 
 
-def parse_extra(text: str) -> tuple[int, list[int] | None] | None:
-    """(MHz, GPU indices on each node) of ``freq=MHZ`` or ``freq=MHZ@0+3`` in a list with commas.
+Setting = tuple[int, int]
+"""Clock of a GPU, MHz, and its power limit, W; 0: the default clock, the site's own limit."""
 
-    ``freq=0@0+3`` names the GPUs of a job at the default clock. Indices None: those of
-    ``SLURM_JOB_GPUS``, which has only the GPUs of the job's last type (24.11). Returns None without
-    such an item. Raises ValueError if it is malformed or twice there.
+
+def parse_extra(text: str) -> tuple[Setting, list[int] | None] | None:
+    """(setting, GPU indices on each node) of ``freq=MHZ:W@0+3`` in a list with commas.
+
+    ``:W`` and ``@0+3`` may be left out; ``freq=0@0+3`` names the GPUs of a job at the default clock
+    and the site's own limit. Indices None: those of ``SLURM_JOB_GPUS``, which has only the GPUs of
+    the job's last type (24.11). Returns None without such an item. Raises ValueError if it is
+    malformed or twice there.
     """
     found = [item.strip() for item in text.split(",") if item.strip().startswith("freq=")]
     if not found:
         return None
     if len(found) > 1:
         raise ValueError("freq= occurs more than once")
-    mhz, at, gpus = found[0].removeprefix("freq=").partition("@")
+    words, at, gpus = found[0].removeprefix("freq=").partition("@")
+    setting = parse_setting(words)
     indices = gpus.split("+") if at else []
     if (
-        not _is_number(mhz, 5)
-        or not ((mhz == "0" and at) or (len(mhz) > 1 and mhz[0] != "0"))
+        setting is None
+        or (setting == (0, 0) and not at)
         or not all(_is_number(index, 4) for index in indices)
     ):
-        raise ValueError(f"{found[0][:40]!r} is not freq=MHZ or freq=MHZ@INDEX+INDEX")
-    return int(mhz), sorted({int(index) for index in indices}) if at else None
+        raise ValueError(f"{found[0][:40]!r} is not freq=MHZ:W@INDEX+INDEX, with or without :W, @")
+    return setting, sorted({int(index) for index in indices}) if at else None
+
+
+def parse_setting(text: str) -> Setting | None:
+    """The setting of ``MHZ`` or ``MHZ:W`` (`names.setting_text`); None for any other text."""
+    mhz, colon, watts = text.partition(":")
+    if not (mhz == "0" or (_is_number(mhz, 5) and len(mhz) > 1 and mhz[0] != "0")):
+        return None
+    if colon and not (_is_number(watts, 4) and len(watts) > 1 and watts[0] != "0"):
+        return None
+    return int(mhz), int(watts or 0)
 
 
 def parse_gpus(text: str) -> list[int]:

@@ -1,9 +1,9 @@
-"""Notes of locked clocks: one small file per GPU, named ``gpu`` and its index.
+"""Notes of locked clocks and power limits: one small file per GPU, ``gpu`` and its index.
 
 They lie in a folder that only its owner (root) can enter; the accounts of the GPUs' jobs lie in
 another one (`accounts`). ``50-gpu-aware``, the prolog and epilog scripts, read them too: by them
 they know whether there is anything to do at all. A note is one line: job, ``running`` or ``ended``,
-method, time of a failed try; ``-`` where it is not known.
+method, time of a failed try, power limits; ``-`` where it is not known.
 """
 
 from __future__ import annotations
@@ -24,6 +24,16 @@ _LONGEST = 200
 """Bytes of a file."""
 NO_JOB = "0"
 """Job of a note that cannot be read."""
+LIMIT = "limit"
+"""Method of a note under which only a power limit is set, and no clock."""
+_SAME_MW = 1000
+"""Limits that differ by less are one: drivers may round."""
+_MOST_LIMITS = 8
+"""Limits of a note; more come only of a GPU that answers nothing, and the oldest are dropped."""
+
+
+Limits = tuple[int, ...]
+"""Power limits of a GPU, mW."""
 
 
 class NoteFolder:
@@ -160,19 +170,42 @@ def _own_folder(path: str) -> int:
     return folder
 
 
+def is_ours(present_mw: int, limits_mw: Limits) -> bool:
+    """Whether a GPU's limit is one of those that we set; else the site has set it since."""
+    return any(abs(present_mw - own) < _SAME_MW for own in limits_mw[1:])
+
+
+def lowered(noted_mw: Limits, present_mw: int, limit_w: int) -> Limits:
+    """What a note must hold before a limit is set: the last one is to be set.
+
+    The site's own limit is the present one, unless we have set that; ours is never above it.
+    """
+    before = noted_mw if is_ours(present_mw, noted_mw) else ()
+    site_mw = before[0] if before else present_mw
+    own = [mw for mw in before[1:] if mw != 1000 * limit_w]
+    return (site_mw, *own[-_MOST_LIMITS:], min(1000 * limit_w, site_mw))
+
+
 class Note:
     """Note of a locked GPU."""
 
     def __init__(
-        self, job_id: str, method: str = "", ended: bool = False, tried_at: float | None = None
+        self,
+        job_id: str,
+        method: str = "",
+        ended: bool = False,
+        tried_at: float | None = None,
+        limits_mw: Limits = (),
     ) -> None:
         self.job_id = job_id
         self.method = method
-        """``locked``, or (before Volta) ``application``; empty: not known (yet)."""
+        """``locked``, (before Volta) ``application``, or ``limit``; empty: not known (yet)."""
         self.ended = ended
         """The job's epilog ran: the next hook resets a clock that is still locked."""
         self.tried_at = tried_at
         """When a hook of another job tried to reset it, in vain. Units: Unix seconds."""
+        self.limits_mw = limits_mw
+        """The site's own power limit, then those that we may have set; empty: none."""
 
 
 class Notes(NoteFolder):
@@ -185,7 +218,9 @@ class Notes(NoteFolder):
     def write(self, index: int, note: Note) -> None:
         """Note a lock: before it is made, and again when it is known how. Raises OSError."""
         state = "ended" if note.ended else "running"
-        self.put(index, f"{note.job_id} {state} {note.method or '-'} {note.tried_at or '-'}")
+        line = f"{note.job_id} {state} {note.method or '-'} {note.tried_at or '-'}"
+        limits = ":".join(map(str, note.limits_mw))
+        self.put(index, f"{line} {limits}" if limits else line)
 
     def all(self) -> dict[int, Note]:
         """GPU index -> its note."""
@@ -195,12 +230,13 @@ class Notes(NoteFolder):
 def _note(words: list[str]) -> Note:
     """One that cannot be read belongs to no job: any hook resets that GPU."""
     try:
-        job_id, state, method, tried_at = words
+        job_id, state, method, tried_at, *limits = words
         return Note(
             job_id,
-            method if method in ("locked", "application") else "",
+            method if method in ("locked", "application", LIMIT) else "",
             state != "running",
             None if tried_at == "-" else float(tried_at),
+            tuple(int(mw) for mw in limits[0].split(":")) if limits else (),
         )
     except ValueError:
         return Note(NO_JOB, ended=True)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import ctypes
 
 from slurm_gpu_aware.clocks.driver import Result
+from slurm_gpu_aware.clocks.notes import is_ours
 from slurm_gpu_aware.errors import DeviceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import TypeVar
+
+    from slurm_gpu_aware.clocks.notes import Limits
 
     G = TypeVar("G", bound="Gpu")
 
@@ -30,6 +33,9 @@ _TIMEOUT = 10
 _SM = 1
 """nvmlClockType_t"""
 _MOST_CLOCKS = 4096
+_GET_LIMIT = "nvmlDeviceGetPowerManagementLimit"
+_SET_LIMIT = "nvmlDeviceSetPowerManagementLimit"
+"""Needs root. In mW; it outlasts processes, not a reboot or an unloaded driver (NVML's manual)."""
 _TEXT_BYTES = 96
 """As NVML has them for names, UUIDs and versions."""
 XID_EVENTS = ctypes.c_ulonglong(8)
@@ -41,9 +47,34 @@ def lock(indices: Collection[int], asked_mhz: int) -> Iterator[Result]:
     return _each(indices, lambda gpu: _lock(gpu, asked_mhz))
 
 
-def reset(methods: Mapping[int, str], every: bool) -> Iterator[Result]:
-    """Undo the ways by which GPUs were set; ``every``: on the others both."""
-    return _each(methods, lambda gpu: _reset(gpu, methods.get(gpu.minor, "")), every)
+def reset(
+    methods: Mapping[int, str], every: bool, limits_mw: Mapping[int, Limits]
+) -> Iterator[Result]:
+    """Undo the ways by which GPUs were set, and limits; ``every``: on the others both ways."""
+
+    def act(gpu: Gpu) -> Result:
+        failed = None
+        try:
+            _undo_limit(gpu, limits_mw.get(gpu.minor, ()))
+        except NvmlError as exc:
+            failed = exc
+        result = _reset(gpu, methods.get(gpu.minor, ""))
+        if failed is not None:
+            raise failed
+        return result
+
+    return _each(methods, act, every)
+
+
+def power_limits(indices: Collection[int]) -> Iterator[Result]:
+    """Power limits of GPUs."""
+    return _each(indices, lambda gpu: Result(gpu.minor, limit_mw=gpu.number(_GET_LIMIT)))
+
+
+def limit(limits_mw: Mapping[int, Limits], undo: bool) -> Iterator[Result]:
+    """Set the last limit of each GPU, or undo what was set."""
+    act = _undo_limit if undo else _limit
+    return _each(limits_mw, lambda gpu: act(gpu, limits_mw[gpu.minor]))
 
 
 def meters(indices: Collection[int], every: bool) -> Iterator[Result]:
@@ -106,6 +137,33 @@ def _changed(gpu: Gpu, mhz: int = 0, method: str = "") -> Result:
     except NvmlError:
         energy_mj = None
     return Result(gpu.minor, mhz, method, energy_mj=energy_mj)
+
+
+def _limit(gpu: Gpu, limits_mw: Limits) -> Result:
+    """Refused for a GPU in parts, and outside the card's range; the driver's state is checked."""
+    if gpu.is_divided():
+        return Result(gpu.minor, call="limit", error="MIG is on: its limit is that of several jobs")
+    wanted_mw = limits_mw[-1]
+    least, most = ctypes.c_uint(), ctypes.c_uint()
+    gpu.call("nvmlDeviceGetPowerManagementLimitConstraints", *map(ctypes.byref, (least, most)))
+    if not least.value <= wanted_mw <= most.value:
+        reach = f"{least.value / 1e3:g} to {most.value / 1e3:g} W"
+        return Result(gpu.minor, call="limit", error=f"{wanted_mw / 1e3:g} W is not in {reach}")
+    gpu.call(_SET_LIMIT, wanted_mw)
+    found_mw = gpu.number(_GET_LIMIT)
+    if not is_ours(found_mw, (limits_mw[0], wanted_mw)):
+        gpu.call(_SET_LIMIT, limits_mw[0])
+        return Result(gpu.minor, call="limit", error=f"the driver made it {found_mw / 1e3:g} W")
+    changed = _changed(gpu)
+    changed.limit_mw = found_mw
+    return changed
+
+
+def _undo_limit(gpu: Gpu, limits_mw: Limits) -> Result:
+    """Set the site's own limit again, unless the site has set another one since."""
+    if limits_mw and is_ours(gpu.number(_GET_LIMIT), limits_mw):
+        gpu.call(_SET_LIMIT, limits_mw[0])
+    return _changed(gpu)
 
 
 def nearest_clock(asked_mhz: int, supported_mhz: Sequence[int]) -> int:

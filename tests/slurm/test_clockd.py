@@ -89,8 +89,11 @@ def test_on_doubt_and_when_the_agent_dies_clocks_go_back(cluster: Cluster) -> No
 
     order(cluster, node, line(job, 900, gpus))
     back_to(moved)
-    order(cluster, node, line(job, 900, gpus), valid_s=3)
-    back_to({})  # they expired
+    seq = order(cluster, node, line(job, 900, gpus), valid_s=5)
+    carried_out(cluster, node, seq)
+    expired = lambda: "expired" in reports(cluster, node)[-1]["error"]  # noqa: E731
+    cluster.wait_until(expired, 30, "they expire")
+    back_to(moved)  # a lower clock stays
     order(cluster, node, line(job, 900, gpus))
     back_to(moved)
     order(cluster, node, line(job, 900, gpus), owner="alice")
@@ -100,6 +103,46 @@ def test_on_doubt_and_when_the_agent_dies_clocks_go_back(cluster: Cluster) -> No
     cluster.sh(node, "pkill -9 -f '[g]pu-aware clockd'")
     cluster.sh("ctl", ["scancel", job])
     back_to({})
+
+
+def limited(cluster: Cluster) -> dict[tuple[str, int], int]:
+    """(node, GPU) -> power limit in W where it is not the machine's own, 300 W."""
+    out = cluster.sh("ctl", "cd /shared/fakegpu && grep -H . */gpu*.power_limit || true")
+    found = re.findall(r"^(n\d)/gpu(\d)\.power_limit:(\d+)$", out, flags=re.M)
+    return {(n, int(gpu)): int(mw) // 1000 for n, gpu, mw in found if mw != "300000"}
+
+
+def test_power_limits_are_set_moved_and_undone_whoever_dies(cluster: Cluster) -> None:
+    def are(limits: dict[tuple[str, int], int]) -> None:
+        told = "cat /shared/gpu-aware/clocks/n3.jsonl | tail -5"
+        cluster.wait_until(
+            lambda: limited(cluster) == limits,
+            *(30, lambda: f"{limited(cluster)} {cluster.sh('ctl', told)}"),
+        )
+
+    asked = ["--gres=gpu:2", "-w", "n3", "--begin=now+1hour"]
+    for death in ("", "clockd", "slurmd"):
+        job = cluster.submit("alice", asked, WAIT)
+        # As the selector binds a job with a limit; the GPUs are those that Slurm chooses.
+        cluster.sh("ctl", f"scontrol update job={job} licenses= extra=freq=900:250 starttime=now")
+        cluster.wait(job, "RUNNING")
+        cluster.wait_until(lambda: len(limited(cluster)) == 2, 30, lambda: str(limited(cluster)))
+        given = sorted(limited(cluster))
+        are(dict.fromkeys(given, 250))
+        assert set(locked(cluster)) == set(given)
+        gpus = "+".join(str(gpu) for _, gpu in given)
+        order(cluster, "n3", f"{job} 600:200 {gpus}")
+        are(dict.fromkeys(given, 200))
+        seq = order(cluster, "n3", f"{job} 600:20 {gpus}")  # below the range of the card
+        carried_out(cluster, "n3", seq)
+        are(dict.fromkeys(given, 200))
+        if death == "clockd":
+            cluster.sh("n3", "pkill -9 -f '[g]pu-aware clockd'")
+        elif death:
+            cluster.kill("n3", "slurmd")
+        cluster.sh("ctl", ["scancel", job])
+        are({})
+        cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
 
 
 def test_a_job_without_a_clock_has_an_account_of_its_energy(cluster: Cluster) -> None:

@@ -2,7 +2,8 @@
 
 A file (`node_orders`) has an order for each running job whose clock the selector has chosen. The
 sequence number rises with every change, also over restarts; a file is renewed before it expires. An
-agent that sees no valid file goes back to the clock of the job's start.
+agent that sees no valid file goes back to the clock of the job's start, unless an expired one
+says a lower clock.
 
 Ordered clocks: orders for the clock agents, what they answered, and which of them obey.
 
@@ -249,6 +250,8 @@ class WantedClock:
     clock: Clock
     gpus: Mapping[str, tuple[int, ...]]
     """Node -> Slurm's indices, ascending."""
+    power_limit_w: int | None = None
+    """Power limit of each GPU, W; 0: the site's own; None: that of the job's start."""
 
 
 class OrderedClocks:
@@ -332,7 +335,8 @@ class OrderedClocks:
         clocks: list[tuple[str, str, Clock]] = []
         for one in wanted:
             for node, slots in one.gpus.items():
-                orders.setdefault(node, []).append(Order(one.number, one.clock or 0, slots))
+                order = Order(one.number, one.clock or 0, slots, one.power_limit_w)
+                orders.setdefault(node, []).append(order)
                 clocks.append((one.job_id, node, one.clock))
         written = self._orders.write(orders, now)
         for job_id, node, clock in clocks:

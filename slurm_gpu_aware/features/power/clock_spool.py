@@ -29,7 +29,7 @@ _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
 _KINDS = frozenset({"clock_set", "clock_failed", "energy"})
 _KEYS = (
     *("gpus", "asked_mhz", "mhz", "seq", "call", "error", "during"),
-    *("restarts", "seconds", "energy_j", "counter_mj"),
+    *("restarts", "seconds", "energy_j", "counter_mj", "limit_w", "asked_limit_w"),
 )
 Heard = Callable[[str, str, Mapping[str, Any]], object]
 """(job id, kind, detail) of a record."""

@@ -137,7 +137,7 @@ def test_an_account_that_cannot_be_written_is_told_and_the_job_runs(hooks):
 
 
 def account(**values):
-    usual = {"job_id": "17", "restarts": 0, "asked_mhz": 0, "at": 100.0, "boot": "b"}
+    usual = {"job_id": "17", "restarts": 0, "asked": (0, 0), "at": 100.0, "boot": "b"}
     return Account(**{**usual, "uuid": "GPU-1", "energy_mj": 5000, **values})
 
 
@@ -161,8 +161,8 @@ def test_what_makes_an_energy_unknown(start, meter, boot, why):
 
 def test_an_account_outlives_its_file(tmp_path):
     kept = Accounts(str(tmp_path))
-    first, second = account(), account(job_id="18", uuid="", energy_mj=None, asked_mhz=900)
-    second.set_mhz = 0
+    first, second = account(), account(job_id="18", uuid="", energy_mj=None, asked=(900, 250))
+    second.set = (0, 200)
     kept.put(0, first.line())
     kept.put(3, second.line())
     kept.put(4, "nonsense")

@@ -560,3 +560,27 @@ def test_a_wrong_reading_is_no_report(wrong):
     record |= {"read_jobs": [0, 0]}
     assert set(agent_report(record).throttle) == {0, 1}
     assert agent_report(record | wrong) is None
+
+
+def test_when_the_selector_is_away_for_long_no_clock_and_no_limit_rises(agent_node):
+    """Starts may ask for more power together than the site allows; raised ones go back."""
+    for job, gpu in ((17, "0"), (18, "1"), (19, "2")):
+        agent_node.run("prolog", job, gpu, "" if job == 17 else f"freq=900:250@{gpu}")
+    agent_node.order(5, "17 600 0", "18 1200:300 1", "19 600:200 2")
+    agent_node.turn()
+    assert agent_node.locked() == {0: 600, 1: 1200, 2: 600}
+    changes = len(agent_node.said("clock_set"))
+    with agent_node.start(before=LATER) as agent:
+        agent.stdout.readline()
+        until(lambda: "expired" in agent_node.said("agent")[-1]["error"])
+        until(lambda: agent_node.locked()[1] == 900)
+        agent.terminate()
+    assert agent_node.locked() == {0: 600, 1: 900, 2: 600}
+    limits = [agent_node.node.set_to(gpu, "power_limit") for gpu in (1, 2)]
+    assert limits == [["250000"], ["200000"]]
+    assert len(agent_node.said("clock_set")) <= changes + 3  # each once, not at every turn
+    for job, gpu in ((17, "0"), (18, "1"), (19, "2")):
+        agent_node.run("epilog", job, gpu)
+    assert agent_node.locked() == {}
+    agent_node.turn(before=LATER)  # of jobs that have ended nothing is said
+    assert agent_node.said("clock_failed") == []

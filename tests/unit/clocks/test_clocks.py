@@ -498,10 +498,13 @@ def test_hook_scripts_are_valid_for_a_posix_shell():
         ("", None),
         ("a,b=c", None),
         ("xfreq=9", None),
-        ("freq=900", (900, None)),
-        ("a=1, freq=1410,b", (1410, None)),
-        ("freq=900@3+0", (900, [0, 3])),
-        ("x,freq=900@12", (900, [12])),
+        ("freq=900", ((900, 0), None)),
+        ("a=1, freq=1410,b", ((1410, 0), None)),
+        ("freq=900@3+0", ((900, 0), [0, 3])),
+        ("x,freq=900@12", ((900, 0), [12])),
+        ("freq=0@1", ((0, 0), [1])),
+        ("freq=900:250@3+0", ((900, 250), [0, 3])),
+        ("freq=0:250", ((0, 250), None)),
     ],
 )
 def test_extra(text, asked):
@@ -513,6 +516,8 @@ def test_extra(text, asked):
     [
         *["freq=", "freq=9", "freq=-900", "freq=9e2", "freq=900MHz", "freq=\u0669\u0669\u0669"],
         *["freq=900@", "freq=900@1+", "freq=900@+1", "freq=900@1-3", "freq=900@1@2"],
+        *["freq=900:", "freq=900:0", "freq=900:-9", "freq=900:25000", "freq=:250", "freq=0:5@1"],
+        *["freq=900:250W", "freq=900:2.5e2", "freq=900:250:300", "freq=0", "freq=00:250"],
     ],
 )
 def test_extra_is_strict(text):
@@ -524,7 +529,7 @@ def test_extra_is_strict(text):
 def test_parsers_return_or_say_why(text):
     with contextlib.suppress(ValueError):
         asked = parse_extra(text)
-        assert asked is None or 10 <= asked[0] <= 99_999
+        assert asked is None or all(n == 0 or 10 <= n <= 99_999 for n in asked[0])
     with contextlib.suppress(ValueError):
         indices = parse_gpus(text)
         assert indices == sorted(set(indices))

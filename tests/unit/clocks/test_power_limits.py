@@ -1,0 +1,241 @@
+"""Power limits of jobs on fake GPUs: set, undone, and never above the site's own."""
+
+import json
+import random
+import signal
+import time
+
+import pytest
+from clock_hooks import Hooks
+from fake_nvml import FakeNode, machines
+from hypothesis import given
+from hypothesis import strategies as st
+from test_agent import AgentNode
+
+from slurm_gpu_aware.clocks.notes import is_ours, lowered
+
+SITE_W = 300
+
+
+def limits_of(node):
+    """GPU -> limit that was set, in W, where it is not the machine's own."""
+    found = {gpu: node.set_to(gpu, "power_limit") for gpu in range(4)}
+    watts = {gpu: int(text[0]) / 1e3 for gpu, text in found.items() if text}
+    return {gpu: w for gpu, w in watts.items() if w != SITE_W}
+
+
+def site_sets(node, gpu, watts):
+    node.state.mkdir(exist_ok=True)
+    (node.state / f"gpu{gpu}.power_limit").write_text(f"{1000 * watts}\n")
+
+
+@pytest.fixture
+def hooks(library, tmp_path):
+    return Hooks(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path)
+
+
+@pytest.fixture
+def agent_node(library, tmp_path):
+    return AgentNode(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path)
+
+
+def test_a_job_gets_clock_and_limit_and_gives_both_back(hooks):
+    hooks.run("prolog", 17, "0,3", "freq=900:200@0+3")
+    assert limits_of(hooks.node) == {0: 200, 3: 200}
+    assert hooks.locked() == {0: 900, 3: 900}
+    (done,) = hooks.records()
+    assert (done["event"], done["gpus"], done["mhz"]) == ("clock_set", [0, 3], 900)
+    assert (done["limit_w"], done["asked_limit_w"]) == (200, 200)
+    hooks.run("epilog", 17, "0,3")
+    assert (limits_of(hooks.node), hooks.locked(), hooks.notes()) == ({}, {}, [])
+
+
+def test_a_limit_alone_touches_no_clock_of_the_site(hooks):
+    hooks.node.state.mkdir()
+    site = hooks.node.state / "gpu1.locked_clocks"
+    site.write_text("1200 1200\n")
+    hooks.run("prolog", 17, "1", "freq=0:200")
+    assert limits_of(hooks.node) == {1: 200}
+    hooks.run("epilog", 17, "1")
+    assert limits_of(hooks.node) == {}
+    assert site.read_text() == "1200 1200\n"
+
+
+def test_the_sites_own_limit_comes_back_and_is_never_exceeded(hooks):
+    for gpu, watts in ((0, 250), (1, 180)):
+        site_sets(hooks.node, gpu, watts)
+    hooks.run("prolog", 17, "0,1", "freq=900:200@0+1")
+    assert limits_of(hooks.node) == {0: 200, 1: 180}
+    assert [(r["gpus"], r["limit_w"]) for r in hooks.records()] == [([1], 180), ([0], 200)]
+    hooks.run("epilog", 17, "0,1")
+    assert limits_of(hooks.node) == {0: 250, 1: 180}
+
+
+def test_a_limit_that_the_site_sets_meanwhile_stays(hooks):
+    hooks.run("prolog", 17, "0", "freq=0:250")
+    site_sets(hooks.node, 0, 160)
+    hooks.run("epilog", 17, "0")
+    assert limits_of(hooks.node) == {0: 160}
+    assert hooks.notes() == []
+
+
+@pytest.mark.parametrize("watts", [149, 10])
+def test_a_limit_below_the_range_of_the_card_is_refused(hooks, watts):
+    hooks.run("prolog", 17, "0", f"freq=900:{watts}")
+    assert (limits_of(hooks.node), hooks.locked(), hooks.notes()) == ({}, {}, [])
+    (failed,) = hooks.records()
+    assert failed["event"] == "clock_failed"
+    assert failed["error"] == f"{watts} W is not in 150 to 300 W"
+
+
+def test_above_the_card_the_sites_limit_stays(hooks):
+    hooks.run("prolog", 17, "0", "freq=0:4000")
+    assert limits_of(hooks.node) == {}
+    assert hooks.records()[0]["limit_w"] == SITE_W
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("nvmlDeviceGetPowerManagementLimit", "NOT_SUPPORTED"),
+        ("nvmlDeviceSetPowerManagementLimit", "NO_PERMISSION"),
+    ],
+)
+def test_a_gpu_that_refuses_the_limit_keeps_its_clock_and_the_others_get_theirs(hooks, call, error):
+    fault = {"call": call, "gpu": 0, "error": error}
+    hooks.node.state.mkdir()
+    machines.write_json(hooks.node.state / "override.json", {"faults": [fault]})
+    hooks.run("prolog", 17, "0,1", "freq=900:200@0+1")
+    assert (limits_of(hooks.node), hooks.locked()) == ({1: 200}, {1: 900})
+    assert {(r["event"], *r["gpus"]) for r in hooks.records()} == {
+        ("clock_failed", 0),
+        ("clock_set", 1),
+    }
+    hooks.run("epilog", 17, "0,1")
+    assert (limits_of(hooks.node), hooks.notes()) == ({}, [])
+
+
+def test_a_clock_that_fails_after_the_limit_leaves_no_limit(hooks):
+    fault = {"call": "nvmlDeviceSetGpuLockedClocks", "error": "NO_PERMISSION"}
+    hooks.node.state.mkdir()
+    machines.write_json(hooks.node.state / "override.json", {"faults": [fault]})
+    hooks.run("prolog", 17, "0", "freq=900:200")
+    hooks.run("epilog", 17, "0")
+    assert (limits_of(hooks.node), hooks.notes()) == ({}, [])
+
+
+def test_what_an_epilog_could_not_undo_a_later_hook_does(hooks):
+    hooks.run("prolog", 17, "0", "freq=900:200")
+    fault = {"call": "nvmlDeviceSetPowerManagementLimit", "error": "UNKNOWN"}
+    machines.write_json(hooks.node.state / "override.json", {"faults": [fault]})
+    hooks.run("epilog", 17, "0")
+    assert (limits_of(hooks.node), hooks.locked()) == ({0: 200}, {})  # the clock is undone
+    assert hooks.notes() == ["gpu0"]
+    (hooks.node.state / "override.json").unlink()
+    hooks.run("prolog", 18, "1")
+    assert (limits_of(hooks.node), hooks.notes()) == ({}, [])
+
+
+def test_a_node_that_died_is_reset_at_its_start(hooks):
+    site_sets(hooks.node, 0, 250)
+    hooks.run("prolog", 17, "0", "freq=900:200")
+    hooks.command("reset-all", "--every")
+    assert (limits_of(hooks.node), hooks.locked(), hooks.notes()) == ({0: 250}, {}, [])
+
+
+def test_the_cap_lowers_clock_and_power(hooks):
+    content = json.loads(hooks.node.machine.read_text())
+    content["load"] = 1
+    machines.write_json(hooks.node.machine, content)
+    read = """
+import json
+from slurm_gpu_aware.clocks.driver import read_states
+print(json.dumps([vars(s) for s in read_states(5) if s.index == 0]))"""
+    (before,) = hooks.node.python(read)
+    hooks.run("prolog", 17, "0", "freq=0:200")
+    (after,) = hooks.node.python(read)
+    assert before["power_mw"] > 200_000 >= after["power_mw"] > 180_000
+    assert after["sm_mhz"] < before["sm_mhz"]
+    assert (before["throttle"], after["throttle"]) == (0, 4)
+
+
+def test_orders_move_limits_and_clocks_alone_keep_them(agent_node):
+    agent_node.run("prolog", 17, "0,3", "freq=900:250@0+3")
+    agent_node.order(5, "17 1200:200 0+3")
+    agent_node.turn()
+    assert limits_of(agent_node.node) == {0: 200, 3: 200}
+    agent_node.order(6, "17 600 0+3")  # a clock alone: the limit is that of the start
+    agent_node.turn()
+    assert limits_of(agent_node.node) == {0: 250, 3: 250}
+    assert set(agent_node.locked().values()) <= set(range(590, 611))
+    agent_node.order(7, "17 0:0 0+3")
+    agent_node.turn()
+    assert (limits_of(agent_node.node), agent_node.locked()) == ({}, {})
+    agent_node.order(8, "17 0:180 0+3")
+    agent_node.turn()
+    assert limits_of(agent_node.node) == {0: 180, 3: 180}
+    agent_node.orders.joinpath("n1.orders").unlink()  # back to the start
+    agent_node.turn()
+    assert limits_of(agent_node.node) == {0: 250, 3: 250}
+    assert agent_node.locked() == {0: 900, 3: 900}
+    agent_node.run("epilog", 17, "0,3")
+    assert (limits_of(agent_node.node), agent_node.locked(), agent_node.notes()) == ({}, {}, [])
+
+
+def test_an_order_out_of_range_changes_nothing(agent_node):
+    agent_node.run("prolog", 17, "0", "freq=900:250")
+    agent_node.order(5, "17 600:100 0")
+    agent_node.turn()
+    assert (limits_of(agent_node.node), agent_node.locked()) == ({0: 250}, {0: 900})
+    (failed,) = agent_node.said("clock_failed")
+    assert "100 W is not in 150 to 300 W" in failed["error"]
+
+
+def test_a_limit_is_noted_before_it_is_set(agent_node):
+    agent_node.run("prolog", 17, "0", "freq=0:250")
+    agent_node.order(5, "17 0:200 0")
+    ends = (
+        "put = agent.limit_power; agent.limit_power = lambda *a, **k: (put(*a, **k), os._exit(0))"
+    )
+    agent_node.turn(before=ends)
+    assert limits_of(agent_node.node) == {0: 200}
+    agent_node.run("epilog", 17, "0")
+    assert limits_of(agent_node.node) == {}
+
+
+def test_killed_at_any_moment_nothing_is_left(agent_node):
+    chance = random.Random(39)
+    for job in range(20, 28):
+        agent_node.run("prolog", job, "0,1", "freq=900:250@0+1")
+        with agent_node.start() as agent:
+            agent.stdout.readline()
+            for step, setting in enumerate(("600:200", "0:180", "1200:0")):
+                agent_node.order(10 * job + step, f"{job} {setting} 0+1")
+                time.sleep(chance.uniform(0, 0.06))
+            agent.send_signal(signal.SIGKILL)
+        agent_node.run("epilog", job, "0,1")
+        time.sleep(0.05)  # a driver call that was under way ends
+        assert (limits_of(agent_node.node), agent_node.locked()) == ({}, {}), job
+        assert agent_node.notes() == []
+
+
+WATTS = st.integers(100, 700)
+
+
+@given(st.lists(st.one_of(WATTS, st.tuples(WATTS)), max_size=30), WATTS)
+def test_no_limit_is_above_the_sites_and_the_sites_comes_back(steps, site_w):
+    """Ours (numbers) and the site's (tuples) in any order; the driver takes each."""
+    present, site, noted = 1000 * site_w, 1000 * site_w, ()
+    for step in steps:
+        if isinstance(step, tuple):
+            if is_ours(1000 * step[0], noted):
+                continue  # not to be told from ours
+            present = site = 1000 * step[0]
+        else:
+            noted = lowered(noted, present, step)
+            assert noted[-1] <= site
+            present = noted[-1]
+        assert len(noted) <= 10
+    if is_ours(present, noted):
+        present = noted[0]
+    assert present == site
