@@ -75,9 +75,9 @@ def _saved(row: Mapping[str, Any], config: EnergyConfig) -> str:
     if config.co2_kg_kwh is not None:
         parts.append(f"{kwh * config.co2_kg_kwh:.1f} kg CO2")
     return (
-        f"Clocks that save energy saved {', '.join(parts)}, for"
-        f" {row['lost_gpu_hours']:.1f} GPU hours more: measured energy beside that of the default clock by the performance models, with"
-        " their held-out error."
+        f"Clocks that save energy saved {', '.join(parts)}, for {row['lost_gpu_hours']:.1f} GPU"
+        " hours more: measured energy beside that of the default clock by the performance models,"
+        " with their held-out error."
     )
 
 
