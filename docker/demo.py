@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make demo: sweep a cluster of fake GPUs, run a mix of jobs on it, explain each choice.
+"""make demo: climb the ladder on a cluster of fake GPUs: watch, shadow, exact GPUs.
 
 KEEP=1 leaves the cluster running. GPU_AWARE_PROJECT and GPU_AWARE_SUITE as in docker/cluster.
 """
@@ -15,16 +15,16 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 CLUSTER = Path(__file__).resolve().parent / "cluster"
 PROJECT = os.environ.get("GPU_AWARE_PROJECT") or "gpuaware-demo"
 START_S = 60
-SCORES_S = 6
-"""The selector reads new scores within 5 s."""
+SWEEPS = 3
+"""A GPU is slow after three sweeps."""
 RUN_S = 180
 WIDTH = 100
 """Columns of the output."""
@@ -41,6 +41,12 @@ SCRIPT = """#!/bin/bash
 srun sh -c 'echo "step $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
 sleep 12
 """
+KINDS = {
+    "slow": "{} jobs slower GPUs than were free for them",
+    "links": "{} jobs GPUs with slower links than were free",
+    "nodes": "{} jobs a part of a whole free node without need",
+}
+"""Kind of loss in the report of the shadow -> words."""
 NOT_SHOWN = ("-N1", "--ntasks-per-node=1")
 MIX: list[tuple[str, str, list[str], int]] = [
     # user, class, options, how often
@@ -59,8 +65,26 @@ MIX: list[tuple[str, str, list[str], int]] = [
 ]
 
 
+_GIVEN = """
+import json, sqlite3
+db = sqlite3.connect("file:/var/lib/slurm-gpu-aware/store.db?mode=ro", uri=True)
+print(json.dumps(dict(db.execute("SELECT job_id, sets FROM shadow_jobs"))))
+"""
+
+
 class DemoError(Exception):
     """A step of the demo failed; the text is for the user."""
+
+
+@dataclass
+class Place:
+    """The GPUs of a job, and its predicted time divided by that on median GPUs of one node."""
+
+    gpus: dict[str, set[int]]
+    slowdown: float
+
+    def __str__(self) -> str:
+        return " ".join(f"{n}:{','.join(map(str, sorted(s)))}" for n, s in self.gpus.items())
 
 
 @dataclass
@@ -71,16 +95,7 @@ class Job:
     user: str
     app_class: str
     asked: str
-    decision: dict[str, Any] = field(default_factory=dict)
-    seen: dict[str, set[int]] = field(default_factory=dict)
-    """Node -> GPUs in CUDA_VISIBLE_DEVICES of the job's own steps."""
-    ended_at: float = math.inf
-    """Time at which the selector saw its end: in the next rounds these GPUs are free."""
-
-    def gpus(self) -> set[tuple[str, int]]:
-        """(node, GPU index) pairs of its decision."""
-        d = self.decision
-        return {(n, i) for n, slots in zip(d["nodes"], d["slots"], strict=True) for i in slots}
+    place: Place | None = None
 
 
 def say(text: str) -> None:
@@ -95,7 +110,7 @@ def cluster(*args: str, stdin: str = "", check: bool = True, show: bool = False)
         stdout=None if show else subprocess.PIPE,
         stderr=None if show else subprocess.PIPE,
         text=True,
-        env={**os.environ, "GPU_AWARE_PROJECT": PROJECT},
+        env={**os.environ, "GPU_AWARE_PROJECT": PROJECT, "GPU_AWARE_MODE": "plain"},
         timeout=3000,
         check=False,
     )
@@ -169,50 +184,38 @@ def documents(text: str) -> list[Any]:
     return found
 
 
+def seen_by(job: Job) -> dict[str, set[int]]:
+    """Node -> GPUs in CUDA_VISIBLE_DEVICES of the job's own steps."""
+    task = job.job_id if "_" in job.job_id else f"{job.job_id}_4294967294"
+    out = cluster("as", job.user, "cat", f"demo-{task}.out", check=False)
+    seen: dict[str, set[int]] = {}
+    for node, gpus in re.findall(r"^step (\S+) ([\d,]+)$", out, flags=re.MULTILINE):
+        seen.setdefault(node, set()).update(map(int, gpus.split(",")))
+    return seen
+
+
+def read_shadow(jobs: Sequence[Job]) -> None:
+    """Fill in what Slurm gave each job, as the shadow saw it."""
+    given = json.loads(cluster("as", "slurm", "python3", "-c", _GIVEN))
+    for job in jobs:
+        if job.job_id in given and (found := json.loads(given[job.job_id])["given"]):
+            gpus = {node: set(slots) for node, slots in found["gpus"]}
+            job.place = Place(gpus, found["slowdown"])
+
+
 def read_ledger(jobs: Sequence[Job]) -> None:
-    """Fill in each job's last decision, the time of its end, and the GPUs of its steps."""
+    """Fill in each job's last decision, and check that its steps saw these GPUs."""
     loop = 'for job in "$@"; do gpu-aware explain "$job" --json || exit 1; done'
     ids = [job.job_id for job in jobs]
     answers = documents(cluster("as", "slurm", "sh", "-c", loop, "sh", *ids))
     for job, answer in zip(jobs, answers, strict=True):
         if not answer["decisions"]:
             raise DemoError(f"the ledger has no decision for job {job.job_id}")
-        job.decision = answer["decisions"][-1]
-        ends = [event["at"] for event in answer["events"] if event["kind"] == "ended"]
-        job.ended_at = max(ends, default=math.inf)
-        task = job.job_id if "_" in job.job_id else f"{job.job_id}_4294967294"
-        out = cluster("as", job.user, "cat", f"demo-{task}.out", check=False)
-        for node, gpus in re.findall(r"^step (\S+) ([\d,]+)$", out, flags=re.MULTILINE):
-            job.seen.setdefault(node, set()).update(map(int, gpus.split(",")))
-
-
-def out_of_reach(job: Job, before: Sequence[Job]) -> set[tuple[str, int]]:
-    """(node, GPU index) pairs that the job could not choose; ``before``: jobs decided before it.
-
-    Not those alone that others had: by its ledger the selector also kept free ones for a job ahead
-    in the queue. A policy that is asked what it would have done has to keep them, too.
-    """
-    d = job.decision
-    kept = {(node, slot) for node, slots in d["why"].get("kept", {}).items() for slot in slots}
-    held = [other.gpus() for other in before if other.ended_at > d["decided_at"]]
-    return kept.union(*held) - job.gpus()
-
-
-def packed_instead(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-    """Ask `gpu-aware place` where packed would have put each job, given the same GPUs."""
-    order = sorted(jobs, key=lambda job: job.decision["id"])
-    lines = []
-    for at, job in enumerate(order):
-        d = job.decision
-        busy = [f"--busy={node}:{slot}" for node, slot in sorted(out_of_reach(job, order[:at]))]
-        gpus = sum(len(slots) for slots in d["slots"])
-        nodes = len(d["nodes"])
-        lines.append(
-            f"gpu-aware place -g {gpus} -N {nodes} -c {job.app_class} --policy packed --json "
-            + " ".join(busy)
-        )
-    answers = documents(cluster("as", "slurm", "sh", "-e", stdin="\n".join(lines) + "\n"))
-    return {job.job_id: a["answers"][0] for job, a in zip(order, answers, strict=True)}
+        d = answer["decisions"][-1]
+        gpus = {n: set(s) for n, s in zip(d["nodes"], d["slots"], strict=True)}
+        job.place = Place(gpus, d["slowdown"])
+        if (seen := seen_by(job)) != gpus:
+            raise DemoError(f"job {job.job_id} saw {seen}, the ledger says {gpus}")
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -230,64 +233,75 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def place_of(nodes: Iterable[str], slots: Iterable[Sequence[int]]) -> str:
-    return " ".join(f"{n}:{','.join(map(str, s))}" for n, s in zip(nodes, slots, strict=True))
+def watch() -> None:
+    """Print the GPUs that are not well."""
+    for number in range(SWEEPS):
+        say(f"  sweep {number + 1} of {SWEEPS}")
+        options = ["--older-than", "0", "--json"]
+        told = cluster("as", "slurm", "gpu-aware-profile", "watch", *options, check=False)
+    gpus = json.loads(told)["gpus"]
+    bad = [gpu for gpu in gpus if gpu["state"] != "well"]
+    rows = [(f"{g['node']}:{g['gpu']}", g["state"], g["why"]) for g in bad]
+    print(table(["GPU", "state", "why"], rows))
+    print(f"The other {len(gpus) - len(bad)} GPUs are well.")
 
 
-def report_jobs(jobs: Sequence[Job]) -> None:
-    """Print each job's GPUs and the reason, and check that its steps saw the same GPUs."""
-    rows, wrong = [], []
-    for job in jobs:
-        d = job.decision
-        wanted = {n: set(s) for n, s in zip(d["nodes"], d["slots"], strict=True)}
-        if job.seen != wanted:
-            wrong.append(f"job {job.job_id} saw {job.seen}, the ledger says {wanted}")
-        rows.append(
-            (
-                job.job_id,
-                job.app_class,
-                job.asked,
-                place_of(d["nodes"], d["slots"]),
-                f"{d['clock_mhz']} MHz" if d["clock_mhz"] else "default",
-                str(d["why"].get("summary", d["policy"])),
-            )
-        )
-    print(table(["job", "class", "asked", "GPUs", "clock", "why"], rows))
-    if wrong:
-        raise DemoError("\n".join(wrong))
-    print(f"\nAll {len(jobs)} jobs saw exactly these GPUs (CUDA_VISIBLE_DEVICES of their steps).")
+def start_shadow() -> str:
+    """Start the shadow and wait for its first look; its process id."""
+    start = "setsid gpu-aware selectd --shadow >/tmp/shadow.log 2>&1 & echo $!"
+    pid = cluster("as", "slurm", "sh", "-c", start).strip()
+    end = time.monotonic() + START_S
+    while not shadow_report()["since"]:
+        if time.monotonic() > end:
+            raise DemoError(f"no shadow: {cluster('sh', 'ctl', 'cat', '/tmp/shadow.log')}")
+        time.sleep(0.5)
+    return pid
 
 
-def report_packed(jobs: Sequence[Job], packed: dict[str, dict[str, Any]]) -> None:
-    """Print the predicted slowdown beside that of packed placement, and the mean by class."""
-    rows = []
-    ratios: dict[str, list[float]] = {}
-    for job in jobs:
-        d, other = job.decision, packed[job.job_id]
-        if other["place"] is None:
-            raise DemoError(f"packed found no place for job {job.job_id}: {other}")
-        ratio = other["slowdown"] / d["slowdown"]
-        ratios.setdefault(job.app_class, []).append(ratio)
-        rows.append(
-            (
-                job.job_id,
-                job.app_class,
-                place_of(d["nodes"], d["slots"]),
-                d["level"],
-                f"{d['score']:.3f}",
-                f"{d['slowdown']:.3f}",
-                place_of(other["place"], other["place"].values()),
-                f"{other['slowdown']:.3f}",
-                f"{100 * (ratio - 1):+.1f}%",
-            )
-        )
-    headers = ["job", "class", "chosen", "level", "score", "slowdown", "packed", "slowdown", "more"]
-    print(table(headers, rows))
-    print("\nSlowdown: predicted iteration time, the median GPU of one node being 1.")
-    print("Packed may choose what the job could: no GPUs that are kept for a job ahead of it.")
-    for name in sorted(ratios):
-        mean = math.exp(sum(map(math.log, ratios[name])) / len(ratios[name]))
-        print(f"class {name}: with packed placement {100 * (mean - 1):+.1f}% (geometric mean)")
+def shadow_report() -> dict[str, Any]:
+    """``gpu-aware report --shadow --json``."""
+    found: dict[str, Any] = json.loads(
+        cluster("as", "slurm", "gpu-aware", "report", "--shadow", "--json")
+    )
+    return found
+
+
+def report_shadow(found: dict[str, Any]) -> None:
+    """Print what Slurm's choices cost, with the worst example of each kind."""
+    total = found["total"]
+    print(f"{found['compared']} of {found['jobs']} jobs are compared. Slurm gave")
+    for kind, words in KINDS.items():
+        print(f"  {words.format(total[kind]['jobs'])}")
+        for one in total[kind]["examples"][:1]:
+            print(f"      such as job {one['job_id']}: {one['loss']}")
+
+
+def report_places(alone: Sequence[Job], placed: Sequence[Job]) -> None:
+    """Print what each job got from Slurm alone and from us, and the means by class."""
+    rows, means = [], dict[str, list[tuple[float, float]]]()
+    for before, job in zip(alone, placed, strict=True):
+        if before.place is None or job.place is None:
+            raise DemoError(f"it is not known what jobs {before.job_id} and {job.job_id} got")
+        pair = before.place.slowdown, job.place.slowdown
+        means.setdefault(job.app_class, []).append(pair)
+        shown = [str(before.place), slower(pair[0]), str(job.place), slower(pair[1])]
+        rows.append((job.app_class, job.asked, *shown))
+    for name in sorted(means):
+        both = [slower(geometric(values)) for values in zip(*means[name], strict=True)]
+        rows.append((name, "mean", "", both[0], "", both[1]))
+    print(table(["class", "asked", "Slurm alone", "slower", "with us", "slower"], rows))
+    print("\nslower: predicted time beside that on median GPUs of one node, by the slowest GPU.")
+    print("Class A computes most and feels a slow GPU most; class C waits for memory.")
+    print("Jobs run side by side, so one may get less good GPUs for another's sake.")
+
+
+def slower(slowdown: float) -> str:
+    """``+7.0%``"""
+    return f"{100 * (slowdown - 1):+.1f}%"
+
+
+def geometric(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def further(job: Job, keep: bool) -> None:
@@ -305,26 +319,35 @@ def further(job: Job, keep: bool) -> None:
         print(f"  docker/cluster {command}")
 
 
+def run_mix() -> list[Job]:
+    """Submit the mix and wait for its end."""
+    jobs = submit()
+    say(f"  {len(jobs)} jobs of alice and bob on 16 GPUs:")
+    wait_for_end()
+    return jobs
+
+
 def run(keep: bool) -> None:
     say("Starting a Slurm cluster: one controller, four nodes with four fake GPUs each.")
     cluster("up", show=True)
-    wait_for_selector()
     for node, gpu, *factors in SLOW:
         cluster("sh", "ctl", "fake-gpu", "slow", f"/shared/fakegpu/{node}", gpu, *factors)
-    say("\nSweep: how fast is each GPU for each class of application?")
-    cluster("as", "slurm", "gpu-aware-profile", "sweep", show=True)
-    print(cluster("as", "slurm", "gpu-aware-profile", "show", "--summary"))
-    time.sleep(SCORES_S)
-    say("Submitting as alice and bob.")
-    jobs = submit()
-    say(f"{len(jobs)} jobs on 16 GPUs:")
-    wait_for_end()
-    read_ledger(jobs)
-    print("\nWhat each job got\n")
-    report_jobs(jobs)
-    print("\nThe same jobs, on the GPUs that each could have at that moment, placed by packed\n")
-    report_packed(jobs, packed_instead(jobs))
-    further(jobs[0], keep)
+    print("\n1. Watch: which GPUs are slow? Slurm runs alone.\n", flush=True)
+    watch()
+    print("\n2. Shadow: what do Slurm's own choices cost? It still runs alone.\n", flush=True)
+    shadow = start_shadow()
+    alone = run_mix()
+    report_shadow(shadow_report())
+    read_shadow(alone)
+    cluster("sh", "ctl", "kill", shadow)
+    print("\n3. Exact GPUs: the same jobs, and now we choose.\n", flush=True)
+    cluster("sh", "ctl", "services", "mode", "aware")
+    wait_for_selector()
+    placed = run_mix()
+    read_ledger(placed)
+    print(f"All {len(placed)} jobs saw exactly the GPUs that we chose (CUDA_VISIBLE_DEVICES).\n")
+    report_places(alone, placed)
+    further(placed[0], keep)
 
 
 def main() -> int:

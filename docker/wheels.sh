@@ -17,7 +17,7 @@ with open("pyproject.toml", "rb") as stream:
     data = tomllib.load(stream)
 needed = data["build-system"]["requires"] + data["project"]["dependencies"]
 extras = data["project"]["optional-dependencies"]
-print("\n".join([*needed, *extras["metrics"], "# plots", *extras["plots"]]))
+print("\n".join([*needed, *extras["metrics"], *extras["page"], "# plots", *extras["plots"]]))
 END
 )
 stamp=$(printf '%s\n%s\n' "$version" "$wanted" | sha256sum)

@@ -28,6 +28,8 @@ LONGEST = 200
 _TAIL = 1 << 18  # bytes at the end of a file that hold a report of the last minutes
 _AGENT = "agent"
 _Gpu = Annotated[int, whole(0, MAX_GPUS_PER_NODE - 1)]
+_Whole = Annotated[int, whole(0, LATEST)]
+_Time = Annotated[float, number(0, LATEST)]
 
 
 class Throttle(NamedTuple):
@@ -39,6 +41,18 @@ class Throttle(NamedTuple):
     """SM clock; 0: not known."""
     job: int
     """Job that holds the GPU by the prolog's accounts; 0: none, or no accounts."""
+
+
+class Xid(NamedTuple):
+    """An error that the driver reported, at any load."""
+
+    gpu: int
+    xid: int
+    """NVIDIA's number."""
+    at: float
+    """Unix seconds."""
+    job: int
+    """Job that held the GPU by the prolog's accounts; 0: none, or no accounts."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,8 @@ class AgentReport:
     """GPU index -> its power then."""
     throttle: Mapping[int, Throttle] = field(default_factory=dict)
     """GPU index -> why its clock is low; a GPU that cannot tell is absent."""
+    xids: tuple[Xid, ...] = ()
+    """Of the last day, as far as the agent ran; of equal ones of a GPU the newest."""
     trouble: str = ""
     """Why it obeys no orders; empty: it does, or there are none."""
 
@@ -112,7 +128,8 @@ class _Wire(Struct):
     read_gpus: Annotated[list[_Gpu], Meta(max_length=LONGEST)] = []
     read_throttle: list[Annotated[int, whole(0, MOST_MASK)]] = []
     read_mhz: list[Annotated[float, number(0, MAX_MHZ)]] = []
-    read_jobs: list[Annotated[int, whole(0, LATEST)]] = []
+    read_jobs: list[_Whole] = []
+    xids: Annotated[list[tuple[_Gpu, _Whole, _Time, _Whole]], Meta(max_length=LONGEST)] = []
 
 
 def agent_report(raw: Mapping[str, Any]) -> AgentReport | None:
@@ -127,4 +144,5 @@ def agent_report(raw: Mapping[str, Any]) -> AgentReport | None:
         throttle = dict(zip(wire.read_gpus, map(Throttle._make, states), strict=True))
     except ValueError:
         return None
-    return AgentReport(wire.at, wire.seq, clocks, power, throttle, wire.error[:LONGEST])
+    xids = tuple(map(Xid._make, wire.xids))
+    return AgentReport(wire.at, wire.seq, clocks, power, throttle, xids, wire.error[:LONGEST])

@@ -40,6 +40,11 @@ def index_type(slot: int) -> str:
     return f"g{slot}"
 
 
+def setting_text(mhz: int, limit_w: int) -> str:
+    """``MHZ`` or ``MHZ:WATTS``: clock and power limit of a GPU; 0: the default, the site's own."""
+    return f"{mhz}:{limit_w}" if limit_w else str(mhz)
+
+
 def slot_of(kind: str | None) -> int | None:
     """GPU index K of the GRES type ``gK``; None for any other type."""
     digits = (kind or "")[1:5]

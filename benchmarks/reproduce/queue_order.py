@@ -43,18 +43,10 @@ KNOWN: Mapping[str, tuple[str, float]] = {
 """What is known -> (kind of estimate, standard deviation of ln(estimate / work))."""
 WIDE = 8
 """GPUs of a wide job."""
-SHORT_S = 10.0
-"""Bounded slowdown counts shorter jobs as so long."""
 
 
 def _jct(how: Callable[[np.ndarray], float]) -> Callable[[Result], float]:
     return lambda result: float(how(result.jct_s()[result.done]))
-
-
-def _bounded(result: Result) -> float:
-    """Mean of the completion time / the work on median GPUs, at least 1."""
-    work = np.array([max(job.duration_s, SHORT_S) for job in result.trace.jobs])
-    return float(np.maximum(1.0, result.jct_s() / work)[result.done].mean())
 
 
 def _longest(result: Result) -> float:
@@ -74,7 +66,7 @@ def _gpu_hours(result: Result) -> float:
 VALUES: Mapping[str, Callable[[Result], float]] = {
     "average": _jct(np.mean),
     "median": _jct(np.median),
-    "bounded slowdown": _bounded,
+    "bounded slowdown": lambda result: float(result.bounded_slowdown().mean()),
     "99th percentile": _jct(lambda jct: float(np.percentile(jct, 99))),
     "longest wait": _longest,
     f"jobs of {WIDE} GPUs or more": _wide,

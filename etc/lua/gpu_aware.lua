@@ -127,7 +127,7 @@ local function decide_submit(job, part_list, uid, conf)
         return verdict
     elseif not hints and not conf.park_uncommented then
         return parked("a job without a comment of ours", hint)
-    elseif #conf.models == 0 and not hints and request.is_typed(parts) then
+    elseif #conf.models + #conf.types == 0 and not hints and request.is_typed(parts) then
         -- Before there are models, types are as they were: no news for the user.
         return parked("a GPU type", hint)
     end
@@ -149,7 +149,7 @@ local function decide_submit(job, part_list, uid, conf)
         return { refuse = true, text = fixed }
     end
     local new, environment, model = {}, {}, nil
-    if parts[1].type then
+    if parts[1].type and conf.model_set[parts[1].type:lower()] then
         model = parts[1].type:lower()
         environment = request.model_changes(job, parts, new)
         if not environment then

@@ -18,6 +18,8 @@ return {
     submit_file = "/var/spool/slurm-gpu-aware/submitted",
     -- GPU models that requests may name as GRES types: gpu:a100:2 becomes feature gpu_a100.
     models = {},
+    -- GRES types of GPUs that stay in requests: only the node is chosen (placement.gpus).
+    types = {},
     -- Park GPU jobs with a comment that is not ours, too (site.park_uncommented).
     park_uncommented = true,
     -- GPUs of the largest node; a larger --gpus must spread evenly over nodes.

@@ -36,6 +36,7 @@ local function checked(raw)
         reservation = raw.reservation or rules.reservation,
         submit_file = raw.submit_file,
         models = raw.models or {},
+        types = raw.types or {},
         partitions = raw.partitions or {},
         park_uncommented = raw.park_uncommented ~= false,
         max_gpus_per_node = raw.max_gpus_per_node,
@@ -54,6 +55,8 @@ local function checked(raw)
         return nil, "partitions: expected a list of names"
     elseif not names_ok(conf.models, rules.feature, 0) then
         return nil, "models: expected a list of lower case names"
+    elseif not names_ok(conf.types, rules.feature, 0) then
+        return nil, "types: expected a list of lower case names"
     elseif type(conf.operators) ~= "table" then
         return nil, "operators: expected a list of user ids"
     end
@@ -80,7 +83,8 @@ local function checked(raw)
             return nil, key .. ": expected a number from 1"
         end
     end
-    conf.model_set, conf.admins = set_of(conf.models), set_of(conf.operators)
+    conf.model_set, conf.type_set = set_of(conf.models), set_of(conf.types)
+    conf.admins = set_of(conf.operators)
     conf.managed = #conf.partitions > 0 and set_of(conf.partitions) or nil
     conf.admins[0] = true
     return conf

@@ -204,11 +204,12 @@ function L.reason(job, parts, besides, hints, conf)
     local part = parts[1]
     local script = text_of(job.script) ~= nil
     local option = FORM_OPTIONS[part.form]
+    local is_model = part.type and conf.model_set[part.type:lower()]
     if not part.count then
         return "a GPU count that is no plain number"
-    elseif part.type and not conf.model_set[part.type:lower()] then
+    elseif part.type and not is_model and not conf.type_set[part.type:lower()] then
         return "GPU type " .. shown(part.type)
-    elseif part.type and not script and part.form ~= "node" then
+    elseif is_model and not script and part.form ~= "node" then
         -- The client asks for the type again in its steps.
         return option .. " with a GPU type with salloc or srun (--gres works)"
     elseif besides.others then

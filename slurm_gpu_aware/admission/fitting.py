@@ -17,6 +17,7 @@ import numpy as np
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.typed_requests import gpu_types, nodes_with
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request, SocketRules
@@ -51,7 +52,8 @@ def allowed_nodes(entry: QueueEntry, blocked: frozenset[str] = frozenset()) -> B
     Raises CannotPlanError if only nodes with shared GPUs are allowed, where Slurm places.
     """
     context, original = entry.context, entry.original
-    key = (entry.partition.name, original.exc_nodes, original.features, blocked)
+    types = gpu_types(entry.job)
+    key = (entry.partition.name, original.exc_nodes, original.features, types, blocked)
     if key not in context.eligible:
         names = context.cluster.nodes
         if blocked:
@@ -75,12 +77,18 @@ def leave_if_shared(entry: QueueEntry) -> None:
 
 
 def _may_use(entry: QueueEntry) -> Callable[[str], bool]:
-    """Function: whether partition, features and ``-x`` allow a node, by its name."""
+    """Function: whether partition, features, ``-x`` and GPU types allow a node, by its name.
+
+    A type that no node has counts as none: such a job is not called impossible here.
+    """
     original, nodes = entry.original, entry.context.nodes
+    having = [nodes_with(kind, nodes.values()) for kind in gpu_types(entry.job)]
+    typed = [{node.name for node in found} for found in having if found]
     excluded = set(expand_hostlist(original.exc_nodes)) if original.exc_nodes else set()
     return lambda name: (
         name in entry.partition.nodes
         and name not in excluded
+        and all(name in names for names in typed)
         and matches(original.features, nodes[name].features)
     )
 

@@ -142,7 +142,7 @@ def build_cluster(
     shared = frozenset((i, slot) for i, node in enumerate(here) for slot in node.shared_gpus)
     running = last_holders(running, shared.union(gpu for gpu, _ in shards_held))
     running += _epilogs(here, exists & ~free, running, busy_nodes, now)
-    indexed = np.array([exact for _, exact in known], dtype=np.bool_)
+    indexed = np.array([e and site.config.placement.gpus == "exact" for _, e in known], np.bool_)
     names_of = site.config.applications
     running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
     cpus, memory_mb, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)

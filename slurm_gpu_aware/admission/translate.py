@@ -223,6 +223,7 @@ def _request(entry: QueueEntry) -> Request:
     required = _required(entry)
     sizes.check_node_size(entry, allowed, per_gpu)
     _check_threads(entry, allowed)
+    _check_types(entry, allowed)
     check_not_shut_out(entry, eligible, allowed, required)
     gpus, per_node, least, most = sizes.gpus_and_nodes(entry, eligible, required)
     if most is not None and len(required) > most:  # Slurm drops some of them
@@ -303,6 +304,15 @@ def _check_threads(entry: QueueEntry, allowed: BoolArray) -> None:
         raise CannotPlanError("--threads-per-core is left to Slurm on its nodes")
     if tasks is not None and threads - {1}:
         raise CannotPlanError("--ntasks-per-core is left to Slurm on its nodes")
+
+
+def _check_types(entry: QueueEntry, allowed: BoolArray) -> None:
+    """Leave a job by GPU type to Slurm if its nodes have others, too. Raises CannotPlanError."""
+    kind = entry.form.item.kind
+    if kind is not None and any(
+        len({have for have, _ in node.gpus}) > 1 for node in entry.context.chosen(allowed)
+    ):
+        raise CannotPlanError(f"some of its nodes have other GPUs beside those of type {kind}")
 
 
 def _check(request: Request, entry: QueueEntry) -> None:

@@ -98,11 +98,14 @@ def _slowdown_text(d: Mapping[str, Any]) -> str:
     score, slowdown = d["score"] or 1.0, d["slowdown"]
     if abs(slowdown - 1.0) < 0.0005:
         return "none predicted"
-    causes = ["its slowest GPU"] if abs(score - 1.0) >= 0.0005 else []
+    known = d["exact"] or d["asked"].get("exclusive")
+    slowest = "its slowest GPU" if known else "the slowest GPU that Slurm may choose"
+    causes = [slowest] if abs(score - 1.0) >= 0.0005 else []
     causes += ["the distance of its GPUs"] if abs(slowdown / score - 1.0) >= 0.0005 else []
     change = 100 * (slowdown - 1.0)
     than = f"{'longer' if change > 0 else 'shorter'} than on median GPUs of one node"
-    return f"{abs(change):.3g}% {than} predicted, by {' and '.join(causes)}"
+    most = "" if known else "at most "
+    return f"{most}{abs(change):.3g}% {than} predicted, by {' and '.join(causes)}"
 
 
 def _clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:

@@ -90,6 +90,9 @@ def command(context: Context, /, **given: Any) -> None:
     from slurm_gpu_aware.deploy.site import find_site
 
     config = context.config(check_policies=not acts)
+    if given["roll"] and config.placement.gpus == "nodes":
+        where = config.source or "config.toml"
+        raise click.UsageError(f'--roll needs gpus = "exact" in [placement] of {where}')
     if given["remove"]:
         from slurm_gpu_aware.cli.removal import run_remove
 

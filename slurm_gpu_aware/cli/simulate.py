@@ -33,6 +33,8 @@ _HELP = {
     "site's policy. --what-if always has slurm first.",
     "--order": "Order of the queue: fifo, las, srtf, priority, edf. Default: fifo; priority, as "
     "Slurm recorded it, for --what-if.",
+    "--fairshare": "Order by Slurm's priority/multifactor: of this cluster, or of a file with the "
+    "output of 'scontrol show config' and 'sshare --all --parsable2'. Usage is 0 at first.",
     "--round": "Plan at multiples of S seconds (PAL: 300). Default: at every arrival and end.",
     "--backfill/--no-backfill": "EASY backfill. Default: the site's.",
     "--locality-penalty": "Slowdown of a job that spans nodes, of any class. Default: the site's; "
@@ -126,6 +128,7 @@ def cluster_options(command: _Command) -> _Command:
 @click.argument("trace", required=False, type=_FILE)
 @_option("--policy", "-p", "policies", multiple=True, metavar="NAME[:MODE]")
 @_option("--order", metavar="ORDER")
+@_option("--fairshare", metavar="FILE|live")
 @_option("--round", "round_s", type=SOME_SECONDS, metavar="S")
 @_option("--backfill/--no-backfill", default=None)
 @_option("--locality-penalty", type=PENALTY, metavar="L")

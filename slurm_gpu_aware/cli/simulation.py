@@ -25,6 +25,12 @@ from slurm_gpu_aware.simulator.history import (
     with_work,
     without_unsupported,
 )
+from slurm_gpu_aware.simulator.multifactor import (
+    Multifactor,
+    live_site,
+    not_modelled,
+    read_site,
+)
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
@@ -39,6 +45,7 @@ from slurm_gpu_aware.simulator.trace import Trace, poisson_trace
 from slurm_gpu_aware.slurm.sacct import live_history
 from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.ledger import Ledger
+from slurm_gpu_aware.text_file import read_text
 
 _LIVE_DAYS = 90
 Given = Mapping[str, Any]
@@ -100,8 +107,11 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     classes = (*config.site.classes, *sorted({job.app_class for job in trace.jobs}))
     of_classes = {name: entry.restart_s for name, entry in config.classes.items()}
     cost_s = given["migration_s"]
+    shares = None if given["fairshare"] is None else _multifactor(given["fairshare"])
+    order = "multifactor" if shares else "priority" if given["what_if"] else "fifo"
     base = SimSettings(
-        order=given["order"] or ("priority" if given["what_if"] else "fifo"),
+        order=given["order"] or order,
+        multifactor=shares,
         round_s=given["round_s"],
         backfill=config.placement.backfill if backfill is None else backfill,
         reservations=config.placement.reservations,
@@ -110,7 +120,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         overrun=given["overrun"],
         estimate=given["estimate"],
         movable_share=given["movable"],
-        queue=rule_of(config.of(QueueConfig)),
+        queue=rule_of(config.of(QueueConfig), shares.age_per_s if shares else None),
         due_by_pressure=config.of(DueDatesConfig).order == "pressure",
         sections=config.sections,
         classes=tuple(dict.fromkeys(classes)),
@@ -152,6 +162,14 @@ def with_options(
     options = {**of_traces, **site_options.get(settings.policy, {}), **usable}
     make_policy(settings.policy, options)  # raises for a bad name or value
     return replace(settings, policy_options=options)
+
+
+def _multifactor(source: str) -> Multifactor:
+    """Slurm's priorities as a saved output of `COMMAND`, or the live cluster, has them."""
+    text = live_site() if source == "live" else read_text(source)
+    if counted := not_modelled(text):
+        say(f"{source}: {', '.join(counted)}: the column priority has these points, if anything")
+    return read_site(text, source)
 
 
 def _with_sensitivity(config: Config, trace: Trace) -> Trace:

@@ -30,6 +30,7 @@ from slurm_gpu_aware.clocks.job_map import JobMap
 from slurm_gpu_aware.clocks.notes import NO_JOB, Note, Notes
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
+from slurm_gpu_aware.clocks.xids import Xids
 from slurm_gpu_aware.node_orders import OrderError, Orders, parse_orders
 
 LONGEST_S = 3600.0
@@ -44,6 +45,9 @@ GRACE_S = 10.0
 """An order for GPUs that its job does not hold (yet) waits so long: its prolog may be at work."""
 REPORT_S = 60.0
 """Power and throttling are reported this often, and whenever new orders have been carried out."""
+XID_S = 86_400.0
+"""An XID error is reported for this time."""
+MOST_XIDS = 100
 _SEQ = "orders"
 """File among the accounts: number of the last orders, and until when they were valid at first."""
 Target = tuple[str, int]
@@ -77,6 +81,9 @@ class Agent:
         self._records: list[Record] = []
         self._seq = 0
         """Of the orders that were carried out last."""
+        self._listener: Xids | None = None
+        self._xids: dict[tuple[int, int], tuple[float, int]] = {}
+        """(GPU, XID) -> when it was seen last, and the job then; the newest last."""
         self._reported: tuple[int, str] | None = None
         self._reported_at = 0.0
 
@@ -85,11 +92,13 @@ class Agent:
         """While hooks leave their work to this process (`inbox`), which must block SIGUSR1."""
         from slurm_gpu_aware.clocks import nvml  # noqa: F401  # so that no child imports it
 
-        with self._inbox.heard():
+        with Xids() as self._listener, self._inbox.heard():
             yield
+        self._listener = None
 
     def hear(self) -> None:
         """Do what hooks have left to us."""
+        self._note_xids()  # before an epilog closes the account of the job that caused one
         said: list[str] = []
         records: list[Record] = []
         try:
@@ -102,6 +111,21 @@ class Agent:
         syslog([*map(to_json, records), *said])
         with suppress(OSError):  # then syslog alone has them
             spool(self._conf.spool, records, self._notes, slurm_user=self._conf.slurm_user)
+
+    def _note_xids(self) -> None:
+        """Keep the errors that the driver has reported, with the jobs that hold the GPUs."""
+        for gpu, xid in self._listener.newest() if self._listener is not None else ():
+            self._xids.pop((gpu, xid), None)
+            self._xids[gpu, xid] = (self._clock(), self._jobs().get(gpu, 0))
+            self._reported = None  # the next turn tells it
+
+    def _jobs(self) -> dict[int, int]:
+        """GPU -> job that holds it."""
+        return {
+            index: int(account.job_id)
+            for index, account in self._accounts.all().items()
+            if account.job_id.isdecimal()
+        }
 
     def turn(self, *, stopping: bool = False) -> None:
         """Carry out the orders that are valid now; ``stopping``: none are any more."""
@@ -273,11 +297,9 @@ class Agent:
         states = read_states(DRIVER_LIMIT_S)
         watts = {s.index: round(s.power_mw / 1e3, 1) for s in states if s.power_mw is not None}
         read = {s.index: s for s in states if s.throttle is not None}
-        jobs = {
-            index: int(account.job_id)
-            for index, account in self._accounts.all().items()
-            if account.job_id.isdecimal()
-        }
+        jobs = self._jobs()
+        recent = [(key, one) for key, one in self._xids.items() if 0 <= now - one[0] <= XID_S]
+        self._xids = dict(recent[-MOST_XIDS:])
         clocks = {index: goal[1] for index, (goal, _) in sorted(self._sure.items())}
         self._tell(
             "agent",
@@ -292,6 +314,7 @@ class Agent:
             read_throttle=[read[index].throttle for index in sorted(read)],
             read_mhz=[read[index].sm_mhz or 0 for index in sorted(read)],
             read_jobs=[jobs.get(index, 0) for index in sorted(read)],
+            xids=[[*key, *one] for key, one in self._xids.items()],
         )
 
     def _tell(self, event: str, job_id: str, **detail: object) -> None:

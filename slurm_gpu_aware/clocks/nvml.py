@@ -26,11 +26,14 @@ _LOST = (15, 16)
 """GPU_IS_LOST, RESET_REQUIRED: nothing can use the GPU until it is reset."""
 _NO_FUNCTION = 13
 _NO_LIBRARY = 12
+_TIMEOUT = 10
 _SM = 1
 """nvmlClockType_t"""
 _MOST_CLOCKS = 4096
 _TEXT_BYTES = 96
 """As NVML has them for names, UUIDs and versions."""
+XID_EVENTS = ctypes.c_ulonglong(8)
+"""nvmlEventTypeXidCriticalError"""
 
 
 def lock(indices: Collection[int], asked_mhz: int) -> Iterator[Result]:
@@ -218,6 +221,26 @@ class Nvml(Calls):
                 yield kind(self, nvml_index)
             except NvmlError as exc:
                 yield exc
+
+    def next_xid(self, events: ctypes.c_void_p, wait_ms: int) -> tuple[int | None, int] | None:
+        """(handle of the GPU, XID) of the next error of an event set; None: none until then."""
+        event = _EventData()
+        try:
+            self.call("nvmlEventSetWait_v2", events, ctypes.byref(event), wait_ms)
+        except NvmlError as exc:
+            if exc.code == _TIMEOUT:
+                return None
+            raise
+        return event.device, int(event.data)
+
+
+class _EventData(ctypes.Structure):
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("kind", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("instances", ctypes.c_uint * 2),
+    )
 
 
 class Gpu(Calls):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -75,6 +75,8 @@ class PlacementConfig:
     """``[placement]``"""
 
     policy: Text = "eft"
+    gpus: Literal["exact", "nodes"] = "exact"
+    """``nodes``: only nodes are chosen, Slurm chooses the GPUs there, and setup makes no types."""
     allowed: tuple[Text, ...] = (
         "eft",
         "pal+mapa",

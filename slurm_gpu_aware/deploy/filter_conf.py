@@ -13,6 +13,7 @@ from slurm_gpu_aware.deploy.files import LUA_CONF, Change
 from slurm_gpu_aware.deploy.owned import INSTALL, Owned
 from slurm_gpu_aware.deploy.site import Site, feature_of
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.names import slot_of
 
 _MIRRORED = {
     "classes": None,
@@ -39,7 +40,8 @@ class FilterConf(Owned):
             "max_cpus_per_node": max(cpus, default=0) if all(cpus) else 0,
             "max_memory_mb_per_node": max(memory_mb, default=0) if all(memory_mb) else 0,
         }
-        table = _table(site.config, site.user, models)
+        types = {kind for node in with_gpus for kind in node.types}
+        table = _table(site.config, site.user, models, types)
         table |= {key: count for key, count in largest.items() if count}  # 0: not known
         head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
         return [Change(site.slurm_dir / LUA_CONF, f"{head}return {lua_value(table)}\n")]
@@ -75,7 +77,11 @@ class FilterConf(Owned):
         _check_known(_operators(g.config, g.slurm_user)[1], g.config, g.slurm_user)
         wanted = {k: _squeeze(lua_value(v)) for k, v in _table(g.config, g.slurm_user).items()}
         wrong = [k for k, default in _MIRRORED.items() if (_entry(have, k) or default) != wanted[k]]
-        lists = ("partitions", "policies", "operators")
+        kinds = {kind for node in g.nodes for kind, _ in node.gpus if kind}
+        types = {kind.lower() for kind in kinds if slot_of(kind) is None}
+        of_nodes = _table(g.config, g.slurm_user, types=types)["types"]
+        wanted["types"] = _squeeze(lua_value(of_nodes))
+        lists = ("partitions", "policies", "operators", "types")
         wrong += [key for key in lists if _items(_entry(have, key)) != _items(wanted[key])]
         if wrong:
             found = f"{path} differs from config.toml: {', '.join(wrong)}"
@@ -116,10 +122,13 @@ def _items(entry: str | None) -> set[str]:
     return set((entry or "").strip("{}").split(",")) - {"", "0"}
 
 
-def _table(config: Config, slurm_user: str, models: Iterable[str] = ()) -> dict[str, object]:
+def _table(
+    config: Config, slurm_user: str, models: Iterable[str] = (), types: Iterable[str] = ()
+) -> dict[str, object]:
     """The part of the filter's configuration that does not depend on the nodes.
 
-    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint.
+    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. ``types``: of the
+    nodes; they stay in requests where only nodes are chosen.
     """
     return {
         "classes": config.site.classes,
@@ -131,6 +140,7 @@ def _table(config: Config, slurm_user: str, models: Iterable[str] = ()) -> dict[
         "reservation": config.gate.reservation,
         "submit_file": str(config.events.submit_file),
         "models": sorted(models),
+        "types": sorted(types) if config.placement.gpus == "nodes" else (),
         "park_uncommented": config.site.park_uncommented,
         "operators": _operators(config, slurm_user)[0],
     }

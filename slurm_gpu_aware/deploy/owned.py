@@ -264,7 +264,7 @@ class GpuTypes(Owned):
 
     def install(self, site: Site, notes: list[str]) -> list[Change]:
         """Lines of nodes with one type per GPU in slurm.conf; for review those of all nodes."""
-        if not site.nodes:
+        if not site.nodes or site.config.placement.gpus == "nodes":
             return []
         if site.for_review:
             body = "\n".join(gres_lines(site.nodes)) + "\n"
@@ -309,6 +309,14 @@ class GpuTypes(Owned):
             yield warning(name, found, "add File= to the lines Name=shard of gres.conf")
         whole = [n for n in with_gpus if not n.shared_gres]
         plain = [n.name for n in whole if not gpu_slots(n)[1]]
+        if g.config.placement.gpus == "nodes":
+            typed = [n.name for n in whole if n.name not in plain]
+            if typed:
+                found = f"{hostlist(typed)}: one GRES type per GPU, and placement.gpus is nodes"
+                cure = "'gpu-aware setup --undo' gives these nodes their former types"
+                yield warning(name, f"{found}{note}", cure)
+            yield ok(name, f"placement.gpus is nodes: Slurm chooses the GPUs of each node{note}")
+            return
         if plain or not whole:
             none = "no node has one GRES type per GPU"
             found = none if len(plain) == len(whole) else hostlist(plain)

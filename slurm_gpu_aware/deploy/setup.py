@@ -79,7 +79,7 @@ def for_output(site: Site, folder: Path) -> tuple[list[Change], list[str]]:
     values, notes = settings_of(site)
     text = "# Merge into slurm.conf.\n"
     text += "".join(f"{setting_line(key, value)}\n" for key, value in values.items())
-    if site.nodes:
+    if site.nodes and site.config.placement.gpus == "exact":
         text += "\n# Into the NodeName lines; on a node with GPUs only while it is drained.\n"
         text += "".join(f"# {line}\n" for line in node_lines(site.nodes))
     review = replace(site, slurm_dir=folder, unit_dir=folder / "systemd", for_review=True)

@@ -26,10 +26,11 @@ def slurm_links(g: DoctorContext) -> Iterator[Check]:
         yield ok("links", f"{conf} names no links: Slurm gives the lowest indices")
         return
     uneven = nodes_with_unequal_pairs(g.profile)
-    plain = [n.name for n in g.nodes if any(slot_of(kind) is None for kind, _ in n.gpus)]
+    by_slurm = g.config.placement.gpus == "nodes"
+    plain = [n.name for n in g.nodes if by_slurm or any(slot_of(k) is None for k, _ in n.gpus)]
     left = sorted(uneven & set(plain))
     if left:
-        cure = f"index these nodes, or let users ask by --gpus; {_PAGE}"
+        cure = f"let us choose the GPUs (setup --roll), or let users ask by --gpus; {_PAGE}"
         found = f"Slurm gives --gres=gpu:2 pairs with fewer NVLinks than others on {hostlist(left)}"
         yield warning("links", found, cure)
         return

@@ -27,6 +27,7 @@ from urllib.parse import unquote_to_bytes
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.names import setting_text
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})
@@ -218,9 +219,14 @@ def noted_record(extra: str | None) -> str | None:
 
 
 def extra_with_clock(
-    extra: str | None, clock_mhz: int | None, slots: Sequence[int] | None = None
+    extra: str | None,
+    clock_mhz: int | None,
+    slots: Sequence[int] | None = None,
+    limit_w: int | None = None,
 ) -> str | None:
-    """The job's Extra with ``freq=MHZ@SLOT+SLOT`` among its comma-separated items, or without it.
+    """The job's Extra with ``freq=MHZ:W@SLOT+SLOT`` among its comma-separated items, or without it.
+
+    ``limit_w``: power limit of each GPU, W; without one ``:W`` is left out.
 
     The slots are named because SLURM_JOB_GPUS in the prolog of Slurm 24.11 holds only the GPUs of
     the job's last GRES type; without slots (plain nodes) it uses that variable. MHZ 0 with slots is
@@ -229,9 +235,9 @@ def extra_with_clock(
     """
     extra = (extra or "").removesuffix(noted_record(extra) or "")
     items = [i for i in extra.split(",") if i and not i.strip().startswith(rules.EXTRA_CLOCK)]
-    if clock_mhz is not None or slots:
+    if clock_mhz is not None or limit_w is not None or slots:
         where = "@" + "+".join(map(str, slots)) if slots else ""
-        items.append(f"{rules.EXTRA_CLOCK}{clock_mhz or 0}{where}")
+        items.append(f"{rules.EXTRA_CLOCK}{setting_text(clock_mhz or 0, limit_w or 0)}{where}")
     text = ",".join(items)
     try:
         JobUpdate("1", (("Extra", text),))

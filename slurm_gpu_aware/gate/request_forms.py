@@ -120,6 +120,8 @@ class Binding:
     """GPUs in total, if the job may get another number than it asks for (`gate.resizing`)."""
     direct: bool = False
     """A direct ``srun`` may have made the job: its step repeats what stands in TresPerNode."""
+    power_limit_w: int | None = None
+    """Power limit of each GPU, W; None: the site's own."""
 
 
 def form_of(original: OriginalRequest) -> Form | None:

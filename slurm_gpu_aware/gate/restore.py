@@ -225,19 +225,20 @@ def prepared_fields(
     if binding.clock_mhz is None and job.tres_freq != original.tres_freq:
         fields += (("TresFreq", original.tres_freq or ""),)
     whole = None if shards_of(original.tres_per_node) else binding.slots
-    extra = extra_with_clock(job.extra, binding.clock_mhz, whole)
+    extra = extra_with_clock(job.extra, binding.clock_mhz, whole, binding.power_limit_w)
     if extra is not None and extra != (job.extra or ""):
         fields += (("Extra", extra),)
     comment = marked(job.admin_comment or "", JobPhase.PREPARED, job.restarts, now, state)
     return (*fields, ("AdminComment", comment)), extra is not None
 
 
-def clock_fields(gated: GatedJob, clock_mhz: int | None) -> Fields:
-    """Fields that set the clock of a job of which Slurm chooses the GPUs; none without a clock."""
-    if clock_mhz is None:
+def clock_fields(gated: GatedJob, clock_mhz: int | None, limit_w: int | None = None) -> Fields:
+    """Fields that set clock and power limit of a job of which Slurm chooses the GPUs."""
+    if clock_mhz is None and limit_w is None:
         return ()
-    extra = extra_with_clock(gated.job.extra, clock_mhz)
-    return (("TresFreq", f"gpu:{clock_mhz}"), *((("Extra", extra),) if extra is not None else ()))
+    tres = (("TresFreq", f"gpu:{clock_mhz}"),) if clock_mhz is not None else ()
+    extra = extra_with_clock(gated.job.extra, clock_mhz, limit_w=limit_w)
+    return (*tres, *((("Extra", extra),) if extra is not None else ()))
 
 
 def open_fields(job: GatedJob, now: float, then: JobPhase | None = None) -> Fields:

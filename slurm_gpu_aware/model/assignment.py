@@ -39,6 +39,8 @@ class Assignment:
     """False on plain nodes and with ``--exclusive``: Slurm chooses the GPUs on the nodes."""
     clock_mhz: int | None = None
     """SM clock to lock; None: the default clock."""
+    power_limit_w: int | None = None
+    """Power limit of each GPU, W; None: the site's own."""
     victims: tuple[str, ...] = ()
     """Running jobs that Slurm preempts for this job; unless ``exact``, Slurm chooses among them."""
     kept_off: tuple[int, ...] = ()

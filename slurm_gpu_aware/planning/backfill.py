@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, hold, keep_least, take
 
@@ -125,7 +125,13 @@ class BackfillRoom:
         self._most = most
         self._later: list[BackfillRoom] = []
         """The rooms beside the next jobs that do not fit, one each."""
+        self._reserved = np.zeros(cluster.shape, dtype=np.bool_)
+        """(N, W) GPUs that are reserved, in this room and those of ``_later``."""
+        self._unreserved: set[object] = set()
+        """Shapes of jobs that fit after no end."""
         if shadow is not None:
+            for node, slots in shadow.gpus:
+                self._reserved[node, list(slots)] = True
             self._outside = replace(cluster.copy(), asleep=cluster.asleep)
             self._set_outside(slice(None))
 
@@ -136,15 +142,31 @@ class BackfillRoom:
             return True
         if self.now.power_w is not None:
             return False
-        open_to_all = self.now.not_held.copy()
-        for room in self.each():
-            for node, slot in room.reserved:
-                open_to_all[node, slot] = False
-        return not open_to_all.any()
+        return not (self.now.not_held & ~self._reserved).any()
 
-    def keep(self, request: Request, shadow: Shadow) -> None:
-        """Keep another reservation, of a job behind the head."""
-        self._later.append(BackfillRoom(self.now, request, shadow))
+    def keep(
+        self,
+        request: Request,
+        running: Sequence[RunningJob],
+        started: Sequence[RunningJob],
+        dispatcher: Dispatcher,
+    ) -> Shadow | None:
+        """Keep another reservation, of a job behind the head that does not fit now.
+
+        ``running``, ``started``: as of `Timeline`. None: all are in use, or it fits after no end.
+        """
+        if self.full or (shape := shape_of(request)) in self._unreserved:
+            return None
+        now, reserved = self.without_reserved()
+        timeline = Timeline(running, dispatcher.now, started, reserved)
+        shadow = reserve(request, now, timeline, dispatcher)
+        if shadow is None:
+            self._unreserved.add(shape)
+            return None
+        room = BackfillRoom(self.now, request, shadow)
+        self._later.append(room)
+        self._reserved |= room._reserved
+        return shadow
 
     def without_reserved(self) -> tuple[Cluster, list[RunningJob]]:
         """(The free resources without the reserved GPUs, what holds these).
@@ -152,13 +174,11 @@ class BackfillRoom:
         They come back when the time limit of their job ends, counted from its expected start.
         """
         now, holders = replace(self.now.copy(), asleep=self.now.asleep), []
+        now.free[self._reserved] = False
         for room in self.each():
-            if (shadow := room.shadow) is None:
-                continue
-            for node, slot in room.reserved:
-                now.free[node, slot] = False
-            end_s = shadow.start_s + room.head.time_limit_s
-            holders.append(RunningJob(f"(for {room.head.job_id})", shadow.gpus, end_s))
+            if (shadow := room.shadow) is not None:
+                end_s = shadow.start_s + room.head.time_limit_s
+                holders.append(RunningJob(f"(for {room.head.job_id})", shadow.gpus, end_s))
         return now, holders
 
     @property

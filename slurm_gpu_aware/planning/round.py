@@ -122,8 +122,6 @@ class _Round:
         self._results = TrialResults()
         """Answers of trials after the jobs that are assigned so far."""
         self._impossible = Impossible(cluster, dispatcher)
-        self._unreserved: set[object] = set()
-        """Shapes of jobs that fit after no end."""
         self._awaited: set[Gpu] = set()
         """GPUs that jobs wait for, which no job behind them waits for."""
         self._refusals = Refusals(dispatcher, self.running, self.placed)
@@ -293,16 +291,8 @@ class _Round:
 
     def _keep(self, room: BackfillRoom, request: Request) -> Kept | None:
         """Reserve for a job behind the head that does not fit, too, if there is a time for it."""
-        if room.full or (shape := shape_of(request)) in self._unreserved:
-            return None
-        now, reserved = room.without_reserved()
-        timeline = Timeline(self.running, self.now, self.started, reserved)
-        shadow = reserve(request, now, timeline, self.dispatcher)
-        if shadow is None:
-            self._unreserved.add(shape)
-            return None
-        room.keep(request, shadow)
-        return Kept(shadow.start_s, shadow.gpus)
+        shadow = room.keep(request, self.running, self.started, self.dispatcher)
+        return None if shadow is None else Kept(shadow.start_s, shadow.gpus)
 
     def _wait_as_head(self, head: Request, shadow: Shadow | None) -> None:
         self._wait(

@@ -136,7 +136,8 @@ class Placer:
             return self._left_step(candidate, assignment, node_names, took_s, now)
         direct = gated.original.interactive and gated.job.submitted_with != "salloc"
         gpus = sum(map(len, assignment.slots)) if candidate.request.sizes else None
-        binding = Binding(names, slots, assignment.clock_mhz, candidate.default_cpus, gpus, direct)
+        clock_mhz, limit_w = assignment.clock_mhz, assignment.power_limit_w
+        binding = Binding(names, slots, clock_mhz, candidate.default_cpus, gpus, direct, limit_w)
         state = placed_text(names, slots, assignment.score)
         state = with_due_date(state, assignment.why.get("due"))
         fields, has_clock = prepared_fields(gated, binding, now, state)
@@ -163,7 +164,7 @@ class Placer:
         off = excluded(gated.original, [node_names[i] for i in assignment.kept_off])
         job = gated.job
         comment = marked(job.admin_comment or "", JobPhase.PREPARED, job.restarts, now, "by-Slurm")
-        clock = clock_fields(gated, assignment.clock_mhz)
+        clock = clock_fields(gated, assignment.clock_mhz, assignment.power_limit_w)
         fields = (*off, *clock, *kept_tasks(gated.original), ("AdminComment", comment))
         if gated.phase is JobPhase.PREPARED:  # an interrupted round has bound it
             names = {name for name, _ in fields}

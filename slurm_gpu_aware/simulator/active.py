@@ -139,6 +139,7 @@ def order_key(settings: SimSettings) -> Callable[[ActiveJob], tuple[float, ...]]
     limit = settings.las_threshold_gpu_s - _SLACK_GPU_S
     keys: dict[str, Callable[[ActiveJob], float]] = {
         "fifo": lambda active: 0.0,
+        "multifactor": lambda active: 0.0,  # a round has the priorities
         "las": lambda active: float(active.service_gpu_s >= limit),
         "srtf": lambda active: active.job.duration_s - active.done_s,
         "priority": lambda active: -active.job.priority,

@@ -17,6 +17,7 @@ from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.events import EventClock, Kind
+from slurm_gpu_aware.simulator.multifactor import FairShares
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
@@ -110,6 +111,8 @@ class ClusterState:
         self.background_gpus = 0
         self.meter: PowerMeter | None = None
         """Set if the power of every job is known."""
+        self.shares: FairShares | None = None
+        """Fair shares of users; None: they do not count."""
         self.interferes = settings.interference is not None
         self.estimates = Estimates()
         self._holders = Holders(self.idle.shape)
@@ -131,6 +134,8 @@ class ClusterState:
         active.clock_mhz = assignment.clock_mhz
         self._change(active.gpus(), free=False)
         self.running[active.position] = active
+        if self.shares is not None:
+            self.shares.change(active.position, active.size, now)
         self._unlisted.add(active.position)
         active.alone = self.physics.slowdown(active.job, assignment.nodes, assignment.slots)
         active.stretch, power_w = self._stretch(active)
@@ -153,6 +158,8 @@ class ClusterState:
         self._change(active.gpus(), free=True)
         active.version += 1
         del self.running[active.position]
+        if self.shares is not None:
+            self.shares.change(active.position, -active.size, self.clock.now)
         self._unlisted.discard(active.position)
         self._holders.discard(active.position)
         if self.interferes:

@@ -48,6 +48,7 @@ from slurm_gpu_aware.simulator.active import ActiveJob, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.elastic import ElasticRounds
 from slurm_gpu_aware.simulator.events import EventClock, Kind
+from slurm_gpu_aware.simulator.multifactor import shares_of
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
@@ -88,12 +89,13 @@ class Simulator:
         self.keep_placements = keep_placements
         self.policy = make_policy(settings.policy, settings.policy_options)
         self.known_options = option_names(settings.policy)
-        physics = Physics(cluster if truth is None else replace(cluster, scores=truth), settings)
-        self.physics = physics
+        scored = cluster if truth is None else replace(cluster, scores=truth)
+        self.physics = physics = Physics(scored, settings)
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock)
         dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
         self.state.estimates = Estimates(estimate_of(settings, trace), settings, dated=dated)
+        self.state.shares = shares_of(settings.multifactor, trace.jobs, cluster)
         moves, power = settings.moves, settings.power
         self.mover = None if moves is None else Mover(self.state, moves, dated=dated)
         self.rounds = (

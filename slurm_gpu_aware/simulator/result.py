@@ -23,6 +23,8 @@ from slurm_gpu_aware.simulator.trace import Trace
 _ROUNDING_S = 1e-3
 """Lateness that is rounding."""
 _SMALL = 0.01
+SHORT_S = 10.0
+"""The bounded slowdown counts shorter jobs as so long."""
 _SLOWER = 1e-3
 """A job is slower if its completion time is longer by more than this share."""
 Mask = BoolArray
@@ -113,6 +115,15 @@ class Result:
     def slowdown(self, among: Mask | None = None) -> FloatArray:
         """Time on GPUs / duration in the trace, of the jobs that ended."""
         return np.asarray((self.run_s / self._of_trace("duration_s"))[self._chosen(among)])
+
+    def bounded_slowdown(self, among: Mask | None = None) -> FloatArray:
+        """Completion time / duration in the trace, at least 1, of the jobs that ended.
+
+        Shorter jobs count as `SHORT_S` long (Feitelson, "Metrics for parallel job scheduling and
+        their convergence", 2001). The duration is the same in all runs, so slower GPUs count.
+        """
+        work_s = np.maximum(self._of_trace("duration_s"), SHORT_S)[self._chosen(among)]
+        return np.asarray(np.maximum(1.0, self.jct_s(among) / work_s))
 
     def ran_s(self, among: Mask | None = None) -> FloatArray:
         """Time on GPUs of the jobs that ended."""

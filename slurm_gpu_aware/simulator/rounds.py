@@ -89,7 +89,7 @@ class Rounds:
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
         self._whole = settings.due_by_pressure or settings.queue.exchanges
-        self._whole |= any(stage.passes for stage in stages)
+        self._whole |= any(stage.passes for stage in stages) or state.shares is not None
         """Any job of the queue may start."""
         self._patient = settings.backfill or policy.may_postpone or self._whole
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
@@ -278,6 +278,8 @@ class Rounds:
 
     def _ranked(self, ordered: list[ActiveJob]) -> list[Request]:
         """Requests with the priority that their order gives them, equal ones with the same."""
+        if self.state.shares is not None:
+            return self.state.shares.ranked(ordered, self.state.clock.now)
         firsts = [self._key(active)[0] for active in ordered]
         rank = {first: float(n) for n, first in enumerate(sorted(set(firsts), reverse=True))}
         if len(rank) <= 1:

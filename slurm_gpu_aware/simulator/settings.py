@@ -16,6 +16,7 @@ from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfi
 from slurm_gpu_aware.placement.registry import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.communication import SHARES
+from slurm_gpu_aware.simulator.multifactor import Multifactor
 from slurm_gpu_aware.simulator.trace import TraceJob
 
 MEASURED_SHARE = SHARES["alexnet"]
@@ -27,6 +28,7 @@ ORDERS: Mapping[str, str] = {
     "srtf": "shortest remaining time first",
     "priority": "the trace's own priority, then submission (Slurm)",
     "edf": "earliest deadline first; jobs without one last",
+    "multifactor": "by age, fair share and size, as Slurm's priority/multifactor",
 }
 
 OVERRUNS: Mapping[str, str] = {
@@ -122,6 +124,8 @@ class SimSettings:
     """Share of the jobs that allow moves among those that do not say, drawn by their ids."""
     las_threshold_gpu_s: float = 3600.0
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
+    multifactor: Multifactor | None = None
+    """Of the order ``multifactor``: what priorities are made of."""
     due_dates: bool = True
     """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
     due_by_pressure: bool = False
@@ -159,6 +163,10 @@ class SimSettings:
             if value not in known:
                 names = ", ".join(filter(None, known))
                 raise PolicyError(f"unknown {what} {value!r}; known: {names}")
+        if (self.order == "multifactor") != (self.multifactor is not None):
+            raise PolicyError("order multifactor needs the site's settings: give --fairshare")
+        if self.multifactor is not None and (self.anew or not self.sticky):
+            raise PolicyError("running jobs have no place in the order multifactor: only sticky")
         if self.moves is not None and not self.sticky:
             raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
         if self.moves is not None and self.anew:

@@ -122,6 +122,10 @@ def _multi_jct_s(result: Result, among: Mask) -> float:
 MEASURES: Mapping[str, Measure] = {
     "jct_s": Measure(lambda r, among: float(r.jct_s(among).mean())),
     "gpu_s": Measure(lambda r, among: float((r.run_s * _gpus(r))[among].sum()), "GPU-hours"),
+    "median_jct_s": Measure(lambda r, among: float(np.median(r.jct_s(among))), "median JCT"),
+    "bounded_slowdown": Measure(
+        lambda r, among: float(r.bounded_slowdown(among).mean()), "bounded slowdown"
+    ),
     "p99_jct_s": Measure(
         lambda r, among: float(np.percentile(r.jct_s(among), 99)),
         "p99 JCT",

@@ -900,6 +900,25 @@ def test_model_leaves_the_environment_of_srun(
     assert out.environment == (after or {"SLURM_TRES_PER_TASK": "cpu=2,gres/gpu=1"})
 
 
+@pytest.mark.parametrize("script", ["#!/bin/sh\n", None])
+def test_a_type_stays_where_only_nodes_are_chosen(
+    make_filter: MakeFilter, script: str | None
+) -> None:
+    """In the environment, too, where srun inside finds it; one that no node has is not parked."""
+    filter_ = make_filter(more='models = {}, types = { "a100" }')
+    before = {"SLURM_GPUS": "A100:2"}
+    out = filter_.submit(environment=before, tres_per_job="gres/gpu:A100:2", script=script)
+    assert (out.rc, out.messages, out.environment) == (SUCCESS, [], before)
+    record = parse(out.job["admin_comment"])
+    assert record is not None
+    assert not record.left
+    assert (record.tres_per_job, form_of(record) is not None) == ("gres/gpu:A100:2", True)
+    assert "licenses" in out.written
+    other = filter_.submit(tres_per_node="gres/gpu:v100:2", comment="class=A")
+    assert "licenses" not in other.written
+    assert "GPU type v100" in other.messages[0]
+
+
 PLAIN = {"more": "models = {}"}
 """A site before its first node has one GRES type per GPU."""
 TYPED_JOB = {"tres_per_node": "gres/gpu:a100:2"}

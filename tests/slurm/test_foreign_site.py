@@ -28,6 +28,7 @@ INTERVAL_S = 2.0
 """Of each of the two users' submissions."""
 SETTLED_S = 20.0
 """Of load before the first step, after the rollout, and after the last step."""
+CONFIG = "/etc/slurm-gpu-aware/config.toml"
 HELD_S = 600.0
 """Longest hold of a job; the steps of the walk end it sooner."""
 PLAIN_FAILURE = re.compile(r"srun: error: Unable to confirm allocation for job \d+: Connection re")
@@ -124,6 +125,117 @@ def test_guide_from_first_command_to_last(cluster: ForeignSite) -> None:
     again = sum(len(submission.again) for submission in submissions)
     print(f"{len(submissions)} submissions, {len(runs)} runs, {again} plain refusals")
     assert not walk.wrong, "\n".join(walk.wrong)
+
+
+def test_rungs_up_and_down(cluster: ForeignSite) -> None:
+    """Watch, shadow, nodes, exact GPUs, and back: below the gate /etc/slurm stays as it was."""
+    steps = read_guide(ROOT)
+    install = next(n for n, step in enumerate(steps) if "setup --install" in step.text)
+    roll = next(n for n, step in enumerate(steps) if "setup --roll" in step.text)
+    cluster.sh("ctl", "sed -i 's/^1,a1,A,.*/1,a1,A,95.0/' /root/times.csv")
+    before = cluster.files()
+    for step in steps[:install]:
+        cluster.take(step)
+    _watch_and_shadow(cluster)
+    assert _of_slurm(before) == _of_slurm(cluster.files())
+
+    cluster.sh("ctl", f"printf '[placement]\\ngpus = \"nodes\"\\n' >>{CONFIG}")
+    for step in steps[install:roll]:
+        cluster.take(step)
+    gres, types = _gres(cluster.files()), _types(cluster)
+    assert gres == _gres(before)
+    _nodes_are_chosen(cluster)
+    refused = cluster.run("ctl", "gpu-aware setup --roll --yes")
+    assert refused.returncode == 2
+    assert b'gpus = "exact"' in refused.stderr
+
+    held = cluster.submit("alice", ["-H", "-p", "gpu", "--gres=gpu:a100:2"], "sleep 8")
+    _set_gpus(cluster, "exact")
+    cluster.take(steps[roll])
+    assert all("gpu:g0:1" in text for text in _types(cluster).values())
+    for job in (held, cluster.submit("bob", ["-p", "gpu", "--gpus=v100:1"], "sleep 8")):
+        cluster.sh("ctl", ["scontrol", "release", job])
+        assert "gpu:g" in _running(cluster, job)["TresPerNode"]
+
+    cluster.sh("ctl", "gpu-aware setup --undo --yes", timeout=300)
+    _set_gpus(cluster, "nodes")
+    assert (_gres(cluster.files()), _types(cluster)) == (gres, types)
+    _nodes_are_chosen(cluster)
+
+    said = "".join([cluster.take(step) for step in steps[roll + 1 :]])
+    wrong = [*_left(before, cluster.files(), said), *_left_in_slurm(cluster)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _watch_and_shadow(cluster: ForeignSite) -> None:
+    """Rungs 1 and 2: watch names no GPU after one sweep, and the shadow sees a job start."""
+    said = cluster.run("ctl", "gpu-aware-profile watch --no-sweep", "slurm", timeout=120)
+    assert b"16 GPUs" in said.stdout, said
+    shadow = "gpu-aware selectd --shadow >/dev/null 2>/tmp/shadow.log & echo $! >/tmp/shadow.pid"
+    cluster.sh("ctl", shadow, "slurm")
+    seen = "grep -q . /tmp/shadow.log && sleep 3"
+    cluster.wait_until(lambda: not cluster.run("ctl", seen).returncode, 30, "the shadow looks")
+    job = cluster.submit("bob", ["-p", "gpu", "--gres=gpu:2"], "sleep 6")
+    cluster.wait(job, "COMPLETED")
+
+    def reported() -> bool:
+        text = cluster.sh("ctl", "gpu-aware report --shadow --json", "slurm", check=False)
+        return '"jobs": 1' in text
+
+    cluster.wait_until(reported, 30, lambda: cluster.sh("ctl", "cat /tmp/shadow.log"))
+    cluster.sh("ctl", "kill $(cat /tmp/shadow.pid); rm /tmp/shadow.*")
+
+
+def _set_gpus(cluster: ForeignSite, choice: str) -> None:
+    """Change rungs as the page on nodes only says."""
+    cluster.sh("ctl", f"sed -i 's/^gpus = .*/gpus = \"{choice}\"/' {CONFIG}")
+    cluster.sh("ctl", "gpu-aware setup --install --yes && systemctl restart gpu-aware-selectd")
+    cluster.await_gate()
+
+
+def _running(cluster: ForeignSite, job: str) -> dict[str, str]:
+    """The record of a job while it runs; it is cancelled then."""
+    record = cluster.wait(job, "RUNNING")
+    cluster.sh("ctl", ["scancel", job])
+    return record
+
+
+def _nodes_are_chosen(cluster: ForeignSite) -> None:
+    """Rung 3: the node without the slowest GPU, GPUs of the site's type, and doctor is content.
+
+    Of the idle nodes a1 and a2 the slowest GPU for class A is on a1, which Slurm takes first.
+    """
+    options = ["-p", "gpu", "--gres=gpu:a100:1", "--comment=class=A"]
+    record = _running(cluster, cluster.submit("alice", options, "sleep 8"))
+    assert (record["ReqNodeList"], record["NodeList"]) == ("a2", "a2"), record
+    assert record["TresPerNode"] == "gres/gpu:a100:1"
+    assert "gres/gpu:a100=1" in record["AllocTRES"]
+    said = cluster.sh("ctl", ["gpu-aware", "explain", record["JobId"]], "alice")
+    assert "a2 (Slurm chooses the GPUs)" in said
+    options = ["-p", "gpu", "-N2", "--gpus-per-node=a100:2"]
+    record = _running(cluster, cluster.submit("bob", options, "sleep 8"))
+    assert record["ReqNodeList"] == "a[1-2]"
+    status, checks = cluster.doctor() or (127, [])
+    found = {check["name"]: check for check in checks}
+    assert (status, found["gres types"]["status"]) == (0, "ok"), checks
+    assert "Slurm chooses the GPUs" in found["gres types"]["found"]
+
+
+def _of_slurm(files: dict[str, dict[str, str]]) -> dict[tuple[str, str], str]:
+    """(Host, path) -> what stands there, of all that belongs to Slurm's configuration."""
+    every = ((host, path, kind) for host, paths in files.items() for path, kind in paths.items())
+    return {(host, path): kind for host, path, kind in every if path.startswith("/etc/slurm/")}
+
+
+def _gres(files: dict[str, dict[str, str]]) -> list[str]:
+    """gres.conf of each host."""
+    return [kind for (_, path), kind in _of_slurm(files).items() if path.endswith("/gres.conf")]
+
+
+def _types(cluster: ForeignSite) -> dict[str, str]:
+    """Node -> GRES as Slurm has them."""
+    lines = cluster.sh("ctl", ["sinfo", "-hN", "-p", "gpu", "-o", "%N %G"]).splitlines()
+    return {line.split()[0]: line.split()[1] for line in lines}
 
 
 def _load_of(cluster: ForeignSite) -> tuple[list[Submission], list[Run]]:

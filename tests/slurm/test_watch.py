@@ -162,5 +162,15 @@ def test_a_gpu_that_throttles_under_a_job_is_named_while_it_runs(cluster: Cluste
     (one,) = (g for g in hot["gpus"] if g["state"] == "ill")
     assert one["why"].startswith("throttles: it is too hot, at 1005 MHz and ")
     assert one["why"].endswith(f" W under job {job}")
+    for gpu, xid in ((gpus[0], 79), (gpus[1], 31)):  # the second one is a fault of the program
+        cluster.sh("ctl", ["fake-gpu", "xid", f"{STATE}/{node}", str(gpu), str(xid)])
+    cluster.sh("ctl", ["fake-gpu", "fact", f"{STATE}/{node}", str(gpus[0]), "throttle_reasons=0"])
+
+    def fallen() -> bool:
+        return named() and "XID" in str(hot)
+
+    cluster.wait_until(fallen, 30, lambda: str(hot))
+    (one,) = (g for g in hot["gpus"] if g["state"] == "ill")
+    assert f"XID 79: GPU has fallen off the bus under job {job}" in one["why"]
     assert cluster.job(job)["JobState"] == "RUNNING"
     cluster.cancel_all()

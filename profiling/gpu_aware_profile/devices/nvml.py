@@ -18,11 +18,9 @@ from slurm_gpu_aware.clocks.nvml import NvmlError
 from slurm_gpu_aware.errors import DeviceError
 from slurm_gpu_aware.model.gpu_names import NVLINK_GBPS, model_word
 
-_INVALID_ARGUMENT, _TIMEOUT = 2, 10
+_INVALID_ARGUMENT = 2
 _SM, _MEMORY = 1, 2
 """nvmlClockType_t"""
-_XID = 8
-"""nvmlEventTypeXidCriticalError"""
 _CORRECTED, _UNCORRECTED = 0, 1
 _VOLATILE, _AGGREGATE = 0, 1
 """nvmlMemoryErrorType_t, nvmlEccCounterType_t"""
@@ -69,6 +67,8 @@ _XIDS = {
 _PROCESS_KILLED = 45
 """The driver removed the channels of a process that was killed, by us or by Slurm. An error that
 kills a process is an event of its own."""
+OF_PROGRAMS = frozenset((13, 31, 43, _PROCESS_KILLED, 68, 109))
+"""XIDs that a faulty program causes on a well GPU: NVIDIA's k8s-device-plugin ignores the same."""
 
 
 def cpu_list(cpus: list[int]) -> str:
@@ -80,6 +80,11 @@ def cpu_list(cpus: list[int]) -> str:
             parts.append(str(cpu) if start == i else f"{cpus[start]}-{cpu}")
             start = i + 1
     return ",".join(parts)
+
+
+def xid_words(xid: int) -> str:
+    """``XID 48: double bit ECC error``"""
+    return f"XID {xid}: {_XIDS[xid]}" if xid in _XIDS else f"XID {xid}"
 
 
 def reason_words(mask: int) -> frozenset[str]:
@@ -99,15 +104,6 @@ class _ProcessInfo(ctypes.Structure):
     _fields_ = (
         ("pid", ctypes.c_uint),
         ("used_bytes", ctypes.c_ulonglong),
-        ("instances", ctypes.c_uint * 2),
-    )
-
-
-class _EventData(ctypes.Structure):
-    _fields_ = (
-        ("device", ctypes.c_void_p),
-        ("kind", ctypes.c_ulonglong),
-        ("data", ctypes.c_ulonglong),
         ("instances", ctypes.c_uint * 2),
     )
 
@@ -158,7 +154,7 @@ class Nvml(nvml.Nvml):
                     continue
                 try:
                     handles[device.handle.value] = device.pci()
-                    device.call("nvmlDeviceRegisterEvents", ctypes.c_ulonglong(_XID), event_set)
+                    device.call("nvmlDeviceRegisterEvents", nvml.XID_EVENTS, event_set)
                 except DeviceError as exc:
                     if not exc.unsupported:
                         first.append(_failed(exc, handles.get(device.handle.value, "")))
@@ -175,19 +171,13 @@ class Nvml(nvml.Nvml):
 
     def _waiting(self, event_set: Any, handles: Mapping[int | None, str]) -> Iterator[Event]:
         """The events that have happened, without waiting for others."""
-        event = _EventData()
-        while True:
-            try:
-                self.call("nvmlEventSetWait_v2", event_set, ctypes.byref(event), 0)
-            except NvmlError as exc:
-                if exc.code != _TIMEOUT:  # it fails if any GPU is lost
-                    yield _failed(exc)
-                return
-            xid = int(event.data)
-            if xid == _PROCESS_KILLED:
-                continue
-            text = f"XID {xid}: {_XIDS[xid]}" if xid in _XIDS else f"XID {xid}"
-            yield Event(handles.get(event.device, ""), "xid", text)
+        try:
+            while (event := self.next_xid(event_set, 0)) is not None:
+                device, xid = event
+                if xid != _PROCESS_KILLED:
+                    yield Event(handles.get(device, ""), "xid", xid_words(xid))
+        except NvmlError as exc:  # it fails if any GPU is lost
+            yield _failed(exc)
 
 
 def _failed(error: DeviceError, pci: str = "") -> Event:

@@ -25,8 +25,17 @@ from slurm_gpu_aware.store.watch_state import (
 
 CLEAN = 2
 """Probes, or readings under jobs, without a finding until a GPU is well again."""
+_MOST_ERRORS = 3
 LONGEST = 1000
 """Characters of a sentence in the state."""
+
+
+class Error(NamedTuple):
+    """An XID error that is no program's fault."""
+
+    at: float
+    """Unix time."""
+    text: str
 
 
 class Running(NamedTuple):
@@ -39,6 +48,8 @@ class Running(NamedTuple):
     watts: float | None = None
     job: str = ""
     """Job or jobs of the GPU or its node; empty: not known."""
+    errors: tuple[Error, ...] = ()
+    """Of the last day, oldest first."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +116,10 @@ def _state(
 ) -> GpuState:
     gpu = (before.node, before.gpu)
     probed = gpu in evidence.probed
+    reading = evidence.running.get(gpu)
+    found = [*_errors(before, reading), *found]
     troubles = _troubles(before, found, probed, evidence.now)
-    troubles += _under_jobs(before, evidence.running.get(gpu), probed)
+    troubles += _under_jobs(before, reading, probed)
     named = {
         v.key[2]: watch_state.Named(v.state, v.since, v.before)
         for v in verdicts
@@ -114,10 +127,17 @@ def _state(
     }
     seen = evidence.seen.get(gpu)
     state, by, since, why = _summary(troubles, verdicts, seen)
-    reading = before.reading if seen is None else _kept(seen)
+    kept = before.reading if seen is None else _kept(seen)
     return GpuState(
-        *gpu, state, by, since, why[:LONGEST], named, tuple(troubles), reading, before.told
+        *gpu, state, by, since, why[:LONGEST], named, tuple(troubles), kept, before.told
     )
+
+
+def _errors(before: GpuState, reading: Running | None) -> list[Finding]:
+    """The newest XID errors since the last probe: what was before it, that has judged."""
+    new = [one.text for one in (reading.errors if reading is not None else ())
+           if one.at > before.reading.at]  # fmt: skip
+    return [Finding("xid", "; ".join(new[-_MOST_ERRORS:]))] if new else []
 
 
 def _troubles(

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from gpu_aware_profile.devices.driver import in_time, open_driver
-from gpu_aware_profile.devices.nvml import NvmlDevice, reason_words
-from gpu_aware_profile.watch.judgement import Running
+from gpu_aware_profile.devices.nvml import OF_PROGRAMS, NvmlDevice, reason_words, xid_words
+from gpu_aware_profile.watch.judgement import Error, Running
 from slurm_gpu_aware.agent_reports import last_report, spool_file
 from slurm_gpu_aware.errors import DeviceError
 from slurm_gpu_aware.model.gpu_health import THROTTLED
@@ -44,6 +44,14 @@ def reported(
             found[node, gpu] = Running(
                 report.at, reasons, one.mhz or None, report.power_w.get(gpu), job
             )
+        for xid in report.xids:
+            if xid.xid in OF_PROGRAMS:
+                continue
+            job = str(xid.job or "") or (ask(node) if now - xid.at <= FRESH_S else "")
+            error = Error(xid.at, f"{xid_words(xid.xid)}{f' under job {job}' if job else ''}")
+            lost = Running(report.at, frozenset())  # it may not be read any more
+            reading = found.get((node, xid.gpu), lost)
+            found[node, xid.gpu] = reading._replace(errors=(*reading.errors, error))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Front of the queue: waiting jobs that fit now, and the reservation of the first that does not.
+"""Front of the queue: waiting jobs that fit now, and the reservations of the first that do not.
 
 It tells what a move of a running job would take from the waiting jobs.
 
@@ -54,11 +54,20 @@ class Front:
     started: Sequence[RunningJob]
     behind: Mapping[str, tuple[Request, float]] = field(default_factory=dict)
     """As ``starts``, the jobs behind the head that start now by backfill."""
+    kept: Mapping[str, float] = field(default_factory=dict)
+    """The jobs behind the head that have a reservation, and its start."""
 
     def keeps(self, before: Front) -> bool:
         """Say whether every job of an earlier front starts as soon as there."""
         if not before.starts.keys() <= self.starts.keys():
             return False
+        now = {**self.starts, **self.behind}
+        kept = {**self.kept}
+        if self.head is not None and self.shadow is not None:
+            kept[self.head.job_id] = self.shadow.start_s
+        for job_id, start_s in before.kept.items():
+            if job_id not in now and kept.get(job_id, math.inf) > start_s:
+                return False
         if before.head is None or before.head is not self.head:  # else it starts now
             return True
         first, now = before.shadow, self.shadow
@@ -111,35 +120,34 @@ def front_of(
         shadow = reserve(request, after, Timeline(cluster.running, now, started), dispatcher)
         if shadow is not None:
             front = Front(starts, request, shadow, False, after, started)
-            more = ordered[place + 1 :] if behind else ()
-            return replace(front, behind=_backfilled(more, after, request, shadow, dispatcher))
+            return _with_backfilled(front, ordered[place + 1 :], dispatcher) if behind else front
     return Front(starts, None, None, False, after, started)
 
 
-def _backfilled(
-    behind: Sequence[Request],
-    cluster: Cluster,
-    head: Request,
-    shadow: Shadow,
-    dispatcher: Dispatcher,
-) -> dict[str, tuple[Request, float]]:
-    """`Front.behind`."""
+def _with_backfilled(front: Front, behind: Sequence[Request], dispatcher: Dispatcher) -> Front:
+    """The front with the jobs behind its head: `Front.behind`, `Front.kept`."""
+    settings, now, head = dispatcher.settings, dispatcher.now, front.head
+    if head is None or not settings.backfill:
+        return front
     starts: dict[str, tuple[Request, float]] = {}
-    settings, now = dispatcher.settings, dispatcher.now
-    if not (behind and settings.backfill):
-        return starts
-    room, failed = BackfillRoom(cluster.copy(), head, shadow), set[object]()
+    kept: dict[str, float] = {}
+    started = [*front.started]
+    most = settings.reservations
+    room, failed = BackfillRoom(front.rest.copy(), head, front.shadow, most=most), set[object]()
     for request in behind[: settings.backfill_depth]:
-        kind = shape_of(request), room.ends_before(request, now)
-        if kind in failed or not room.now.free.any():
-            continue
-        found = dispatcher.could_place(request, room.view(request, now))
-        if found is None:
-            failed.add(kind)
-        else:
-            room.take(request, found, now)
+        kind = shape_of(request), room.ends_before_each(request, now)
+        found = None
+        if kind not in failed and room.now.free.any():
+            found = dispatcher.could_place(request, room.view(request, now))
+        if found is not None:
+            held = room.take(request, found, now)
+            started.append(as_running(request, found, now, held))
             starts[request.job_id] = request, found.slowdown
-    return starts
+            continue
+        failed.add(kind)
+        if (shadow := room.keep(request, front.rest.running, started, dispatcher)) is not None:
+            kept[request.job_id] = shadow.start_s
+    return replace(front, behind=starts, kept=kept)
 
 
 def _until_end(

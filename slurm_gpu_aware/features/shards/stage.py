@@ -98,8 +98,9 @@ def with_shards(
 
     As in backfill none of them delays a job before it that has a reservation: it must end before,
     or leave the reserved GPUs, CPUs and memory free. Without backfill it waits, too, except behind
-    a job that waits by its own choice. The first job that finds too few shards keeps the GPU with
-    the most free ones: no job behind it gets a part of that GPU.
+    a job that waits by its own choice. Each job that finds too few shards, up to the number of
+    reservations, keeps the GPU with the most free ones that none before it keeps: no job behind it
+    gets a part of that GPU.
 
     Parameters
     ----------
@@ -109,7 +110,7 @@ def with_shards(
     """
     if not any(request.get(SHARDS) for request in split.all):
         return plan
-    room = _Room(cluster)
+    room = _Room(cluster, settings.reservations)
     requests = {request.job_id: request for request in split.queue}
     assignments = [room.start(requests[one.job_id], one) for one in plan.assignments]
     waiting = {one.job_id: one for one in plan.waiting}
@@ -125,8 +126,8 @@ def with_shards(
             continue
         gpu = room.best(request)
         why = f"next: waits for {request.get(SHARDS)} shards of a GPU that others use"
-        if room.kept_for is not None:
-            why = f"waits for its turn behind job {room.kept_for}"
+        if room.kept_for:
+            why = f"waits for its turn behind job {room.kept_for[0]}"
         late = [one for one in heads if now + request.time_limit_s > one.start_s]
         if gpu is not None and late:
             gpu = room.best(request, late) if all(one.gpus for one in late) else None
@@ -170,16 +171,18 @@ def _head_of(
 class _Room:
     """Free shards, CPUs and memory while jobs are placed."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, most: int = 0) -> None:
+        """``most``: GPUs that are kept for jobs that find too few shards."""
         none = np.zeros(cluster.shape, dtype=np.int64)
         shards = cluster.shards or Shards(none, none)
         self._total, self._free = shards.total, shards.free.copy()
         self.cluster = replace(cluster.copy(), shards=Shards(self._total, self._free))
         """The cluster with what is left."""
-        self._kept: Gpu | None = None
-        """The GPU that is kept for a job that finds too few shards."""
-        self.kept_for: str | None = None
-        """That job, the first such one."""
+        self._kept = np.zeros(cluster.shape, dtype=np.bool_)
+        """The GPUs that are kept for jobs that find too few shards."""
+        self.kept_for: list[str] = []
+        """These jobs, in their order."""
+        self._most = most
 
     def least_total(self, request: Request) -> int:
         """Shards of the smallest GPU that the job may get."""
@@ -198,8 +201,7 @@ class _Room:
         if request.nodes.eligible is not None:
             able &= request.nodes.eligible
         enough = (self._free >= request.get(SHARDS)) & able[:, None]
-        if self._kept is not None:
-            enough[self._kept] = False
+        enough &= ~self._kept
         for head in heads:
             for node, kept in head.gpus:
                 kept_cpus, kept_mb = node_demand(head.request, len(head.gpus), len(kept))
@@ -216,16 +218,14 @@ class _Room:
 
     def keep(self, request: Request) -> None:
         """Keep the GPU with the most free shards, of those that may once have enough, for a job."""
-        if not request.get(SHARDS) or self.kept_for is not None:
+        if not request.get(SHARDS) or len(self.kept_for) >= self._most:
             return
-        may = self._total >= request.get(SHARDS)
+        may = (self._total >= request.get(SHARDS)) & ~self._kept
         if request.nodes.eligible is not None:
             may &= request.nodes.eligible[:, None]
         if may.any():
-            self.kept_for = request.job_id
-            most = int(np.where(may, self._free, -1).argmax())
-            node, slot = divmod(most, may.shape[1])
-            self._kept = node, slot
+            self.kept_for.append(request.job_id)
+            self._kept.flat[int(np.where(may, self._free, -1).argmax())] = True
 
     def take(self, request: Request, gpu: Gpu) -> None:
         """Mark shards, CPUs and memory of a job as held."""

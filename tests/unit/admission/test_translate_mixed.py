@@ -4,10 +4,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import PROFILE, SLURM, job_request, slurm_node
+from make import (
+    PROFILE,
+    SLURM,
+    asked,
+    context_of,
+    eligible,
+    job_request,
+    request_of,
+    slurm_job,
+    slurm_node,
+    why_left,
+)
 
 from slurm_gpu_aware.admission.fitting import needs_both_kinds
 from slurm_gpu_aware.admission.snapshot import build_cluster
+from slurm_gpu_aware.config.settings import PlacementConfig
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 
@@ -51,3 +63,25 @@ def test_a_required_node_that_is_away_says_nothing_of_kinds():
     assert not needs_both_kinds(job_request("1", 2, 1, 1, required=(0,)), away)
     assert not needs_both_kinds(job_request("1", 2, 2, 2, required=(0,)), away)
     assert needs_both_kinds(job_request("1", 2, 2, 2, required=(0,)), mixed)
+
+
+def test_a_type_bounds_the_nodes():
+    context = context_of(
+        [slurm_node(f"n{i}", gpus=gpus) for i, gpus in enumerate([INDEXED, PLAIN, (("a100", 4),)])]
+    )
+    request = request_of(slurm_job(tres_per_node="gres/gpu:v100:2"), asked("gpu:v100:2"), context)
+    assert eligible(request, context) == {"n1"}
+
+
+def test_a_type_beside_others_on_a_node_is_left_to_slurm():
+    """A plain node's GPUs count alike."""
+    context = context_of([slurm_node("n1", gpus=(("v100", 2), ("a100", 2)))])
+    job = slurm_job(tres_per_node="gres/gpu:v100:2")
+    assert "other GPUs beside those of type v100" in why_left(job, asked("gpu:v100:2"), context)
+
+
+def test_nodes_only_makes_every_node_plain():
+    config = replace(PROFILE.config, placement=PlacementConfig(gpus="nodes"))
+    cluster = build_cluster([slurm_node("n1")], [], SLURM, replace(PROFILE, config=config))
+    assert not cluster.indexed.any()
+    assert build_cluster([slurm_node("n1")], [], SLURM, PROFILE).indexed.all()

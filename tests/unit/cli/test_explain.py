@@ -137,6 +137,22 @@ def test_a_placed_job_is_explained_in_a_users_words(filled: Path):
     assert "gpuaware/1" not in told
 
 
+def test_slurm_chooses_the_gpus_of_a_node(filled: Path):
+    with open_store(filled.parent / "store" / "store.db") as store:
+        ledger = Ledger(store)
+        ledger.add_decision(started_job("71", exact=False))
+        ledger.add_decision(
+            started_job("72", exact=False, asked={**STARTED["asked"], "exclusive": True})
+        )
+    said = " ".join(gpu_aware(filled, "explain", "71").stdout.split())
+    assert "chosen n1 (Slurm chooses the GPUs)" in said
+    assert "at most 7% longer" in said
+    assert "by the slowest GPU that Slurm may choose" in said
+    whole = " ".join(gpu_aware(filled, "explain", "72").stdout.split())
+    assert "7% longer" in whole
+    assert "at most 7% longer" not in whole
+
+
 @pytest.mark.parametrize(
     ("event", "clock"),
     [

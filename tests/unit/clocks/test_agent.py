@@ -498,9 +498,50 @@ def test_the_report_says_why_clocks_are_low_and_for_which_job(agent_node, tmp_pa
     assert set(report.power_w) == {0, 1, 2, 3}
 
 
+def test_an_xid_is_told_at_once_with_the_job_of_its_gpu(agent_node):
+    """Also after the driver that waits for them has died; no process is left behind."""
+    agent_node.run("prolog", 17, "0,3")
+    agent_node.node.state.mkdir(exist_ok=True)
+    listening = (
+        "from slurm_gpu_aware.clocks import xids\nxids._AGAIN_S = 0\n"
+        "one = agent.Agent(read_clock_conf(), 'n1', top={top!r})\nheard = one.listening()\n"
+        "heard.__enter__()\nagent.Agent = lambda *_, **__: one"
+    )
+
+    def told():
+        reports = map(agent_report, agent_node.said("agent"))
+        return {one[:2]: one.job for report in reports for one in report.xids}
+
+    def report_until(gpu, xid):
+        """An error counts from when the driver is asked to tell of them."""
+        machines.report_xid(agent_node.node.state, gpu, xid)
+        return (gpu, xid) in told()
+
+    with agent_node.start(before=listening.format(top=str(agent_node.node.folder))) as agent:
+        until(lambda: report_until(3, 79))
+        (child,) = children(agent.pid)
+        until(lambda: report_until(1, 48))
+        os.kill(child, signal.SIGKILL)
+        until(lambda: children(agent.pid) not in ([], [child]))
+        (child,) = children(agent.pid)
+        until(lambda: report_until(0, 95))
+        agent.kill()
+    assert told() == {(3, 79): 17, (1, 48): 0, (0, 95): 17}
+    until(lambda: not os.path.exists(f"/proc/{child}"))
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as stream:
+        return [int(word) for word in stream.read().split()]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"xids": [[0, 79, 5.0]]},
+        {"xids": [[64, 79, 5.0, 0]]},
+        {"xids": [[0, "79", 5.0, 0]]},
+        {"xids": [[0, 79, 5.0, 0]] * 201},
         {"read_throttle": [1]},
         {"read_throttle": [-1, 0]},
         {"read_throttle": [1 << 60, 0]},

@@ -452,6 +452,23 @@ def test_types_of_gpus(cluster: Cluster):
     )
 
 
+def test_types_where_only_nodes_are_chosen(cluster: Cluster):
+    cluster.config.write_text(f'[placement]\ngpus = "nodes"\n{cluster.config.read_text()}')
+    cluster.nodes("gpu:v100:2", "gpu:2")
+    found = cluster.doctor()[1]
+    assert found["gres types"]["status"] == "ok"
+    assert "Slurm chooses the GPUs" in found["gres types"]["found"]
+    assert found["filter config"]["status"] == "failed"
+    assert "types" in found["filter config"]["found"]
+    conf = cluster.root / "slurm" / "gpu_aware_conf.lua"
+    conf.write_text(conf.read_text().replace("types = {}", 'types = { "v100" }'))
+    assert cluster.doctor()[1]["filter config"]["status"] == "ok"
+    cluster.nodes("gpu:2", TYPED)
+    found = cluster.doctor()[1]["gres types"]
+    assert (found["status"], found["found"].split(":")[0]) == ("warning", "n2")
+    assert "setup --undo" in found["cure"]
+
+
 @pytest.mark.parametrize(("shared", "status"), [(0, "warning"), (1, "ok")])
 def test_gpus_that_slurm_gives_as_a_whole_and_in_shards(cluster: Cluster, shared: int, status: str):
     shards = ",".join(f"shard:g{i}:{2 * (i == shared)}({2 * (i == shared)}/4)" for i in range(2))

@@ -281,6 +281,29 @@ def test_plain_nodes_keep_their_types_and_setup_says_so(tmp_path: Path):
     assert "n2 keep their GRES types" in said
 
 
+NODES_ONLY = '[placement]\ngpus = "nodes"\n'
+
+
+def test_nodes_only_leaves_types_and_gres_conf_to_the_site(tmp_path: Path):
+    conf = f"{HEAD}NodeName=n1 {INDEXED}\nNodeName=n2 Gres=gpu:V100:2\n"
+    site = Site(tmp_path, conf)
+    site.config.write_text(site.config.read_text() + NODES_ONLY)
+    done = site.setup("--install", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "setup --roll" not in done.stderr
+    files = site.files()
+    assert "gres.conf" not in files
+    assert conf.split("\n", HEAD.count("\n"))[-1] in files["slurm.conf"]
+    assert 'types = { "v100" },' in files["gpu_aware_conf.lua"]
+    review = tmp_path / "review"
+    assert site.setup("--output", str(review)).returncode == 0
+    assert "NodeName" not in (review / "slurm.conf.lines").read_text()
+    assert not (review / "gres.conf").exists()
+    roll = site.setup("--roll", "--yes")
+    assert (roll.returncode, site.files()) == (2, files)
+    assert 'gpus = "exact"' in roll.stderr
+
+
 def test_gres_lines_of_the_site_are_not_repeated(site: Site):
     own = "NodeName=n[1-2] Name=gpu Type=g0 File=/dev/nvidia0\n"
     (site.slurm / "gres.conf").write_text(own)

@@ -327,6 +327,8 @@ def test_extra_keeps_what_the_user_put_there() -> None:
     assert extra_with_clock("mine,freq=100", None) == "mine"
     assert extra_with_clock("mine", None, (0, 3)) == "mine,freq=0@0+3"
     assert extra_with_clock("two words", 900) == "two words,freq=900"
+    assert extra_with_clock("mine", 900, (0, 3), 250) == "mine,freq=900:250@0+3"
+    assert extra_with_clock("mine,freq=900:250@0+3", None, limit_w=300) == "mine,freq=0:300"
     assert extra_with_clock("x" * 65530, 900) is None
 
 

@@ -225,6 +225,20 @@ def test_a_waiting_job_keeps_its_reservation():
     assert moves_of(cluster, [movable(cluster)], [head]) == ()
 
 
+@pytest.mark.parametrize(("reservations", "moves"), [(1, 1), (2, 0)])
+def test_the_second_that_waits_keeps_its_reservation(reservations, moves):
+    """The head needs all of n1 in 100 s, the second all of n2, of which one GPU is free, in 200."""
+    held = {"1": [(0, (0,))], "2": [(0, (1,))], "3": [(1, (0, 1))], "4": [(2, (1,))]}
+    cluster = scored([[2.0, 2.0], [1.0, 1.0], [1.0, 1.0]], held)
+    until = {"3": NOW + 100.0, "4": NOW + 200.0}
+    running = (replace(j, end_s=until.get(j.job_id, j.end_s)) for j in cluster.running)
+    cluster = replace(cluster, running=tuple(running))
+    usual = {"gpus_per_node": 2, "max_nodes": 1, "time_limit_s": 9_000.0}
+    queue = [job_request(name, 2, app_class="A", **usual) for name in ("8", "9")]
+    settings = replace(PAL, reservations=reservations)
+    assert len(moves_of(cluster, [movable(cluster)], queue, settings)) == moves
+
+
 def test_one_move_at_a_time_takes_from_a_node_or_gives_to_it():
     held = {"1": [(0, (0,))], "2": [(0, (1,))], "3": [(1, (0,))]}
     cluster = scored([[2.0, 2.0], [2.0, 2.0], [1.0, 1.0], [1.0, 1.0]], held)

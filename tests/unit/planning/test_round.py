@@ -9,6 +9,7 @@ from make import job_request, placements, plan_round, reasons, with_held, with_r
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.planning import backfill
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning.backfill import reserve
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -91,7 +92,8 @@ def test_of_jobs_that_fit_after_no_end_one_is_tried(monkeypatch):
         tried.append(request.job_id)
         return reserve(request, *given)
 
-    monkeypatch.setattr(planning, "reserve", reserved)
+    for module in (planning, backfill):
+        monkeypatch.setattr(module, "reserve", reserved)
     cluster = with_held(Cluster.uniform(2, 2), ("r1", 0, [0], math.inf))
     cluster.free[1, 0] = False
     queue = [asking(n, 2, max_nodes=1, required=(1,), limit=50) for n in range(1, 6)]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from gpu_aware_profile.watch.hardware import Seen
 from gpu_aware_profile.watch.judgement import (
+    Error,
     Evidence,
     Running,
     judge,
@@ -107,6 +108,21 @@ def test_the_same_report_does_not_count_twice():
     for _ in range(3):
         one = passed([one], running=cool, probed=False)
     assert one.state == "ill"
+
+
+def test_an_xid_under_a_job_is_named_until_two_probes_after_it_are_clean():
+    fell = (Error(95.0, "XID 79: GPU has fallen off the bus under job 7"),)
+    running = {GPU: Running(96.0, frozenset(), errors=fell)}
+    one = passed(running=running, now=100.0)  # a probe of the same pass may be older
+    assert (one.state, one.why) == ("ill", fell[0].text)
+    assert not one.only_under_jobs
+    one = passed([one], running=running, now=110.0)
+    assert one.why == f"{fell[0].text} (clean in 1 of 2 probes since)"
+    one = passed([one], running=running, now=120.0)
+    assert one.state == "well"
+    assert passed([one], running=running, now=130.0).state == "well"
+    again = {GPU: Running(135.0, frozenset(), errors=(*fell, Error(134.0, "XID 48")))}
+    assert passed([one], running=again, now=140.0).why == "XID 48"
 
 
 def test_why_the_speed_is_not_known():

@@ -1,0 +1,126 @@
+"""Fair shares and priorities of the simulator against those of a real slurmctld."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from cluster import Cluster
+from test_limits import sacctmgr
+from test_preemption import configure
+
+from slurm_gpu_aware.simulator.multifactor import (
+    Multifactor,
+    fair_tree,
+    later_usage,
+    priorities,
+    read_site,
+    summed,
+)
+
+SETTINGS = [
+    "PriorityDecayHalfLife=0-00:05:00",
+    "PriorityMaxAge=1-0",
+    "PriorityWeightJobSize=5000",
+    "PriorityWeightAge=100000",
+]
+SHOW = ["sh", "-c", "scontrol show config; sshare --all --parsable2"]
+CPUS, NODES = 64, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shares(cluster: Cluster) -> Iterator[None]:
+    """Two accounts of equal shares (a tie while unused) and one of more; alice is in two."""
+    for account, share in (("physics", 3), ("ocean", 1), ("ice", 1)):
+        sacctmgr(cluster, "add", "account", account, f"fairshare={share}")
+    for user, account, share in (
+        *(("alice", "physics", 2), ("root", "physics", 1), ("bob", "ocean", 1)),
+        *(("alice", "ice", 5), ("root", "ice", 2)),
+    ):
+        sacctmgr(cluster, "add", "user", user, f"account={account}", f"fairshare={share}")
+    configure(cluster, SETTINGS)
+    yield
+    cluster.cancel_all()
+    for account in ("physics", "ocean", "ice"):
+        sacctmgr(cluster, "delete", "user", "alice,bob,root", "where", f"account={account}")
+        sacctmgr(cluster, "delete", "account", account)
+    configure(cluster, [])
+
+
+def seen(cluster: Cluster) -> tuple[Multifactor, np.ndarray, np.ndarray]:
+    """The site as the simulator reads it, and slurmctld's usage and factors in its order."""
+    text = cluster.sh("ctl", SHOW)
+    lines = text[text.index("Account|") :].splitlines()
+    rows = [dict(zip(lines[0].split("|"), line.split("|"), strict=True)) for line in lines[1:]]
+    usage, factor = ([float(row[key] or 0) for row in rows] for key in ("RawUsage", "FairShare"))
+    return read_site(text, "this cluster"), np.array(usage), np.array(factor)
+
+
+def check_factors(cluster: Cluster) -> Multifactor:
+    site, usage, factor = seen(cluster)
+    tree = site.associations
+    assert {("physics", "alice"), ("ocean", "bob"), ("ice", "alice")} <= tree.places.keys()
+    ours = fair_tree(tree, usage)[tree.is_user]
+    assert ours == pytest.approx(factor[tree.is_user], abs=1e-6)
+    # accounts have the usage of their users, but for whole numbers
+    assert summed(tree, usage)[~tree.is_user] == pytest.approx(usage[~tree.is_user], abs=len(usage))
+    return site
+
+
+def next_usage(cluster: Cluster, after: np.ndarray) -> np.ndarray:
+    """Usage once slurmctld has renewed it (each minute)."""
+    for _ in range(75):
+        if not np.array_equal(now := seen(cluster)[1], after):
+            return now
+        time.sleep(1)
+    raise AssertionError("slurmctld does not renew usage")
+
+
+def test_factors_usage_and_priorities_are_slurms(cluster: Cluster) -> None:
+    check_factors(cluster)  # no usage: all levels are tied
+    running = {
+        ("physics", "alice"): ("alice", ["--account=physics", "-n1", "-c8", "-t30"]),
+        ("ocean", "bob"): ("bob", ["--account=ocean", "-n1", "-c3", "-t30"]),
+    }
+    for user, asked in running.values():
+        cluster.wait(cluster.submit(user, asked, "sleep 1000"), "RUNNING", 60)
+    waiting = {
+        cluster.submit("alice", ["--account=physics", "-N4", "-n64", "-t9"], "true"): (
+            *(("physics", "alice"), 4, 64, 0),
+        ),
+        cluster.submit("alice", ["--account=ice", "-N4", "-n64", "-t9"], "true"): (
+            *(("ice", "alice"), 4, 64, 0),
+        ),
+        cluster.submit("bob", ["--account=ocean", "-N4", "-n60", "-t9", "--nice=77", "--exclusive"],
+                       "true"): (("ocean", "bob"), 4, 60, 77),
+    }  # fmt: skip
+    submitted = time.time()
+    first = next_usage(cluster, seen(cluster)[1])  # part of a minute
+    before = next_usage(cluster, first)
+    after = next_usage(cluster, before)
+    site = check_factors(cluster)
+    tree = site.associations
+    held = np.zeros(len(tree.names))
+    for name, cpus in ((("physics", "alice"), 8), (("ocean", "bob"), 3)):
+        held[tree.places[name]] = cpus
+    ours = later_usage(site, before, held, 1)[held > 0]
+    assert ours == pytest.approx(after[held > 0], rel=0.02)
+    assert (before[held > 0] + 60 * held[held > 0] > 1.1 * after[held > 0]).all()  # it decays
+
+    sprio = cluster.sh("ctl", ["sprio", "-h", "-o", "%i %A %F %J %Y"]).splitlines()
+    found = {row[0]: [float(cell) for cell in row[1:]] for row in map(str.split, sprio)}
+    names, nodes, gpus, nice = zip(*waiting.values(), strict=True)
+    factor = fair_tree(tree, seen(cluster)[1])[[tree.places[name] for name in names]]
+    theirs = np.array([found[job_id] for job_id in waiting])
+    qos = [theirs[i, 3] - theirs[i, :3].sum() + nice[i] for i in range(3)]
+    assert qos == pytest.approx([qos[0]] * 3, abs=3)  # what all have: partition and QOS
+    ages = theirs[:, 0] / site.age_per_s
+    assert ((time.time() - submitted - 65 <= ages) & (ages <= time.time() - submitted + 10)).all()
+    more = np.array(qos[0]) - np.array(nice, dtype=float)
+    shares = np.array(nodes) / NODES, np.array(gpus) / CPUS
+    ours = priorities(site, ages, factor, *shares, more)
+    assert ours == pytest.approx(theirs[:, 3], abs=4)  # sprio writes rounded parts
+    sizes = priorities(site, ages * 0, factor * 0, *shares, ages * 0)
+    assert sizes == pytest.approx(theirs[:, 2], abs=1)
