@@ -155,7 +155,7 @@ def judged(series: Series, seed: int) -> list[Judged]:
     found = []
     for bound in BOUNDS:
         choice = least_energy_within(time_s, energy, error, default, bound)
-        at = default if choice is None else choice.index
+        at = default if choice is None else choice.at
         best = energies[times <= times[default] * (1.0 + bound)].min()
         saved, possible = (1.0 - joules / energies[default] for joules in (energies[at], best))
         found.append(Judged(saved, possible, times[at] / times[default] - 1.0))

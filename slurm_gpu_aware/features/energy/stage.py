@@ -122,7 +122,7 @@ def best_clock(table: SizeTable, gpus: int, bound: float) -> tuple[int, Choice] 
     # Of both times the error counts: that of the default one is not known better.
     error = np.hypot(table.time_error, table.time_error[default])
     found = least_energy_within(time_s, time_s * power_w, error, default, bound)
-    return None if found is None else (int(table.clocks_mhz[found.index]), found)
+    return None if found is None else (int(table.clocks_mhz[found.at]), found)
 
 
 def _slowed(request: Request, one: Round, clock_mhz: int, choice: Choice) -> Request:

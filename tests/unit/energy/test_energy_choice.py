@@ -54,7 +54,7 @@ def test_the_bound_holds_for_the_upper_end_of_the_error(bound, clock):
 def test_what_is_not_known_is_not_chosen():
     nan = math.nan
     time, energy = np.array([1.0, 1.01, 1.0]), np.array([50.0, 80.0, 100.0])
-    assert least_energy_within(time, energy, np.array([nan, 0.0, 0.0]), 2, 0.05).index == 1
+    assert least_energy_within(time, energy, np.array([nan, 0.0, 0.0]), 2, 0.05).at == 1
     assert least_energy_within(np.array([nan, nan, 1.0]), energy, np.zeros(3), 2, 0.05) is None
     assert least_energy_within(time, np.array([50.0, 80.0, nan]), np.zeros(3), 2, 0.05) is None
 
