@@ -106,8 +106,8 @@ def _chosen(request: Request, one: Round) -> tuple[int, Choice] | None:
     expected_s = request.expected_s * (1.0 + found[1].at_most)
     due = request.get(DUE_DATE)
     late = due is not None and one.now + expected_s > due.due_s
-    # Without an estimate nothing says that the job needs its whole limit.
-    cut_off = request.estimate_s is not None and expected_s > request.time_limit_s
+    # A job that is expected to take its whole limit has no estimate of its own.
+    cut_off = request.expected_s < request.time_limit_s < expected_s
     return None if late or cut_off else found
 
 
