@@ -249,7 +249,7 @@ def _request(entry: QueueEntry) -> Request:
         facets={
             **named(MODEL, hints.get(NAMED_MODEL)),
             **named(HINTED, hints.carried(HINTS)),
-            **named(OWN_CLOCK, original.tres_freq is not None),
+            **named(OWN_CLOCK, bool(original.tres_freq)),
             **dated(hints, job, gpus, first_s),
             **named(HAD_GPUS, 0 if before is None else before.gpus),
         },

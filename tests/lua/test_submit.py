@@ -680,7 +680,7 @@ def test_a_comment_of_others_is_told_and_kept(filter_: Filter) -> None:
     assert "comment" not in out.written
     (told,) = out.messages
     assert "gpu:class=A" in told
-    assert "class, bw, pattern, gpus, freq, model, move, due, epochs, place" in told
+    assert "class, bw, pattern, gpus, freq, model, slower, move, due, epochs, place" in told
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ NAMES = (
     "topo",
     "topo_jobs",
     "when_it_pays",
+    "energy",
     "convert",
     "cheats",
     "sts_instances",
@@ -433,6 +434,7 @@ def test_every_remark_on_the_page_is_made_by_a_script():
         "when_it_pays",
         "queue_order",
         "cheats",
+        "energy",
     ]
     rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", rest)
@@ -489,3 +491,17 @@ def test_a_trace_has_the_load_that_was_asked_for(scripts):
     assert work / (span * 64) == pytest.approx(0.7)
     assert max(job.duration_s for job in jobs) <= pays.LONGEST_S
     assert 0.4 < sum(job.gpus > 1 for job in jobs) / len(jobs) < 0.6
+
+
+def test_a_setting_is_chosen_from_a_third_of_those_measured(scripts):
+    """A card whose time is half memory: the best within 10% is found without a miss."""
+    energy = scripts.energy
+    clocks = np.arange(900.0, 1501.0, 25.0)
+    time_s = 0.5 + 0.5 * 1500.0 / clocks
+    watts = 80.0 + 220.0 * (clocks / 1500.0) ** 3
+    limits = np.full(len(clocks), energy.UNLIMITED_W)
+    series = energy.Series("half", "a100", clocks, limits, time_s, time_s * watts)
+    chosen = energy.judged(series, 0)
+    for bound, one in zip(energy.BOUNDS, chosen, strict=True):
+        assert one.slower <= bound
+        assert one.saved > 0.7 * one.possible > 0

@@ -24,9 +24,20 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.store.ledger import Decision, Event
 
-KINDS = ("started", "energy")
-"""Kinds of the events that tell a job's energy."""
+KINDS = ("started", "energy", "clock_failed")
+"""Kinds of the events that tell a job's energy, and that its clock saved none."""
 _KWH_J = 3.6e6
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What the clock of a job saved, and cost, by its model; the energy is as measured."""
+
+    energy_j: float = 0.0
+    error_j: float = 0.0
+    """By the model's held-out error."""
+    gpu_s: float = 0.0
+    """GPU time that the job took longer."""
 
 
 @dataclass(frozen=True)
@@ -107,33 +118,53 @@ def _most_j(seconds: float, gpus: int) -> float:
 
 
 def energy_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Energy of ended jobs by user and by class; empty: that of no job is known.
+    """Energy of ended jobs by user, account and class; empty: that of no job is known.
 
     ``by``, ``name``, ``jobs``, ``measured`` (jobs with a complete account: only these count),
-    ``gpu_hours``, ``kwh``, ``mean_w`` per GPU.
+    ``gpu_hours``, ``kwh``, ``mean_w`` per GPU; by clocks that save energy ``saved_kwh``,
+    ``saved_error_kwh`` and ``lost_gpu_hours``.
     """
     events_of: dict[str, list[Event]] = {}
     for event in events:
         events_of.setdefault(event.job_id, []).append(event)
-    groups: dict[tuple[str, str], list[JobEnergy | None]] = {}
+    groups: dict[tuple[str, str], list[tuple[JobEnergy, Saving] | None]] = {}
     last = {decision.job_id: decision for decision in decisions}
     for job_id, decision in last.items():
-        energy = job_energy(events_of.get(job_id, ()))
-        whole = None if energy is None or energy.unknown else energy
+        own = events_of.get(job_id, [])
+        energy = job_energy(own)
+        whole = (
+            None if energy is None or energy.unknown else (energy, _saving(decision, energy, own))
+        )
         kind = str(decision.asked.get("class") or "none")
-        for group in (("user", decision.user), ("class", kind), ("all", "")):
+        account = decision.asked.get("account")
+        named = [("account", str(account))] if account else []
+        for group in (("user", decision.user), *named, ("class", kind), ("all", "")):
             groups.setdefault(group, []).append(whole)
     rows = [_row(*group, groups[group]) for group in sorted(groups, key=_order)]
     return rows if rows and rows[-1]["measured"] else []
 
 
+def _saving(decision: Decision, energy: JobEnergy, events: Iterable[Event]) -> Saving:
+    """What the clock of a job saved; nothing if a node could not set it."""
+    told = decision.why.get("energy")
+    if not told or any(event.kind == "clock_failed" for event in events):
+        return Saving()
+    default_j, slower = energy.energy_j / (1.0 - told["saves"]), told["slower"]
+    return Saving(
+        default_j - energy.energy_j,
+        default_j * (told["at_most"] - slower),
+        energy.gpu_s * slower / (1.0 + slower),
+    )
+
+
 def _order(group: tuple[str, str]) -> tuple[int, str]:
-    return ("user", "class", "all").index(group[0]), group[1]
+    return ("user", "account", "class", "all").index(group[0]), group[1]
 
 
-def _row(by: str, name: str, found: Sequence[JobEnergy | None]) -> dict[str, Any]:
-    known = [energy for energy in found if energy is not None]
-    joules, gpu_s = sum(e.energy_j for e in known), sum(e.gpu_s for e in known)
+def _row(by: str, name: str, found: Sequence[tuple[JobEnergy, Saving] | None]) -> dict[str, Any]:
+    known = [one for one in found if one is not None]
+    joules, gpu_s = (sum(e.energy_j for e, _ in known), sum(e.gpu_s for e, _ in known))
+    savings = [saving for _, saving in known]
     return {
         "by": by,
         "name": name,
@@ -142,6 +173,9 @@ def _row(by: str, name: str, found: Sequence[JobEnergy | None]) -> dict[str, Any
         "gpu_hours": gpu_s / 3600.0,
         "kwh": joules / _KWH_J,
         "mean_w": joules / gpu_s if gpu_s > 0 else None,
+        "saved_kwh": sum(s.energy_j for s in savings) / _KWH_J,
+        "saved_error_kwh": sum(s.error_j for s in savings) / _KWH_J,
+        "lost_gpu_hours": sum(s.gpu_s for s in savings) / 3600.0,
     }
 
 

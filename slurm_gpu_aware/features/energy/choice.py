@@ -16,15 +16,14 @@ from slurm_gpu_aware.model.arrays import FloatArray
 class Choice(NamedTuple):
     """A setting with less energy than the default one. Shares, 0.1: 10%."""
 
-    index: int
+    at: int
+    """Index of the setting."""
     saves: float
     """Energy less than at the default setting, as the model predicts it."""
     slower: float
     """Time more than at the default setting; below 0: it is faster."""
     at_most: float
     """The same at the upper end of the model's error."""
-    error: float
-    """The model's error in the time of this setting against that of the default one."""
 
 
 def least_energy_within(
@@ -53,8 +52,8 @@ def least_energy_within(
         return None
     best = int(np.lexsort((longer, np.where(allowed, spends, np.inf)))[0])
     return Choice(
-        best,
-        *(float(v) for v in (1.0 - spends[best], longer[best] - 1.0)),
-        float(upper[best] - 1.0),
-        float(error[best]),
+        at=best,
+        saves=float(1.0 - spends[best]),
+        slower=float(longer[best] - 1.0),
+        at_most=float(upper[best] - 1.0),
     )

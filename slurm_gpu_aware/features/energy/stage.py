@@ -106,8 +106,8 @@ def _chosen(request: Request, one: Round) -> tuple[int, Choice] | None:
     expected_s = request.expected_s * (1.0 + found[1].at_most)
     due = request.get(DUE_DATE)
     late = due is not None and one.now + expected_s > due.due_s
-    # Without an estimate nothing says that the job needs its whole limit.
-    cut_off = request.estimate_s is not None and expected_s > request.time_limit_s
+    # A job that is expected to take its whole limit has no estimate of its own.
+    cut_off = request.expected_s < request.time_limit_s < expected_s
     return None if late or cut_off else found
 
 
@@ -122,7 +122,7 @@ def best_clock(table: SizeTable, gpus: int, bound: float) -> tuple[int, Choice] 
     # Of both times the error counts: that of the default one is not known better.
     error = np.hypot(table.time_error, table.time_error[default])
     found = least_energy_within(time_s, time_s * power_w, error, default, bound)
-    return None if found is None else (int(table.clocks_mhz[found.index]), found)
+    return None if found is None else (int(table.clocks_mhz[found.at]), found)
 
 
 def _slowed(request: Request, one: Round, clock_mhz: int, choice: Choice) -> Request:

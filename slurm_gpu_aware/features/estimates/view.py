@@ -61,10 +61,12 @@ def _about(seconds: float) -> str:
 def report_site(context: Context, days: int, *, as_json: bool) -> None:
     """Print how long jobs ran against what was expected, and what energy they took."""
     from slurm_gpu_aware.features.energy.accounts import KINDS, energy_rows
+    from slurm_gpu_aware.features.energy.settings import EnergyConfig
     from slurm_gpu_aware.features.estimates.quality import quality, quality_by_user
     from slurm_gpu_aware.selector.job_answers import open_reader
 
-    with open_reader(context.config()) as reader:
+    config = context.config()
+    with open_reader(config) as reader:
         decisions = reader.ledger.ended_decisions(time.time() - 86_400.0 * days, _MOST)
         first = min((decision.submitted_at for decision in decisions), default=time.time())
         events = reader.ledger.events_since(KINDS, first)
@@ -80,7 +82,7 @@ def report_site(context: Context, days: int, *, as_json: bool) -> None:
     if users:
         click.echo(f"\n{_users_text(users)}")
     if energy:
-        click.echo(f"\n{energy_table(energy, days)}")
+        click.echo(f"\n{energy_table(energy, days, config.of(EnergyConfig))}")
     elif decisions:
         text = f"The energy of no job is known: accounts = {ACCOUNTS} in clock.conf of the nodes"
         say(paragraph(f"{text}, and our Prolog and Epilog, keep it (gpu-aware doctor)."))

@@ -333,8 +333,7 @@ class SitePower:
                 continue
             keeps = new.get(job_id, self._clocks.wanted(job_id))
             if plan.get(PLANNED) is None and not self._clocks.refused(job_id):
-                # Without a limit no clock is kept down but by the job's class, or to save energy.
-                known = self._known[job_id]
+                known = self._known[job_id]  # else only class and energy keep a clock down
                 keeps = known.energy_mhz or settings.class_clock_mhz.get(known.app_class)
             if (explored := self._explorations.of(job_id)) is not None:
                 keeps = explored.clock(now)

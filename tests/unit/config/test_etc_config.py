@@ -10,7 +10,7 @@ from slurm_gpu_aware.features.power.settings import PowerConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "etc" / "config.toml"
-_KEY = re.compile(r"(?:# )?([a-z_]+) = ", re.MULTILINE)
+_KEY = re.compile(r"(?:# )?([a-z_0-9]+) = ", re.MULTILINE)
 
 
 def test_values_equal_the_defaults():

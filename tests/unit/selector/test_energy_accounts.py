@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from store_samples import decision, started
 
 from slurm_gpu_aware.features.energy.accounts import energy_rows, job_energy
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.text import energy_table
 from slurm_gpu_aware.store.ledger import Event
 
 
@@ -95,3 +98,22 @@ def test_rows_by_user_and_class_count_complete_accounts_only() -> None:
     assert rows["class", "B"]["mean_w"] is None
     assert rows["all", ""]["jobs"] == 3
     assert energy_rows(jobs, [*starts, part]) == []
+
+
+def test_what_a_clock_has_saved_is_told_with_its_error() -> None:
+    """100 J at a clock that saves a fifth: 25 J less than at the default clock."""
+    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.25, "at_most": 0.27}}
+    job = replace(decision("7"), why=why, asked={"class": "A", "account": "physics"})
+    events = [started("n1"), energy("n1", 100.0)]
+    rows = {row["by"]: row for row in energy_rows([job], events)}
+    assert rows["account"]["name"] == "physics"
+    for row in rows.values():
+        assert row["saved_kwh"] * 3.6e6 == pytest.approx(25.0)
+        assert row["saved_error_kwh"] * 3.6e6 == pytest.approx(2.5)
+        assert row["lost_gpu_hours"] * 3600 == pytest.approx(4.0)
+    text = energy_table(list(rows.values()), 1, EnergyConfig(price_kwh=1e6, co2_kg_kwh=1e6))
+    assert "6.94 at 1e+06 per kWh, 6.9 kg CO2" in text
+    refused = Event("7", "clock_failed", {"node": "n1"}, 100.0)
+    assert energy_rows([job], [*events, refused])[-1]["saved_kwh"] == 0.0
+    plain = energy_rows([decision("7")], events)
+    assert "saved" not in energy_table(plain, 1, EnergyConfig())

@@ -1,0 +1,118 @@
+"""Clocks that save energy: the choice, and the stage of a round. Counted by hand."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from make import job_request
+
+from slurm_gpu_aware.features.due_dates.due_date import DueDate
+from slurm_gpu_aware.features.energy.choice import least_energy_within
+from slurm_gpu_aware.features.energy.hints import OWN_CLOCK, SLOWER
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.stage import SETTINGS, bounded, chosen_clock
+from slurm_gpu_aware.features.energy.text import saving_text
+from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
+from slurm_gpu_aware.features.registry import FEATURES
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.job_hints import HINTED, JobHints
+from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.stages import Round, plan_stages
+
+PACKED = PlanSettings(policy="packed")
+# Energy of an iteration: 200, 150, 165, 180, 300 J.
+TABLE = SizeTable(
+    np.array([1]),
+    np.array([600, 800, 900, 1000, 1200]),
+    np.array([[2.0, 1.2, 1.03, 1.01, 1.0]]),
+    np.array([[100.0, 125.0, 160.2, 178.2, 300.0]]),
+    time_error=np.array([0.005, 0.005, 0.005, 0.0, 0.0]),
+)
+
+
+def started(request, bound=0.05, settings=PACKED, power=None, **more):
+    """The assignment of one job."""
+    energy = EnergyConfig(slowdown=bound, **more)
+    one = Round([request], Cluster.uniform(1, 4), settings, 0.0).put(SETTINGS, energy)
+    (found,) = plan_stages(one.put(POWER, power), FEATURES).assignments
+    return found
+
+
+def job(**more):
+    return job_request("1", 1, **{"table": TABLE, "time_limit_s": 3600.0, **more})
+
+
+@pytest.mark.parametrize(
+    ("bound", "clock"), [(0.005, None), (0.01, 1000), (0.034, 1000), (0.036, 900), (0.3, 800)]
+)
+def test_the_bound_holds_for_the_upper_end_of_the_error(bound, clock):
+    assert started(job(), bound).clock_mhz == clock
+
+
+def test_what_is_not_known_is_not_chosen():
+    nan = math.nan
+    time, energy = np.array([1.0, 1.01, 1.0]), np.array([50.0, 80.0, 100.0])
+    assert least_energy_within(time, energy, np.array([nan, 0.0, 0.0]), 2, 0.05).at == 1
+    assert least_energy_within(np.array([nan, nan, 1.0]), energy, np.zeros(3), 2, 0.05) is None
+    assert least_energy_within(time, np.array([50.0, 80.0, nan]), np.zeros(3), 2, 0.05) is None
+
+
+def test_never_more_energy_than_at_the_default_setting():
+    time, energy = np.array([1.0, 1.0]), np.array([100.0, 100.0])
+    assert least_energy_within(time, energy, np.zeros(2), 1, 0.1) is None
+
+
+def test_a_model_whose_error_was_not_tested_changes_nothing():
+    untested = replace(TABLE, time_error=np.full(5, math.nan))
+    assert started(job(table=untested)).clock_mhz is None
+    assert started(job(table=replace(TABLE, time_error=np.zeros(0)))).clock_mhz is None
+    assert started(job(table=None)).clock_mhz is None
+
+
+def test_a_clock_that_somebody_has_given_stays():
+    assert started(job(clock=700)).clock_mhz == 700
+    assert started(job(clock="max")).clock_mhz is None
+    assert started(job().put(OWN_CLOCK, True)).clock_mhz is None
+    of_class = replace(PACKED, class_clock_mhz={"B": 1100})
+    assert started(job(app_class="B"), settings=of_class).clock_mhz == 1100
+
+
+def test_the_bound_of_the_job_comes_before_that_of_its_class_and_the_site():
+    assert started(job(), None).clock_mhz is None
+    assert started(job(app_class="C"), None, classes={"C": 0.3}).clock_mhz == 800
+    assert started(job(app_class="C"), 0.05, classes={"C": 0.0}).clock_mhz is None
+    says = job(app_class="C").put(HINTED, JobHints({SLOWER.key: 1}))
+    assert started(says, 0.05, classes={"C": 0.3}).clock_mhz == 1000
+
+
+def test_a_job_that_would_miss_its_due_date_or_its_limit_runs_at_the_default_clock():
+    assert started(job(estimate_s=1000.0, due=DueDate(1100.0))).clock_mhz == 900
+    assert started(job(estimate_s=1000.0, due=DueDate(1020.0))).clock_mhz is None
+    assert started(job(estimate_s=3590.0)).clock_mhz is None
+    assert started(job(estimate_s=3000.0)).clock_mhz == 900
+
+
+def test_explain_says_what_the_clock_brings_and_the_slowdown_counts_it():
+    found, plain = started(job()), started(job(), None)
+    assert chosen_clock(found) == 900
+    assert saving_text(found.why) == "about 45% at 900 MHz, at most 3.5% slower"
+    assert found.slowdown == pytest.approx(1.03 * plain.slowdown)
+    assert saving_text(plain.why) == ""
+
+
+def test_under_a_power_limit_the_round_chooses_no_clock_above_it():
+    """With power for 1200 MHz the job gets 900; with less the limit decides, as without a bound."""
+    auto = replace(PACKED, auto_clocks=True)
+    limits = np.full((1, 4), 300.0), np.full((1, 4), 10.0)
+    assert started(job(), settings=auto, power=PowerState(*limits, 1000.0)).clock_mhz == 900
+    assert started(job(), settings=auto, power=PowerState(*limits, 160.0)).clock_mhz == 800
+    assert started(job(), None, auto, PowerState(*limits, 1000.0)).clock_mhz == 1200
+
+
+def test_the_table_of_a_running_job_ends_at_its_clock():
+    table = bounded(TABLE, 900)
+    assert PoweredJob(1, 300.0, table).table.clocks_mhz.tolist() == [600, 800, 900]
+    assert table.time_error.tolist() == [0.005] * 3
+    assert bounded(TABLE, None) is TABLE
