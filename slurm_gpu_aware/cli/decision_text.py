@@ -18,8 +18,9 @@ _EPOCH_S = 1e9
 """A value of a key ``..._s`` above this (2001) is a time, not a duration."""
 _RECORDS = ("AdminComment", "record")
 """Keys of the record of a parked job, which the selector reads."""
-_IN_WORDS = ("estimate", "power", "energy", "over_limit", "class_from", "not_moved", "kept")
-_IN_WORDS += ("kept_for",)
+_IN_WORDS = frozenset(
+    ["estimate", "power", "energy", "over_limit", "class_from", "not_moved", "kept", "kept_for"]
+)
 """Keys of an account that other lines tell in words."""
 
 

@@ -16,6 +16,7 @@ from store_samples import fit_models, ingest_sweep
 
 from slurm_gpu_aware.agent_reports import AgentReport
 from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.features.energy.stage import best_clock
 from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.site_power import LOWERING
@@ -478,6 +479,36 @@ def test_without_a_limit_the_clock_of_a_class_stays(powered: SlurmFolder) -> Non
     assert running_clock(powered, "7") == 1200
     (lines,) = (lines for _, lines in orders(powered).values() if lines)
     assert [line.split()[:2] for line in lines] == [["7", "1200"]]
+
+
+def test_a_job_starts_and_stays_at_the_clock_that_saves_energy(powered: SlurmFolder) -> None:
+    """The selector, killed between the rounds, keeps it in the orders, and explain says it."""
+    with powered.config.open("a") as config:
+        config.write('[power]\nclocks = "auto"\n[energy]\nslowdown = 0.2\n')
+    powered.store.unlink()
+    with open_store(powered.store) as store:
+        for node in NODES:
+            ingest_sweep(store, CLOCKS, node, dynamic_w=0.04)  # below the most that a card draws
+    fit_models(powered.store)
+    own = "gpuaware/1;tn=gres/gpu:2;tf=gpu:1000;mc=1"
+    given = (
+        class_a("8", tres_freq="gpu:1000", admin_comment=own),
+        class_a("9", comment="class=A,freq=max"),
+    )
+    powered.write([class_a("7"), *given], NODES)
+    assert powered.round(3) == 0, powered.said
+    table = model_table(powered)
+    assert table.power_w.max() < 2 * 300.0
+    found = best_clock(table, 2, 0.2)
+    assert found is not None
+    assert found[0] < max(CLOCKS)
+    assert running_clock(powered, "7") == found[0], powered.said
+    assert running_clock(powered, "8") is None
+    assert running_clock(powered, "9") is None
+    lines = [line for _, own in orders(powered).values() for line in own]
+    assert [line.split()[1] for line in lines if line.startswith("7 ")] == [str(found[0])]
+    done = gpu_aware("explain", "7", config=powered.config)
+    assert f"about {found[1].saves:.0%} at {found[0]} MHz" in done.stdout
 
 
 def explored(site: SlurmFolder) -> tuple[Rounds, list[float]]:
