@@ -123,8 +123,9 @@ def test_power_limits_are_set_moved_and_undone_whoever_dies(cluster: Cluster) ->
     asked = ["--gres=gpu:2", "-w", "n3", "--begin=now+1hour"]
     for death in ("", "clockd", "slurmd"):
         job = cluster.submit("alice", asked, WAIT)
-        # As the selector binds a job with a limit; the GPUs are those that Slurm chooses.
-        cluster.sh("ctl", f"scontrol update job={job} licenses= extra=freq=900:250 starttime=now")
+        # As the selector binds a job with a limit; on the idle node Slurm chooses these GPUs.
+        extra = "extra=freq=900:250@0+1"
+        cluster.sh("ctl", f"scontrol update job={job} licenses= {extra} starttime=now")
         cluster.wait(job, "RUNNING")
         cluster.wait_until(lambda: len(limited(cluster)) == 2, 30, lambda: str(limited(cluster)))
         given = sorted(limited(cluster))
