@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import arguments, finish, paragraph, percent, run, shared, table
@@ -75,13 +76,13 @@ def measured(data: Path) -> dict[str, list[Series]]:
     """Source -> its series."""
     rows: dict[tuple[str, str, str], list[tuple[float, float, float, float]]] = defaultdict(list)
     for row in _rows(data / CARDS):
-        values = (float(row[k]) for k in ("clock_mhz", "power_limit_w", "time_s"))
-        joules = 3600.0 * float(row["energy_wh"])
-        rows["clock and limit", row["program"], row["gpu"]].append((*values, joules))
+        mhz, limit_w, time_s = (float(row[k]) for k in ("clock_mhz", "power_limit_w", "time_s"))
+        of_card = rows["clock and limit", row["program"], row["gpu"]]
+        of_card.append((mhz, limit_w, time_s, 3600.0 * float(row["energy_wh"])))
     for row in _rows(data / STAGES):
         if row["independent"] == "1":
-            name, values = f"{row['model']} {row['pass']}", (row["core_mhz"], row["time_s"])
-            mhz, time_s = map(float, values)
+            name = f"{row['model']} {row['pass']}"
+            mhz, time_s = float(row["core_mhz"]), float(row["time_s"])
             at = mhz, UNLIMITED_W, time_s, float(row["energy_j"])
             rows["clock, training stages", name, row["gpu"]].append(at)
     for row in _rows(data / KERNELS):
@@ -248,7 +249,9 @@ def simulated(data: Path, seeds: Sequence[int], processes: int | None) -> str:
 
 def _settings(policy: str, bound: float | None, planner: Mapping[str, SizeTable]) -> SimSettings:
     power = PowerSettings(IDLE_W, MAX_W, known=planner)
-    sections = {} if bound is None else {EnergyConfig: EnergyConfig(slowdown=bound)}
+    sections: dict[type, Any] = {}
+    if bound is not None:
+        sections[EnergyConfig] = EnergyConfig(slowdown=bound)
     return replace(parse_policy(policy, SETTINGS), power=power, sections=sections)
 
 
