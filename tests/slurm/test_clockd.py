@@ -105,7 +105,7 @@ def test_on_doubt_and_when_the_agent_dies_clocks_go_back(cluster: Cluster) -> No
     back_to({})
 
 
-def limited(cluster: Cluster) -> dict[tuple[str, int], int]:
+def limits_on(cluster: Cluster) -> dict[tuple[str, int], int]:
     """(node, GPU) -> power limit in W where it is not the machine's own, 300 W."""
     out = cluster.sh("ctl", "cd /shared/fakegpu && grep -H . */gpu*.power_limit || true")
     found = re.findall(r"^(n\d)/gpu(\d)\.power_limit:(\d+)$", out, flags=re.M)
@@ -116,8 +116,8 @@ def test_power_limits_are_set_moved_and_undone_whoever_dies(cluster: Cluster) ->
     def are(limits: dict[tuple[str, int], int]) -> None:
         told = "cat /shared/gpu-aware/clocks/n3.jsonl | tail -5"
         cluster.wait_until(
-            lambda: limited(cluster) == limits,
-            *(30, lambda: f"{limited(cluster)} {cluster.sh('ctl', told)}"),
+            lambda: limits_on(cluster) == limits,
+            *(30, lambda: f"{limits_on(cluster)} {cluster.sh('ctl', told)}"),
         )
 
     asked = ["--gres=gpu:2", "-w", "n3", "--begin=now+1hour"]
@@ -127,8 +127,10 @@ def test_power_limits_are_set_moved_and_undone_whoever_dies(cluster: Cluster) ->
         extra = "extra=freq=900:250@0+1"
         cluster.sh("ctl", f"scontrol update job={job} licenses= {extra} starttime=now")
         cluster.wait(job, "RUNNING")
-        cluster.wait_until(lambda: len(limited(cluster)) == 2, 30, lambda: str(limited(cluster)))
-        given = sorted(limited(cluster))
+        cluster.wait_until(
+            lambda: len(limits_on(cluster)) == 2, 30, lambda: str(limits_on(cluster))
+        )
+        given = sorted(limits_on(cluster))
         are(dict.fromkeys(given, 250))
         assert set(locked(cluster)) == set(given)
         gpus = "+".join(str(gpu) for _, gpu in given)

@@ -31,7 +31,7 @@ CPUS, NODES = 64, 4
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shares(cluster: Cluster) -> Iterator[None]:
+def accounts_with_shares(cluster: Cluster) -> Iterator[None]:
     """Two accounts of equal shares (a tie while unused) and one of more; alice is in two."""
     for account, share in (("physics", 3), ("ocean", 1), ("ice", 1)):
         sacctmgr(cluster, "add", "account", account, f"fairshare={share}")

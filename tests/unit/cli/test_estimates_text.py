@@ -122,7 +122,7 @@ def test_report_compares_run_times_with_what_was_expected(tmp_path: Path) -> Non
     assert "The energy of no job is known: accounts = /var/lib/" in said
 
 
-def ended(
+def ended_job(
     number: int, user: str, ran_s: float, source: str = "name", restarts: int = 0
 ) -> Decision:
     """A job that was expected to take 600 s."""
@@ -141,9 +141,9 @@ def ended(
 
 def test_report_tells_how_good_the_estimates_are_for_each_user(tmp_path: Path) -> None:
     """Bias and spread; first jobs of a name are counted, and the rest of a run is no run."""
-    jobs = [ended(n, "ann", ran) for n, ran in enumerate((300.0, 600.0, 1200.0))]
-    jobs += [ended(4, "ann", 60.0, "limit"), ended(5, "ann", 10.0, restarts=1)]
-    jobs.append(ended(6, "bob", 60.0, "limit"))
+    jobs = [ended_job(n, "ann", ran) for n, ran in enumerate((300.0, 600.0, 1200.0))]
+    jobs += [ended_job(4, "ann", 60.0, "limit"), ended_job(5, "ann", 10.0, restarts=1)]
+    jobs.append(ended_job(6, "bob", 60.0, "limit"))
     with open_store(tmp_path / "store.db") as store:
         for job in jobs:
             Ledger(store).add_decision(job)
@@ -163,7 +163,7 @@ def test_an_ordinary_user_sees_the_own_row_only(tmp_path: Path) -> None:
     me = user_name(os.geteuid())
     with open_store(tmp_path / "store.db") as store:
         for number, user in enumerate(("ann", "ann", me)):
-            Ledger(store).add_decision(ended(number, user, 600.0))
+            Ledger(store).add_decision(ended_job(number, user, 600.0))
     with mock.patch.object(Reader, "note", return_value="From the public copy"):
         found = json.loads(report(tmp_path, "--json"))
         assert "ann" not in report(tmp_path)

@@ -53,7 +53,7 @@ def tune_order(folder: Path, *more: str, queue: str = "", hour_s: float = 3600.0
         return gpu_aware("tune", *options, config=file)
 
 
-def told(done: Result) -> dict[str, Any]:
+def json_of(done: Result) -> dict[str, Any]:
     """The part of the JSON on orders."""
     assert done.exit_code == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)["order"]
@@ -71,7 +71,7 @@ def test_shorter_first_is_proposed_with_what_each_account_pays(tmp_path: Path) -
     assert "at most 4 times its expected run time, and for no more than 1 d." in text
     assert not tuned_path(load_config(tmp_path / "config.toml")).exists()
 
-    found = told(tune_order(tmp_path, "--order", "expected=1", "--json"))
+    found = json_of(tune_order(tmp_path, "--order", "expected=1", "--json"))
     assert (found["present"], found["proposed"], found["pays"]) == ("slurm", "expected=1", True)
     assert [one["candidate"] for one in found["candidates"]] == ["slurm", "expected=1"]
     (_, best) = found["candidates"]
@@ -98,7 +98,7 @@ def test_where_no_job_waits_there_is_nothing_to_gain(tmp_path: Path) -> None:
 def test_the_present_order_is_compared_and_stays_if_it_is_the_best(tmp_path: Path) -> None:
     options = ["--order", "equal", "--json"]
     keys = 'order = "expected"\nrun_time_weight = 1\npassed_factor = 6'
-    found = told(tune_order(tmp_path, *options, queue=keys))
+    found = json_of(tune_order(tmp_path, *options, queue=keys))
     assert found["present"] == found["best"] == "expected=1"
     assert [one["candidate"] for one in found["candidates"]] == ["slurm", "expected=1", "equal"]
     assert (found["proposed"], found["words"], found["config"]) == (None, "", [])

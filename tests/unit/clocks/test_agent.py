@@ -267,8 +267,7 @@ def test_random_kills_leave_no_gpu_locked_after_the_epilog(agent_node):
                 time.sleep(rng.uniform(0.0, 0.1))
             agent.send_signal(signal.SIGKILL)
         agent_node.run("epilog", job, "0,2")
-        time.sleep(0.05)  # a driver call that was under way ends
-        assert agent_node.locked() == {}, job
+        until(lambda: agent_node.locked() == {})  # a driver call that was under way ends
         assert agent_node.notes() == []
 
 

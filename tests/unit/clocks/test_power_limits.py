@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from clock_hooks import Hooks
+from clock_hooks import Hooks, until
 from fake_nvml import FakeNode, machines
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ def site_sets(node, gpu, watts):
 
 
 @pytest.fixture
-def hooks(library, tmp_path):
+def capped(library, tmp_path):
     return Hooks(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path)
 
 
@@ -39,59 +39,59 @@ def agent_node(library, tmp_path):
     return AgentNode(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path)
 
 
-def test_a_job_gets_clock_and_limit_and_gives_both_back(hooks):
-    hooks.run("prolog", 17, "0,3", "freq=900:200@0+3")
-    assert limits_of(hooks.node) == {0: 200, 3: 200}
-    assert hooks.locked() == {0: 900, 3: 900}
-    (done,) = hooks.records()
+def test_a_job_gets_clock_and_limit_and_gives_both_back(capped):
+    capped.run("prolog", 17, "0,3", "freq=900:200@0+3")
+    assert limits_of(capped.node) == {0: 200, 3: 200}
+    assert capped.locked() == {0: 900, 3: 900}
+    (done,) = capped.records()
     assert (done["event"], done["gpus"], done["mhz"]) == ("clock_set", [0, 3], 900)
     assert (done["limit_w"], done["asked_limit_w"]) == (200, 200)
-    hooks.run("epilog", 17, "0,3")
-    assert (limits_of(hooks.node), hooks.locked(), hooks.notes()) == ({}, {}, [])
+    capped.run("epilog", 17, "0,3")
+    assert (limits_of(capped.node), capped.locked(), capped.notes()) == ({}, {}, [])
 
 
-def test_a_limit_alone_touches_no_clock_of_the_site(hooks):
-    hooks.node.state.mkdir()
-    site = hooks.node.state / "gpu1.locked_clocks"
+def test_a_limit_alone_touches_no_clock_of_the_site(capped):
+    capped.node.state.mkdir()
+    site = capped.node.state / "gpu1.locked_clocks"
     site.write_text("1200 1200\n")
-    hooks.run("prolog", 17, "1", "freq=0:200")
-    assert limits_of(hooks.node) == {1: 200}
-    hooks.run("epilog", 17, "1")
-    assert limits_of(hooks.node) == {}
+    capped.run("prolog", 17, "1", "freq=0:200")
+    assert limits_of(capped.node) == {1: 200}
+    capped.run("epilog", 17, "1")
+    assert limits_of(capped.node) == {}
     assert site.read_text() == "1200 1200\n"
 
 
-def test_the_sites_own_limit_comes_back_and_is_never_exceeded(hooks):
+def test_the_sites_own_limit_comes_back_and_is_never_exceeded(capped):
     for gpu, watts in ((0, 250), (1, 180)):
-        site_sets(hooks.node, gpu, watts)
-    hooks.run("prolog", 17, "0,1", "freq=900:200@0+1")
-    assert limits_of(hooks.node) == {0: 200, 1: 180}
-    assert [(r["gpus"], r["limit_w"]) for r in hooks.records()] == [([1], 180), ([0], 200)]
-    hooks.run("epilog", 17, "0,1")
-    assert limits_of(hooks.node) == {0: 250, 1: 180}
+        site_sets(capped.node, gpu, watts)
+    capped.run("prolog", 17, "0,1", "freq=900:200@0+1")
+    assert limits_of(capped.node) == {0: 200, 1: 180}
+    assert [(r["gpus"], r["limit_w"]) for r in capped.records()] == [([1], 180), ([0], 200)]
+    capped.run("epilog", 17, "0,1")
+    assert limits_of(capped.node) == {0: 250, 1: 180}
 
 
-def test_a_limit_that_the_site_sets_meanwhile_stays(hooks):
-    hooks.run("prolog", 17, "0", "freq=0:250")
-    site_sets(hooks.node, 0, 160)
-    hooks.run("epilog", 17, "0")
-    assert limits_of(hooks.node) == {0: 160}
-    assert hooks.notes() == []
+def test_a_limit_that_the_site_sets_meanwhile_stays(capped):
+    capped.run("prolog", 17, "0", "freq=0:250")
+    site_sets(capped.node, 0, 160)
+    capped.run("epilog", 17, "0")
+    assert limits_of(capped.node) == {0: 160}
+    assert capped.notes() == []
 
 
 @pytest.mark.parametrize("watts", [149, 10])
-def test_a_limit_below_the_range_of_the_card_is_refused(hooks, watts):
-    hooks.run("prolog", 17, "0", f"freq=900:{watts}")
-    assert (limits_of(hooks.node), hooks.locked(), hooks.notes()) == ({}, {}, [])
-    (failed,) = hooks.records()
+def test_a_limit_below_the_range_of_the_card_is_refused(capped, watts):
+    capped.run("prolog", 17, "0", f"freq=900:{watts}")
+    assert (limits_of(capped.node), capped.locked(), capped.notes()) == ({}, {}, [])
+    (failed,) = capped.records()
     assert failed["event"] == "clock_failed"
     assert failed["error"] == f"{watts} W is not in 150 to 300 W"
 
 
-def test_above_the_card_the_sites_limit_stays(hooks):
-    hooks.run("prolog", 17, "0", "freq=0:4000")
-    assert limits_of(hooks.node) == {}
-    assert hooks.records()[0]["limit_w"] == SITE_W
+def test_above_the_card_the_sites_limit_stays(capped):
+    capped.run("prolog", 17, "0", "freq=0:4000")
+    assert limits_of(capped.node) == {}
+    assert capped.records()[0]["limit_w"] == SITE_W
 
 
 @pytest.mark.parametrize(
@@ -101,59 +101,61 @@ def test_above_the_card_the_sites_limit_stays(hooks):
         ("nvmlDeviceSetPowerManagementLimit", "NO_PERMISSION"),
     ],
 )
-def test_a_gpu_that_refuses_the_limit_keeps_its_clock_and_the_others_get_theirs(hooks, call, error):
+def test_a_gpu_that_refuses_the_limit_keeps_its_clock_and_the_others_get_theirs(
+    capped, call, error
+):
     fault = {"call": call, "gpu": 0, "error": error}
-    hooks.node.state.mkdir()
-    machines.write_json(hooks.node.state / "override.json", {"faults": [fault]})
-    hooks.run("prolog", 17, "0,1", "freq=900:200@0+1")
-    assert (limits_of(hooks.node), hooks.locked()) == ({1: 200}, {1: 900})
-    assert {(r["event"], *r["gpus"]) for r in hooks.records()} == {
+    capped.node.state.mkdir()
+    machines.write_json(capped.node.state / "override.json", {"faults": [fault]})
+    capped.run("prolog", 17, "0,1", "freq=900:200@0+1")
+    assert (limits_of(capped.node), capped.locked()) == ({1: 200}, {1: 900})
+    assert {(r["event"], *r["gpus"]) for r in capped.records()} == {
         ("clock_failed", 0),
         ("clock_set", 1),
     }
-    hooks.run("epilog", 17, "0,1")
-    assert (limits_of(hooks.node), hooks.notes()) == ({}, [])
+    capped.run("epilog", 17, "0,1")
+    assert (limits_of(capped.node), capped.notes()) == ({}, [])
 
 
-def test_a_clock_that_fails_after_the_limit_leaves_no_limit(hooks):
+def test_a_clock_that_fails_after_the_limit_leaves_no_limit(capped):
     fault = {"call": "nvmlDeviceSetGpuLockedClocks", "error": "NO_PERMISSION"}
-    hooks.node.state.mkdir()
-    machines.write_json(hooks.node.state / "override.json", {"faults": [fault]})
-    hooks.run("prolog", 17, "0", "freq=900:200")
-    hooks.run("epilog", 17, "0")
-    assert (limits_of(hooks.node), hooks.notes()) == ({}, [])
+    capped.node.state.mkdir()
+    machines.write_json(capped.node.state / "override.json", {"faults": [fault]})
+    capped.run("prolog", 17, "0", "freq=900:200")
+    capped.run("epilog", 17, "0")
+    assert (limits_of(capped.node), capped.notes()) == ({}, [])
 
 
-def test_what_an_epilog_could_not_undo_a_later_hook_does(hooks):
-    hooks.run("prolog", 17, "0", "freq=900:200")
+def test_what_an_epilog_could_not_undo_a_later_hook_does(capped):
+    capped.run("prolog", 17, "0", "freq=900:200")
     fault = {"call": "nvmlDeviceSetPowerManagementLimit", "error": "UNKNOWN"}
-    machines.write_json(hooks.node.state / "override.json", {"faults": [fault]})
-    hooks.run("epilog", 17, "0")
-    assert (limits_of(hooks.node), hooks.locked()) == ({0: 200}, {})  # the clock is undone
-    assert hooks.notes() == ["gpu0"]
-    (hooks.node.state / "override.json").unlink()
-    hooks.run("prolog", 18, "1")
-    assert (limits_of(hooks.node), hooks.notes()) == ({}, [])
+    machines.write_json(capped.node.state / "override.json", {"faults": [fault]})
+    capped.run("epilog", 17, "0")
+    assert (limits_of(capped.node), capped.locked()) == ({0: 200}, {})  # the clock is undone
+    assert capped.notes() == ["gpu0"]
+    (capped.node.state / "override.json").unlink()
+    capped.run("prolog", 18, "1")
+    assert (limits_of(capped.node), capped.notes()) == ({}, [])
 
 
-def test_a_node_that_died_is_reset_at_its_start(hooks):
-    site_sets(hooks.node, 0, 250)
-    hooks.run("prolog", 17, "0", "freq=900:200")
-    hooks.command("reset-all", "--every")
-    assert (limits_of(hooks.node), hooks.locked(), hooks.notes()) == ({0: 250}, {}, [])
+def test_a_node_that_died_is_reset_at_its_start(capped):
+    site_sets(capped.node, 0, 250)
+    capped.run("prolog", 17, "0", "freq=900:200")
+    capped.command("reset-all", "--every")
+    assert (limits_of(capped.node), capped.locked(), capped.notes()) == ({0: 250}, {}, [])
 
 
-def test_the_cap_lowers_clock_and_power(hooks):
-    content = json.loads(hooks.node.machine.read_text())
+def test_the_cap_lowers_clock_and_power(capped):
+    content = json.loads(capped.node.machine.read_text())
     content["load"] = 1
-    machines.write_json(hooks.node.machine, content)
+    machines.write_json(capped.node.machine, content)
     read = """
 import json
 from slurm_gpu_aware.clocks.driver import read_states
 print(json.dumps([vars(s) for s in read_states(5) if s.index == 0]))"""
-    (before,) = hooks.node.python(read)
-    hooks.run("prolog", 17, "0", "freq=0:200")
-    (after,) = hooks.node.python(read)
+    (before,) = capped.node.python(read)
+    capped.run("prolog", 17, "0", "freq=0:200")
+    (after,) = capped.node.python(read)
     assert before["power_mw"] > 200_000 >= after["power_mw"] > 180_000
     assert after["sm_mhz"] < before["sm_mhz"]
     assert (before["throttle"], after["throttle"]) == (0, 4)
@@ -214,8 +216,8 @@ def test_killed_at_any_moment_nothing_is_left(agent_node):
                 time.sleep(chance.uniform(0, 0.06))
             agent.send_signal(signal.SIGKILL)
         agent_node.run("epilog", job, "0,1")
-        time.sleep(0.05)  # a driver call that was under way ends
-        assert (limits_of(agent_node.node), agent_node.locked()) == ({}, {}), job
+        # A driver call that was under way ends.
+        until(lambda: (limits_of(agent_node.node), agent_node.locked()) == ({}, {}))
         assert agent_node.notes() == []
 
 

@@ -32,7 +32,7 @@ TABLE = SizeTable(
 )
 
 
-def started(request, bound=0.05, settings=PACKED, power=None, **more):
+def decided_at(request, bound=0.05, settings=PACKED, power=None, **more):
     """The assignment of one job."""
     energy = EnergyConfig(slowdown=bound, **more)
     one = Round([request], Cluster.uniform(1, 4), settings, 0.0).put(SETTINGS, energy)
@@ -40,7 +40,7 @@ def started(request, bound=0.05, settings=PACKED, power=None, **more):
     return found
 
 
-def job(**more):
+def saving_job(**more):
     return job_request("1", 1, **{"table": TABLE, "time_limit_s": 3600.0, **more})
 
 
@@ -48,7 +48,7 @@ def job(**more):
     ("bound", "clock"), [(0.005, None), (0.01, 1000), (0.034, 1000), (0.036, 900), (0.3, 800)]
 )
 def test_the_bound_holds_for_the_upper_end_of_the_error(bound, clock):
-    assert started(job(), bound).clock_mhz == clock
+    assert decided_at(saving_job(), bound).clock_mhz == clock
 
 
 def test_what_is_not_known_is_not_chosen():
@@ -66,36 +66,36 @@ def test_never_more_energy_than_at_the_default_setting():
 
 def test_a_model_whose_error_was_not_tested_changes_nothing():
     untested = replace(TABLE, time_error=np.full(5, math.nan))
-    assert started(job(table=untested)).clock_mhz is None
-    assert started(job(table=replace(TABLE, time_error=np.zeros(0)))).clock_mhz is None
-    assert started(job(table=None)).clock_mhz is None
+    assert decided_at(saving_job(table=untested)).clock_mhz is None
+    assert decided_at(saving_job(table=replace(TABLE, time_error=np.zeros(0)))).clock_mhz is None
+    assert decided_at(saving_job(table=None)).clock_mhz is None
 
 
 def test_a_clock_that_somebody_has_given_stays():
-    assert started(job(clock=700)).clock_mhz == 700
-    assert started(job(clock="max")).clock_mhz is None
-    assert started(job().put(OWN_CLOCK, True)).clock_mhz is None
+    assert decided_at(saving_job(clock=700)).clock_mhz == 700
+    assert decided_at(saving_job(clock="max")).clock_mhz is None
+    assert decided_at(saving_job().put(OWN_CLOCK, True)).clock_mhz is None
     of_class = replace(PACKED, class_clock_mhz={"B": 1100})
-    assert started(job(app_class="B"), settings=of_class).clock_mhz == 1100
+    assert decided_at(saving_job(app_class="B"), settings=of_class).clock_mhz == 1100
 
 
 def test_the_bound_of_the_job_comes_before_that_of_its_class_and_the_site():
-    assert started(job(), None).clock_mhz is None
-    assert started(job(app_class="C"), None, classes={"C": 0.3}).clock_mhz == 800
-    assert started(job(app_class="C"), 0.05, classes={"C": 0.0}).clock_mhz is None
-    says = job(app_class="C").put(HINTED, JobHints({SLOWER.key: 1}))
-    assert started(says, 0.05, classes={"C": 0.3}).clock_mhz == 1000
+    assert decided_at(saving_job(), None).clock_mhz is None
+    assert decided_at(saving_job(app_class="C"), None, classes={"C": 0.3}).clock_mhz == 800
+    assert decided_at(saving_job(app_class="C"), 0.05, classes={"C": 0.0}).clock_mhz is None
+    says = saving_job(app_class="C").put(HINTED, JobHints({SLOWER.key: 1}))
+    assert decided_at(says, 0.05, classes={"C": 0.3}).clock_mhz == 1000
 
 
 def test_a_job_that_would_miss_its_due_date_or_its_limit_runs_at_the_default_clock():
-    assert started(job(estimate_s=1000.0, due=DueDate(1100.0))).clock_mhz == 900
-    assert started(job(estimate_s=1000.0, due=DueDate(1020.0))).clock_mhz is None
-    assert started(job(estimate_s=3590.0)).clock_mhz is None
-    assert started(job(estimate_s=3000.0)).clock_mhz == 900
+    assert decided_at(saving_job(estimate_s=1000.0, due=DueDate(1100.0))).clock_mhz == 900
+    assert decided_at(saving_job(estimate_s=1000.0, due=DueDate(1020.0))).clock_mhz is None
+    assert decided_at(saving_job(estimate_s=3590.0)).clock_mhz is None
+    assert decided_at(saving_job(estimate_s=3000.0)).clock_mhz == 900
 
 
 def test_explain_says_what_the_clock_brings_and_the_slowdown_counts_it():
-    found, plain = started(job()), started(job(), None)
+    found, plain = decided_at(saving_job()), decided_at(saving_job(), None)
     assert chosen_clock(found) == 900
     assert saving_text(found.why) == "about 45% at 900 MHz, at most 3.5% slower"
     assert found.slowdown == pytest.approx(1.03 * plain.slowdown)
@@ -106,9 +106,13 @@ def test_under_a_power_limit_the_round_chooses_no_clock_above_it():
     """With power for 1200 MHz the job gets 900; with less the limit decides, as without a bound."""
     auto = replace(PACKED, auto_clocks=True)
     limits = np.full((1, 4), 300.0), np.full((1, 4), 10.0)
-    assert started(job(), settings=auto, power=PowerState(*limits, 1000.0)).clock_mhz == 900
-    assert started(job(), settings=auto, power=PowerState(*limits, 160.0)).clock_mhz == 800
-    assert started(job(), None, auto, PowerState(*limits, 1000.0)).clock_mhz == 1200
+    assert (
+        decided_at(saving_job(), settings=auto, power=PowerState(*limits, 1000.0)).clock_mhz == 900
+    )
+    assert (
+        decided_at(saving_job(), settings=auto, power=PowerState(*limits, 160.0)).clock_mhz == 800
+    )
+    assert decided_at(saving_job(), None, auto, PowerState(*limits, 1000.0)).clock_mhz == 1200
 
 
 def test_the_table_of_a_running_job_ends_at_its_clock():
