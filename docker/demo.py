@@ -122,7 +122,8 @@ def cluster(*args: str, stdin: str = "", check: bool = True, show: bool = False)
 def wait_for_selector() -> None:
     """Wait until the selector holds the gate: from then on jobs are parked and placed."""
     end = time.monotonic() + START_S
-    while not cluster("sh", "ctl", "scontrol", "show", "res", "gpuaware_gate", check=False):
+    gate = "sh", "ctl", "scontrol", "show", "res", "gpuaware_gate"
+    while "State=ACTIVE" not in cluster(*gate, check=False):  # else: "not found"
         if time.monotonic() > end:
             log = cluster("sh", "ctl", "tail", "-n20", "/var/log/cluster/selectd.log", check=False)
             raise DemoError(f"the selector did not close its gate within {START_S} s:\n{log}")
