@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
@@ -19,7 +19,7 @@ from slurm_gpu_aware.filter_rules import LICENCE, MAX_NAME, RESERVATION, RUNS_FO
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
 from slurm_gpu_aware.model.section import Section
 from slurm_gpu_aware.names import NAME
-from slurm_gpu_aware.records import MOST, Seconds, Text, above, number, text, whole
+from slurm_gpu_aware.records import MOST, Seconds, Text, above, number, text, whole, words
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
 DEFAULT_KINDS = ("user", "account", "qos", "partition")
@@ -75,7 +75,7 @@ class PlacementConfig:
     """``[placement]``"""
 
     policy: Text = "eft"
-    gpus: Literal["exact", "nodes"] = "exact"
+    gpus: Annotated[str, words("exact", "nodes")] = "exact"
     """``nodes``: only nodes are chosen, Slurm chooses the GPUs there, and setup makes no types."""
     allowed: tuple[Text, ...] = (
         "eft",

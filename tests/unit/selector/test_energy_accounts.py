@@ -112,7 +112,7 @@ def test_what_a_clock_has_saved_is_told_with_its_error() -> None:
         assert row["saved_error_kwh"] * 3.6e6 == pytest.approx(2.5)
         assert row["lost_gpu_hours"] * 3600 == pytest.approx(4.0)
     text = energy_table(list(rows.values()), 1, EnergyConfig(price_kwh=1e6, co2_kg_kwh=1e6))
-    assert "6.94 at 1e+06 per kWh, 6.9 kg CO2" in text
+    assert "6.94 at 1e+06 per kWh, 6.9 kg CO2" in " ".join(text.split())
     refused = Event("7", "clock_failed", {"node": "n1"}, 100.0)
     assert energy_rows([job], [*events, refused])[-1]["saved_kwh"] == 0.0
     plain = energy_rows([decision("7")], events)
