@@ -3,7 +3,7 @@
 It touches only GPUs that the ordered job holds by the prolog's accounts. Notes of a change are
 written before it, so whatever is left when the agent dies, the job's epilog resets. Without valid
 orders each job gets back what its prolog set; once orders have expired, unless they were lower:
-nobody watches over the power of the site then.
+no selector watches over the power of the site then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slurm_gpu_aware.clocks.hooks import SCHEMA
 from slurm_gpu_aware.clocks.inbox import Inbox, hear
 from slurm_gpu_aware.clocks.job import SHARED, NodeGres, Record
 from slurm_gpu_aware.clocks.job_map import JobMap
-from slurm_gpu_aware.clocks.notes import LIMIT, NO_JOB, Limits, Note, Notes, lowered
+from slurm_gpu_aware.clocks.notes import LIMIT, NO_JOB, Limits, Note, Notes, limits_to_note
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
 from slurm_gpu_aware.clocks.targets import Target, kept_low, target_of
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
@@ -251,7 +251,9 @@ class Agent:
             before = self._notes.all()
             methods = {i: before[i].method if i in before else "" for i in indices}
             limits = {i: before[i].limits_mw for i in indices if i in before}
-            failed = self._lower(limits, indices, limit_w) if limit_w else []
+            read = read_limits(indices, DRIVER_LIMIT_S) if limit_w else []
+            limits |= limits_to_note(read, limits, limit_w)
+            failed = [result for result in read if result.limit_mw is None]
             indices = [i for i in indices if all(result.index != i for result in failed)]
             try:
                 for index in indices:
@@ -272,19 +274,6 @@ class Agent:
                     self._settle(goal, result, account, own, ordered=seq is not None)
         self._told([*failed, *results], goal, seq)
         return True
-
-    def _lower(
-        self, limits: dict[int, Limits], indices: Sequence[int], limit_w: int
-    ) -> list[Result]:
-        """Add to ``limits`` what the notes must hold; return the GPUs that have no limit."""
-        failed = []
-        for result in read_limits(indices, DRIVER_LIMIT_S):
-            if result.limit_mw is None:
-                failed.append(result)
-            else:
-                noted = limits.get(result.index, ())
-                limits[result.index] = lowered(noted, result.limit_mw, limit_w)
-        return failed
 
     def _drive(
         self, goal: Target, methods: Mapping[int, str], limits: Mapping[int, Limits]

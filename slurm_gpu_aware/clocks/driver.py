@@ -96,7 +96,7 @@ def limit_power(
 ) -> list[Result]:
     """Set the power limit of GPUs to the last one of theirs; ``undo``: to the site's own.
 
-    ``limits_mw``: index -> what its note holds (`notes.Note`). A limit that somebody else has set
+    ``limits_mw``: index -> what its note holds (`notes.Note`). A limit that the site has set
     since is not undone.
     """
     return _in_child(lambda nvml: nvml.limit(limits_mw, undo), limits_mw, limit_s)

@@ -34,7 +34,7 @@ from slurm_gpu_aware.clocks.job import (
     parse_extra,
     parse_gpus,
 )
-from slurm_gpu_aware.clocks.notes import LIMIT, Limits, Note, Notes, lowered
+from slurm_gpu_aware.clocks.notes import LIMIT, Limits, Note, Notes, limits_to_note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -254,7 +254,8 @@ class Hook:
         """Set a power limit, then a clock. A GPU that refuses the limit gets no clock either."""
         mhz, limit_w = asked
         read = read_limits(indices, DRIVER_LIMIT_S) if limit_w else []
-        limits = self._limits(read, limit_w)
+        noted = {i: note.limits_mw for i, note in self._notes.all().items()} if read else {}
+        limits = limits_to_note(read, noted, limit_w)
         indices = [index for index in indices if not limit_w or index in limits]
         try:
             for index in indices:
@@ -297,15 +298,6 @@ class Hook:
             what["counter_mj"] = counter_mj(same)
             gpus = sorted(r.index for r in same)
             self._record("clock_set", gpus=gpus, **_asked(asked), **what)
-
-    def _limits(self, read: Iterable[Result], limit_w: int) -> dict[int, Limits]:
-        """What the notes must hold of the limits of GPUs; those without a limit are left out."""
-        noted, limits = self._notes.all(), {}
-        for result in read:
-            if result.limit_mw is not None:
-                before = noted[result.index].limits_mw if result.index in noted else ()
-                limits[result.index] = lowered(before, result.limit_mw, limit_w)
-        return limits
 
     def make_up(self) -> None:
         """Reset what epilogs tried in vain, of any job; else a later hook tries again.

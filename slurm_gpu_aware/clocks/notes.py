@@ -16,6 +16,12 @@ import time
 
 from slurm_gpu_aware.files import open_lock
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from slurm_gpu_aware.clocks.driver import Result
+
 _GPU = "gpu"
 _LOCK = ".lock"
 _NAMES = (_GPU, f".{_GPU}", _LOCK, "orders", ".orders", "inbox", "agent")
@@ -184,6 +190,17 @@ def lowered(noted_mw: Limits, present_mw: int, limit_w: int) -> Limits:
     site_mw = before[0] if before else present_mw
     own = [mw for mw in before[1:] if mw != 1000 * limit_w]
     return (site_mw, *own[-_MOST_LIMITS:], min(1000 * limit_w, site_mw))
+
+
+def limits_to_note(
+    read: Iterable[Result], noted: Mapping[int, Limits], limit_w: int
+) -> dict[int, Limits]:
+    """GPU -> what its note must hold (`lowered`); one whose limit was not read is left out."""
+    return {
+        one.index: lowered(noted.get(one.index, ()), one.limit_mw, limit_w)
+        for one in read
+        if one.limit_mw is not None
+    }
 
 
 class Note:

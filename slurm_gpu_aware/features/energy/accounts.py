@@ -163,7 +163,7 @@ def _order(group: tuple[str, str]) -> tuple[int, str]:
 
 def _row(by: str, name: str, found: Sequence[tuple[JobEnergy, Saving] | None]) -> dict[str, Any]:
     known = [one for one in found if one is not None]
-    joules, gpu_s = (sum(e.energy_j for e, _ in known), sum(e.gpu_s for e, _ in known))
+    joules, gpu_s = sum(e.energy_j for e, _ in known), sum(e.gpu_s for e, _ in known)
     savings = [saving for _, saving in known]
     return {
         "by": by,
