@@ -111,7 +111,7 @@ class Selector:
     def _start_fresh(self) -> None:
         """Forget all jobs: until now another selector worked, if any."""
         self._ledger = LedgerWriter(self._config.store.path, self._config.store.published)
-        self._energy = EnergyComments(self._ledger.events)
+        self._energy = EnergyComments(self._ledger.events, self._ledger.decisions)
         pool = HoldingPool(self._client)
         self._heartbeat = Heartbeat(self._client, self._config, pool)
         self._rounds = Rounds(

@@ -202,12 +202,22 @@ _PAUSE_S = 2.0
 _AT_ONCE = 200
 _COMPLAINT_S = 3600.0
 _OURS = "gpu_energy"
+_SAVED = "gpu_saved"
 
 
-def comment_of(energy: JobEnergy) -> str:
-    """``gpu_energy=0.532kWh``; ``>=`` if some of it is not known."""
+def comment_of(energy: JobEnergy, saving: Saving) -> str:
+    """``gpu_energy=0.532000kWh,gpu_saved=0.061000kWh``; ``>=`` if some of it is not known.
+
+    Nothing saved is not named, nor what was saved of an energy that is not known.
+    """
     known = "=" if not energy.unknown else ">="
-    return f"{_OURS}{known}{energy.energy_j / 3.6e6:.3f}kWh"
+    saved = f",{_SAVED}={_kwh(saving.energy_j)}" if saving.energy_j and not energy.unknown else ""
+    return f"{_OURS}{known}{_kwh(energy.energy_j)}{saved}"
+
+
+def _kwh(joules: float) -> str:
+    """To a joule or so for small jobs, so that their sum is right, too."""
+    return f"{joules / _KWH_J:.6f}kWh"
 
 
 class EnergyComments:
@@ -215,13 +225,15 @@ class EnergyComments:
 
     def __init__(
         self,
-        events: Callable[[str], Iterable[Event]],
+        events: Callable[[str], Sequence[Event]],
+        decisions: Callable[[str], Sequence[Decision]],
         run: Callable[..., tuple[str, str]] = run_command,
         clock: Callable[[], float] = time.monotonic,
         pause_s: float = _PAUSE_S,
     ) -> None:
-        """``events``: those of a job, in the ledger; asked in the caller's thread."""
-        self._events, self._run, self._clock, self._pause_s = events, run, clock, pause_s
+        """``events``, ``decisions``: of a job, in the ledger; asked in the caller's thread."""
+        self._events, self._decisions = events, decisions
+        self._run, self._clock, self._pause_s = run, clock, pause_s
         self._due: dict[str, float] = {}
         self._ready: Queue[tuple[str, str]] = Queue(_MOST)
         self._complained = -_COMPLAINT_S
@@ -237,11 +249,14 @@ class EnergyComments:
         now = self._clock()
         for job_id in [job_id for job_id, due in self._due.items() if due <= now]:
             del self._due[job_id]
-            energy = job_energy(self._events(job_id))
+            events = self._events(job_id)
+            energy = job_energy(events)
             if energy is None:
                 continue
+            last = self._decisions(job_id)[-1:]
+            saving = _saving(last[0], energy, events) if last else Saving()
             try:
-                self._ready.put_nowait((job_id, comment_of(energy)))
+                self._ready.put_nowait((job_id, comment_of(energy, saving)))
             except Full:
                 continue
             if self._thread is None:

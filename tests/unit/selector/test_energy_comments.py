@@ -47,10 +47,11 @@ class Clock:
         return self.now
 
 
-def comments(events, accounting):
+def comments(events, accounting, decisions=()):
     clock = Clock()
     events = [started(*(event.detail["node"] for event in events)), *events]
-    return EnergyComments(lambda job_id: events, accounting.run, clock, 0.05), clock
+    asked = (lambda job_id: events), (lambda job_id: decisions)
+    return EnergyComments(*asked, accounting.run, clock, 0.05), clock
 
 
 def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
@@ -66,7 +67,7 @@ def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
     clock.now = 15.0
     energies.hand_over()
     accounting.wait(2)
-    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy=1.000kWh"]
+    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy=1.000000kWh"]
     energies.hand_over()
     assert len(accounting.changed) == 1
 
@@ -79,7 +80,7 @@ def test_a_part_that_is_not_known_is_said():
     clock.now = 60.0
     energies.hand_over()
     accounting.wait(2)
-    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy>=0.500kWh"]
+    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy>=0.500000kWh"]
 
 
 def test_many_jobs_cost_two_commands():
@@ -92,7 +93,7 @@ def test_many_jobs_cost_two_commands():
     energies.hand_over()
     accounting.wait(2)
     assert accounting.changed == [
-        f"modify job where jobid={number} set SystemComment=gpu_energy=0.500kWh"
+        f"modify job where jobid={number} set SystemComment=gpu_energy=0.500000kWh"
         for number in (4, 7)
     ]
 
