@@ -1,4 +1,4 @@
-"""Clocks that save energy, on real Slurm: chosen from a sweep, counted by the meters of the GPUs."""
+"""Clocks that save energy, on real Slurm: chosen from a sweep, counted by the GPUs' meters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WAIT = "sleep 300"
 ITERATIONS, ITERATION_S = 100, 0.25
 PROGRAM = f"""python3 - <<'END'
 import os, time
-file = f"/shared/fakegpu/{{os.environ['SLURMD_NODENAME']}}/gpu{{os.environ['SLURM_JOB_GPUS']}}.locked_clocks"
+node, gpu = os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_GPUS"]
 began = time.monotonic()
 for _ in range({ITERATIONS}):
-    mhz = int(open(file).read().split()[0])
+    mhz = int(open(f"/shared/fakegpu/{{node}}/gpu{{gpu}}.locked_clocks").read().split()[0])
     time.sleep({ITERATION_S} * (1 - SHARE + SHARE * {TOP_MHZ} / mhz))
 print("worked", time.monotonic() - began)
 END"""
@@ -70,8 +70,10 @@ def saving(cluster: Cluster) -> Iterator[None]:
             assert found is not None, shown
             own = APPLICATIONS[-1]
             lines = ["application,gpu_model,gpus,clock_mhz,time_s,power_w"]
-            for mhz in (900, 1005, 1200, 1350, 1440, TOP_MHZ):
-                lines.append(f"stencil,{found[1]},1,{mhz},{own.time(mhz)},{own.power(mhz)}")
+            lines += [
+                f"stencil,{found[1]},1,{mhz},{own.time(mhz)},{own.power(mhz)}"
+                for mhz in (900, 1005, 1200, 1350, 1440, TOP_MHZ)
+            ]
             cluster.sh("ctl", "printf '%s\\n' " + " ".join(lines) + " >/tmp/samples.csv")
             cluster.sh("ctl", ["gpu-aware-profile", "import", "/tmp/samples.csv"])
             cluster.sh("ctl", ["gpu-aware", "models", "fit"], timeout=120)
@@ -135,7 +137,7 @@ def test_each_job_saves_what_sacct_and_the_report_say(cluster: Cluster, saving: 
         assert 0 < chosen["saves"] < 0.5
         assert chosen["at_most"] <= BOUND
         assert "energy" not in cluster.explained(fast)["why"]
-    for one, both in jobs.items():
+    for both in jobs.values():
         for job in both:
             cluster.wait(job, "COMPLETED", 90)
             saves = job == both[0]
