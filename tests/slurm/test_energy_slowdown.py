@@ -121,7 +121,7 @@ def report(cluster: Cluster) -> dict[tuple[str, str], dict[str, Any]]:
 def test_each_job_saves_what_sacct_and_the_report_say(cluster: Cluster, saving: None) -> None:
     jobs = {}
     for one in APPLICATIONS:
-        jobs[one] = submit(cluster, one), submit(cluster, one, ",freq=max")
+        jobs[one] = submit(cluster, one), submit(cluster, one, f",freq={TOP_MHZ}")
     at: dict[str, tuple[int, int]] = {}
     for one, both in jobs.items():
         for job in both:
@@ -173,8 +173,8 @@ def test_what_the_user_says_stays_and_deaths_leave_no_clock(cluster: Cluster, sa
     own, one = APPLICATIONS[2], APPLICATIONS[1]
     asked = ["--gres=gpu:1", "-w", own.node, f"--comment={own.hint}", "--gpu-freq=900"]
     named = cluster.submit(own.user, asked, WAIT)
-    never = submit(cluster, own, ",slower=0", WAIT)
-    for job in (named, never):
+    asked = ",slower=0", ",freq=max"
+    for job in (named, *(submit(cluster, own, more, WAIT) for more in asked)):
         cluster.wait(job, "RUNNING")
         decision = cluster.explained(job)
         assert (decision["clock_mhz"], "energy" in decision["why"]) == (None, False)

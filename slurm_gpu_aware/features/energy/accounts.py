@@ -17,15 +17,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
+from statistics import fmean
 from typing import Any
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.energy.events import CHECKED
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.store.ledger import Decision, Event
 
-KINDS = ("started", "energy", "clock_failed")
-"""Kinds of the events that tell a job's energy, and that its clock saved none."""
+KINDS = ("started", "energy", "clock_failed", CHECKED)
+"""Kinds of the events that tell a job's energy, and what its clock saved."""
 _KWH_J = 3.6e6
 
 
@@ -145,9 +147,10 @@ def energy_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[
 
 
 def _saving(decision: Decision, energy: JobEnergy, events: Iterable[Event]) -> Saving:
-    """What the clock of a job saved; nothing if a node could not set it."""
+    """What the clock of a job saved; nothing if a node could not set it, or it was taken back."""
     told = decision.why.get("energy")
-    if not told or any(event.kind == "clock_failed" for event in events):
+    undone = (e.kind == "clock_failed" or e.detail.get("slow") is True for e in events)
+    if not told or any(undone):
         return Saving()
     default_j, slower = energy.energy_j / (1.0 - told["saves"]), told["slower"]
     return Saving(
@@ -155,6 +158,38 @@ def _saving(decision: Decision, energy: JobEnergy, events: Iterable[Event]) -> S
         default_j * (told["at_most"] - slower),
         energy.gpu_s * slower / (1.0 + slower),
     )
+
+
+def checked_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[dict[str, Any]]:
+    """What models said of clocks that save energy, and what the jobs measured, by application.
+
+    ``name`` (of the application as its user names it, else of the class), ``jobs`` that were
+    checked, ``slow`` of them slower than allowed; means of ``slower``, ``measured_slower``,
+    ``saves`` and ``measured_saves`` (None: no job measured its power).
+    """
+    last = {decision.job_id: decision for decision in decisions}
+    groups: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for event in events:
+        decision = last.get(event.job_id)
+        told = decision and decision.why.get("energy")
+        if decision and told and event.kind == CHECKED and "slower" in event.detail:
+            app = decision.asked.get("model")
+            kind = decision.asked.get("class") or "none"
+            name = f"{decision.user}/{app}" if app else f"class {kind}"
+            groups.setdefault(name, []).append((told, event.detail))
+    return [
+        {
+            "name": name,
+            "jobs": len(found),
+            "slow": sum(one["slow"] for _, one in found),
+            "slower": fmean(told["slower"] for told, _ in found),
+            "measured_slower": fmean(one["slower"] for _, one in found),
+            "saves": fmean(told["saves"] for told, _ in found),
+            "measured_saves": fmean(saves) if saves else None,
+        }
+        for name, found in sorted(groups.items())
+        for saves in [[one["saves"] for _, one in found if one["saves"] is not None]]
+    ]
 
 
 def _order(group: tuple[str, str]) -> tuple[int, str]:

@@ -67,7 +67,9 @@ def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
     clock.now = 15.0
     energies.hand_over()
     accounting.wait(2)
-    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy=1.000000kWh"]
+    assert accounting.changed == [
+        "modify job where jobid=7 set SystemComment=gpu_energy=1.000000kWh"
+    ]
     energies.hand_over()
     assert len(accounting.changed) == 1
 
@@ -80,7 +82,9 @@ def test_a_part_that_is_not_known_is_said():
     clock.now = 60.0
     energies.hand_over()
     accounting.wait(2)
-    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy>=0.500000kWh"]
+    assert accounting.changed == [
+        "modify job where jobid=7 set SystemComment=gpu_energy>=0.500000kWh"
+    ]
 
 
 def test_many_jobs_cost_two_commands():
