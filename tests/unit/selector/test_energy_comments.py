@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from store_samples import started
+from store_samples import decision, started
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
@@ -130,3 +130,16 @@ def test_an_accounting_that_does_not_answer_is_named_once(caplog):
     energies.hand_over()
     accounting.wait(1)
     assert caplog.text.count("is not in Slurm's accounting: sacct: no answer") == 1
+
+
+def test_what_the_clock_has_saved_is_named():
+    """At a clock that saves a fifth, 0.5 kWh are 0.125 kWh less."""
+    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.02, "at_most": 0.03}}
+    accounting = Accounting()
+    energies, clock = comments([energy()], accounting, [decision("7", why=why)])
+    energies.heard("7")
+    clock.now = 60.0
+    energies.hand_over()
+    accounting.wait(2)
+    (changed,) = accounting.changed
+    assert changed.endswith("SystemComment=gpu_energy=0.500000kWh,gpu_saved=0.125000kWh")
