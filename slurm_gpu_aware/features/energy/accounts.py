@@ -18,11 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.events import CHECKED
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.store.ledger import Decision, Event
 
@@ -255,13 +258,25 @@ def _kwh(joules: float) -> str:
     return f"{joules / _KWH_J:.6f}kWh"
 
 
+class _Texts(NamedTuple):
+    """What is written of a job; empty: nothing."""
+
+    comment: str
+    tres: str
+
+
 class EnergyComments:
-    """Jobs whose energy was recorded, until it stands in the accounting."""
+    """Jobs whose energy was recorded, until it stands in the accounting.
+
+    From Slurm 25.11 on an operator may also set the energy in a job's AllocTRES (`sacctmgr`, option
+    TRES); slurmdbd then sums up usage anew from the hour of the job's start on.
+    """
 
     def __init__(
         self,
         events: Callable[[str], Sequence[Event]],
         decisions: Callable[[str], Sequence[Decision]],
+        config: Config,
         run: Callable[..., tuple[str, str]] = run_command,
         clock: Callable[[], float] = time.monotonic,
         pause_s: float = _PAUSE_S,
@@ -269,14 +284,16 @@ class EnergyComments:
         """``events``, ``decisions``: of a job, in the ledger; asked in the caller's thread."""
         self._events, self._decisions = events, decisions
         self._run, self._clock, self._pause_s = run, clock, pause_s
+        self._comment = config.of(PowerConfig).system_comment
+        self._tres = config.of(EnergyConfig).alloc_tres
         self._due: dict[str, float] = {}
-        self._ready: Queue[tuple[str, str]] = Queue(_MOST)
+        self._ready: Queue[tuple[str, _Texts]] = Queue(_MOST)
         self._complained = -_COMPLAINT_S
         self._thread: threading.Thread | None = None
 
     def heard(self, job_id: str) -> None:
         """A node has recorded energy of a job."""
-        if len(self._due) < _MOST:
+        if (self._comment or self._tres) and len(self._due) < _MOST:
             self._due[job_id] = self._clock() + _SETTLE_S
 
     def hand_over(self) -> None:
@@ -290,8 +307,10 @@ class EnergyComments:
                 continue
             last = self._decisions(job_id)[-1:]
             saving = _saving(last[0], energy, events) if last else Saving()
+            comment = comment_of(energy, saving) if self._comment else ""
+            tres = f"energy={energy.energy_j:.0f}" if self._tres and not energy.unknown else ""
             try:
-                self._ready.put_nowait((job_id, comment_of(energy, saving)))
+                self._ready.put_nowait((job_id, _Texts(comment, tres)))
             except Full:
                 continue
             if self._thread is None:
@@ -307,7 +326,7 @@ class EnergyComments:
                     jobs.append(self._ready.get_nowait())
             self._write(dict(jobs))
 
-    def _write(self, texts: Mapping[str, str]) -> None:
+    def _write(self, texts: Mapping[str, _Texts]) -> None:
         """A text of another program (burst buffers have one) stays."""
         fields = "JobID,JobIDRaw,SystemComment"
         changes = []
@@ -316,11 +335,15 @@ class EnergyComments:
             for line in self._run(asked, _TIMEOUT_S)[0].split("\n"):
                 job_id, _, rest = line.partition("|")
                 number, _, kept = rest.partition("|")
-                free = not kept or kept.startswith(_OURS)
                 # sacctmgr knows an array's task by Slurm's number only.
-                if job_id in texts and free and number.isascii() and number.isdecimal():
-                    change = f"set SystemComment={texts[job_id]}"
+                if job_id not in texts or not (number.isascii() and number.isdecimal()):
+                    continue
+                comment, tres = texts[job_id]
+                if comment and (not kept or kept.startswith(_OURS)):
+                    change = f"set SystemComment={comment}"
                     changes.append(f"modify job where jobid={number} {change}\n")
+                if tres:
+                    changes.append(f"modify job where jobid={number} set TRES={tres}\n")
             if changes:
                 self._run(["sacctmgr", "-i", "-Q"], _TIMEOUT_S, stdin="".join(changes))
         except SourceError as exc:

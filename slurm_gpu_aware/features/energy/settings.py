@@ -26,6 +26,8 @@ class EnergyConfig(Section):
     records: Text | None = None
     """Folder of the records of measured jobs ("gpu-aware-profile job --out"): by them clocks are
     checked; absent: they are not."""
+    alloc_tres: bool = False
+    """Write the energy of each job's GPUs, J, into its AllocTRES in Slurm's accounting, too."""
     price_kwh: Annotated[float, number(0, MOST)] | None = None
     """Price of a kWh, in any currency; absent: reports name no money."""
     co2_kg_kwh: Annotated[float, number(0, MOST)] | None = None

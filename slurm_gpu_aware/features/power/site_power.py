@@ -199,8 +199,9 @@ class SitePower:
             detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
             ledger.event(job_id, "clock_failed", detail, now)
         self.tables.renew(ledger.models(self._config.of(PowerConfig).model_error), profile, cluster)
-        self._checks.follow(self._checked(cluster, kept_w), self._known)
-        self._checks.looks(now)
+        with contained("checks of clocks"):
+            self._checks.follow(self._checked(cluster, kept_w), self._known)
+            self._checks.looks(now)
         state = None
         if self.limited:
             state = self._limited(cluster, profile, settings, kept_w)
@@ -313,9 +314,8 @@ class SitePower:
         found = {}
         for job in cluster.running if not self.limited else ():
             job_id, known = job.job_id, self._known.get(job.job_id)
-            if known is None or not known.energy_mhz or job_id in moving:
-                continue
-            if self._explorations.of(job_id) or self._number(job_id) is None:
+            busy = job_id in moving or self._explorations.of(job_id) is not None
+            if known is None or not known.energy_mhz or busy or self._number(job_id) is None:
                 continue
             if self.clocks.can_change(job_id, self._planned_at):
                 model = running_gpu_model(job, cluster) or ""

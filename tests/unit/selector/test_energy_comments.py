@@ -5,8 +5,10 @@ import threading
 import pytest
 from store_samples import decision, started
 
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.store.ledger import Event
 
 
@@ -47,11 +49,12 @@ class Clock:
         return self.now
 
 
-def comments(events, accounting, decisions=()):
+def comments(events, accounting, decisions=(), **settings):
     clock = Clock()
     events = [started(*(event.detail["node"] for event in events)), *events]
     asked = (lambda job_id: events), (lambda job_id: decisions)
-    return EnergyComments(*asked, accounting.run, clock, 0.05), clock
+    config = Config().put(EnergyConfig(**settings))
+    return EnergyComments(*asked, config, accounting.run, clock, 0.05), clock
 
 
 def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
@@ -143,3 +146,22 @@ def test_what_the_clock_has_saved_is_named():
     accounting.wait(2)
     (changed,) = accounting.changed
     assert changed.endswith("SystemComment=gpu_energy=0.500000kWh,gpu_saved=0.125000kWh")
+
+
+@pytest.mark.parametrize("kept", ["", "stage-in done"])
+def test_the_energy_of_alloc_tres_is_set_where_all_of_it_is_known(kept):
+    accounting = Accounting(f"7|7|{kept}\n")
+    energies, clock = comments([energy()], accounting, alloc_tres=True)
+    energies.heard("7")
+    clock.now = 60.0
+    energies.hand_over()
+    accounting.wait(2)
+    assert accounting.changed[-1] == "modify job where jobid=7 set TRES=energy=1800000"
+    assert len(accounting.changed) == (1 if kept else 2)
+    accounting = Accounting()
+    energies, clock = comments([energy(), energy("n2", None)], accounting, alloc_tres=True)
+    energies.heard("7")
+    clock.now = 60.0
+    energies.hand_over()
+    accounting.wait(2)
+    assert "TRES" not in "".join(accounting.changed)
