@@ -58,7 +58,7 @@ def _about(seconds: float) -> str:
     return duration(max(1.0, round(seconds / step) * step))
 
 
-def report_site(context: Context, days: int, *, as_json: bool) -> None:
+def report_site(context: Context, days: int, *, energy_alone: bool, as_json: bool) -> None:
     """Print how long jobs ran against what was expected, and what energy they took."""
     from slurm_gpu_aware.features.energy.accounts import KINDS, checked_rows, energy_rows
     from slurm_gpu_aware.features.energy.settings import EnergyConfig
@@ -76,19 +76,15 @@ def report_site(context: Context, days: int, *, as_json: bool) -> None:
     if note:  # a reader of the public copy is an ordinary user
         users = [row for row in users if row["user"] == user_name(os.geteuid())]
     if as_json:
-        values = {"estimates": rows, "users": users, "energy": energy, "clocks": checked}
-        print_json({"days": days, **values})
+        times = {} if energy_alone else {"estimates": rows, "users": users}
+        print_json({"days": days, **times, "energy": energy, "clocks": checked})
         return
-    click.echo(_text(rows, days))
-    if users:
-        click.echo(f"\n{_users_text(users)}")
-    if energy:
-        click.echo(f"\n{energy_table(energy, days, config.of(EnergyConfig))}")
-    elif decisions:
+    parts = [] if energy_alone else [_text(rows, days), _users_text(users) if users else ""]
+    parts += [energy_table(energy, days, config.of(EnergyConfig)), checked_table(checked)]
+    click.echo("\n\n".join(filter(None, parts)))
+    if decisions and not energy:
         text = f"The energy of no job is known: accounts = {ACCOUNTS} in clock.conf of the nodes"
         say(paragraph(f"{text}, and our Prolog and Epilog, keep it (gpu-aware doctor)."))
-    if checked:
-        click.echo(f"\n{checked_table(checked)}")
     if note:
         say(note)
 
