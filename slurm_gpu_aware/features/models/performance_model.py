@@ -192,8 +192,8 @@ class PerformanceModel:
 
     def _at_anchors(self, at: Conditions, clocks_mhz: FloatArray) -> FloatArray:
         """(..., A) times of the curve at the anchors' clocks, ascending, in the same conditions."""
-        others = (values[..., :1] for values in (at.gpus, at.nodes, at.batch_size))
-        return self.predict(Conditions(*others, clocks_mhz))[0]
+        gpus, nodes, batch = (v[..., :1] for v in (at.gpus, at.nodes, at.batch_size))
+        return self.predict(Conditions(gpus, nodes, batch, clocks_mhz))[0]
 
     def knows_gpus(self, gpus: int) -> bool:
         """Whether the time on so many GPUs follows from measurements.

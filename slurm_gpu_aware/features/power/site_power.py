@@ -392,8 +392,8 @@ class SitePower:
                 request = candidates[one.job_id].request
                 names = request.app_class, request.get(MODEL), request.clock
                 is_due = request.get(DUE_DATE) is not None
-                more = request.user, is_due, chosen_clock(one), allowed_slowdown(one)
-                self._known[one.job_id] = _Known(*names, *more)
+                energy = chosen_clock(one), allowed_slowdown(one)
+                self._known[one.job_id] = _Known(*names, request.user, is_due, *energy)
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
                 self._explorations.forget(one.job_id)
