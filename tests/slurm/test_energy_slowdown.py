@@ -246,5 +246,9 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
         cluster.wait(later, "RUNNING")
         assert ("energy" in cluster.explained(later)["why"]) == saves
     cluster.cancel_all()
-    rows = json.loads(cluster.sh("ctl", ["gpu-aware", "report", "--json"]))["clocks"]
-    assert [(row["name"], row["jobs"], row["slow"]) for row in rows] == [("class C", 1, 1)]
+
+    def checked() -> list[tuple[object, ...]]:
+        rows = json.loads(cluster.sh("ctl", ["gpu-aware", "report", "--json"]))["clocks"]
+        return [(row["name"], row["jobs"], row["slow"]) for row in rows]
+
+    cluster.wait_until(lambda: checked() == [("class C", 1, 1)], 30, lambda: str(checked()))

@@ -88,7 +88,7 @@ _REACH = 0.04
 _DOUBT = 0.1
 """Weight of the curve beside that of one measured clock: measurements have noise."""
 _UNSTEADY = 0.005
-"""Measured time that rises with the clock by a larger share is not of a steady program."""
+"""Measured times that rise with the clock, or bend, by a larger share are of no steady program."""
 _TINY = 1e-300
 
 Gpus = Annotated[int, whole(1, MAX_GPUS)]
@@ -231,7 +231,7 @@ class PerformanceModel:
 def _between(clock_mhz: FloatArray, known_mhz: FloatArray, known_s: FloatArray) -> FloatArray:
     """Times on the lines between known clocks (ascending) over 1 / clock; inf beyond them.
 
-    ``known_s``: (..., A). Where it is longer at a higher clock, it does not have that shape: inf.
+    ``known_s``: (..., A). Where it rises with the clock, or is not convex, it bounds nothing: inf.
     """
     mhz = clock_mhz.reshape(-1)
     if len(known_mhz) < 2:
@@ -242,7 +242,11 @@ def _between(clock_mhz: FloatArray, known_mhz: FloatArray, known_s: FloatArray) 
     found = known_s[..., right - 1] * (1.0 - part) + known_s[..., right] * part
     inside = (mhz >= known_mhz[0]) & (mhz <= known_mhz[-1])
     falls = np.diff(known_s, axis=-1) <= _UNSTEADY * known_s[..., -1:]
-    return np.where(inside & falls.all(axis=-1, keepdims=True), found, np.inf)
+    middle = (slower[1:-1] - slower[:-2]) / (slower[2:] - slower[:-2])
+    lines = known_s[..., :-2] * (1.0 - middle) + known_s[..., 2:] * middle
+    convex = known_s[..., 1:-1] <= (1.0 + _UNSTEADY) * lines
+    sound = falls.all(axis=-1, keepdims=True) & convex.all(axis=-1, keepdims=True)
+    return np.where(inside & sound, found, np.inf)
 
 
 def model_from_values(values: object) -> PerformanceModel:
