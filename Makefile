@@ -41,7 +41,7 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 
 test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
 	@# Slurm tests mostly wait, so the others run beside them and give way.
-	@mkdir -p build; nice -n 10 $(PYTEST) -q -n 2 >build/unit.log 2>&1 & unit=$$!; \
+	@mkdir -p build; timeout -k 30 3600 nice -n 10 $(PYTEST) -q -n 2 >build/unit.log 2>&1 & unit=$$!; \
 	  PYTHON=$(BIN)/python docker/image.sh $(SUITE) && GPU_AWARE_SUITE=$(SUITE) $(SLURM_PYTEST); \
 	  slurm=$$?; wait $$unit; unit=$$?; cat build/unit.log; \
 	  [ $$unit -eq 0 ] && [ $$slurm -eq 0 ]
