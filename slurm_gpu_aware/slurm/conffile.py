@@ -29,7 +29,7 @@ from slurm_gpu_aware.slurm.conf_grammar import (
     render_pairs,
     unquoted,
 )
-from slurm_gpu_aware.slurm.words import expand_hostlist
+from slurm_gpu_aware.slurm.words import expand_hostlist, words_of
 
 BEGIN = "# BEGIN gpu-aware (written by gpu-aware setup; edit above or below)"
 END = "# END gpu-aware"
@@ -175,7 +175,7 @@ class ConfFiles:
         records = (entry.text for entry in self.records()) if of_site else self.read()
         for values in filter(None, (node_fields(record, defaults) for record in records)):
             names = names_of(values.pop("nodename"))
-            lists = {key: per_node(key, value) for key, value in values.items() if key in _PARALLEL}
+            lists = {key: per_node(key, value) for key, value in values.items()}
             for at, name in enumerate(names):
                 own = {key: some[at] for key, some in lists.items() if len(some) == len(names)}
                 found[name] = values | own
@@ -364,7 +364,7 @@ def take_back_settings(
     block only what differs from the rest stays. Raises SourceError as `edit_settings`.
     """
     settings = before.settings() if before else ()
-    former = {(k, _words(v)): (v, entry.origin) for k, v, entry in settings}
+    former = {(k, *words_of(v)): (v, entry.origin) for k, v, entry in settings}
     found = conf.settings()
     outside = {key: site(key, value) for key, value, entry in found if not entry.in_block}
     new: dict[Entry, Sequence[str]] = {}
@@ -374,7 +374,7 @@ def take_back_settings(
         if own is None or (entry.in_block and outside.get(key) == own):
             new[entry] = ()
             continue
-        was = None if entry.in_block else former.get((key, _words(own)))
+        was = None if entry.in_block else former.get((key, *words_of(own)))
         if was is not None and was[0] != value:
             own, new[entry] = was
         elif own != value:
@@ -383,11 +383,6 @@ def take_back_settings(
     changed = conf.with_lines(new)
     _read_back(conf, changed, _counting(kept))
     return changed
-
-
-def _words(value: str) -> tuple[str, ...]:
-    """The entries of a list; a comma at its end is none."""
-    return tuple(filter(None, value.split(",")))
 
 
 def _read_back(
