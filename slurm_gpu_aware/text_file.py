@@ -119,8 +119,8 @@ class Row:
             raise ValueError(f"{column} is empty")
         return self.cells[column]
 
-    def number(self, column: str) -> float:
-        """A finite number."""
+    def number(self, column: str, least: float = -math.inf, most: float = math.inf) -> float:
+        """A finite number within bounds."""
         text = self.text(column)
         try:
             value = float(text)
@@ -128,11 +128,13 @@ class Row:
             raise ValueError(f"{column} is {quoted(text)}: not a number") from None
         if not math.isfinite(value):
             raise ValueError(f"{column} is {quoted(text)}: not a finite number")
+        if not least <= value <= most:
+            raise ValueError(f"{column} is {value:g}: expected {least:g} to {most:g}")
         return value
 
-    def count(self, column: str) -> int:
-        """A whole number."""
-        value = self.number(column)
+    def count(self, column: str, least: float = -math.inf, most: float = math.inf) -> int:
+        """A whole number within bounds."""
+        value = self.number(column, least, most)
         if not value.is_integer():
             raise ValueError(f"{column} is {quoted(self.cells[column])}: not a whole number")
         return int(value)

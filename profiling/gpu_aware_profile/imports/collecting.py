@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_aware_profile.imports.import_rows import read_samples
+from gpu_aware_profile.imports.import_rows import Given, read_samples
 from gpu_aware_profile.store_writer import user_name
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.models.hints import NAME
@@ -146,7 +146,7 @@ def _samples(
     """The rows under the owner's names. Raises SourceError if one is wrong."""
     if not _NAME.match(owner):
         raise SourceError(f"{name}: its owner {owner[:MAX_NAME]!r} is not a valid name")
-    samples, bad = read_samples(read_table(name, text), classes, at, now)
+    samples, bad = read_samples(read_table(name, text), Given(classes, now, at))
     if bad:
         raise SourceError(f"{name}: line {bad[0].line}: {bad[0].reason}")
     found = [one._replace(name=own_name(owner, one.name)) for one in samples]

@@ -174,8 +174,8 @@ def test_a_node_with_bits_for_bytes_is_refused(store_path: Path, run_import: Cal
     [
         ("n1,0,0,1,1,1", "a and b are the same GPU, n1:0"),
         ("n1,0,1,,,", "no bandwidth"),
-        ("n1,0,1,-1,,", "ab_gbps is -1: not a bandwidth in GB/s"),
-        ("n1,0,1,,1e9,", "ba_gbps is 1e+09: not a bandwidth"),
+        ("n1,0,1,-1,,", "ab_gbps is -1: expected 1e-06 to 1e+06"),
+        ("n1,0,1,,1e9,", "ba_gbps is 1e+09: expected 1e-06 to 1e+06"),
         ("n1,0,7,1,1,1", "no sweep has seen GPU 7 of node n1"),
         ("n;1,0,1,1,1,1", "'n;1' is not a node name"),
     ],
