@@ -33,6 +33,7 @@ _CALL = re.compile(
     r"([ \t\r]*(?:\n|\Z))",
     re.MULTILINE,
 )
+_PATTERN = r"[\w.?*!\[\]-]*[?*\]][\w.?*!\[\]-]*"
 _OURS = re.compile(r"gpu[_-]aware")
 _LUA = re.compile(
     r"""(?P<long>(?:--)?\[=*\[)|--[^\r\n]*|"(?:\\.|[^"\\\n])*+"?|'(?:\\.|[^'\\\n])*+'?|[A-Za-z_]\w*|[^\s\w]""",
@@ -50,7 +51,8 @@ _SHELL = re.compile(
     r"""(?P<skip>#[^\n]*|\\\n|&?[<>]+[&|]?)"""
     r"""|(?P<kind>function[ \t]+)?(?P<function>[\w.:-]++)"""
     r"""[ \t]*(?(kind)(?:\([ \t]*\))?|\([ \t]*\))\s*\{(?=\s)"""
-    r"""|(?P<never>if[ \t]+false(?=[ \t]*[;\n]))|(?P<exit>(?<=[^&|\\]\n)[ \t]*exit(?=[\s;]))"""
+    r"""|(?P<never>if[ \t]+false(?=[ \t]*[;\n]))"""
+    r"""|(?P<exit>(?:(?<=[^&|\\]\n)|(?<=;))[ \t]*exit(?=[\s;]))"""
     r"""|(?:[^\s'"\\;&|()<>]++|'[^']*+'?|"(?:\\.|\$\([^()]*+\)|[^"\\])*+"?|\\.?)++|[\n;&|()]""",
     re.DOTALL,
 )
@@ -109,9 +111,10 @@ def runs(value: str, script: Path) -> bool:
 
 def calls(text: str, script: Path) -> bool:
     """Whether a site's script runs ours: by its path, or all scripts of its folder."""
-    folder = re.compile(rf"{re.escape(str(script.parent))}/?(?:\*|\s|\Z)")
-    code = _run(text) if _IS_SHELL.match(text) else [_code(text, "")]
-    return any(str(script) in part or folder.search(part) for part in code)
+    folder = re.compile(rf"{re.escape(str(script.parent))}(?:/?(?:\s|\Z)|/({_PATTERN}))")
+    code = "\n".join(_run(text) if _IS_SHELL.match(text) else [_code(text, "")])
+    patterns = [found[1] or "*" for found in folder.finditer(code)]
+    return str(script) in code or any(fnmatchcase(script.name, pattern) for pattern in patterns)
 
 
 def _run(text: str) -> list[str]:
