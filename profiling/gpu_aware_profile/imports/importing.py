@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,7 +139,7 @@ class Import:
             self._store(store, good, rate)
             gpus = {(run.node, run.slot) for run in good}
             unseen = sorted(unseen_gpus(store, gpus)) if self.new_gpus else []
-        say(f"imported {len(good)} timing{_s(good)} of {len(gpus)} GPUs into {self.path}")
+        say(f"imported {len(good)} timing{_s(good)} of {len(gpus)} GPU{_s(gpus)} into {self.path}")
         if rate is not None:
             say(f"note: the values were rates in {rate}; stored are times, 1000 / rate")
         if unseen:
@@ -291,5 +291,5 @@ def _hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
     return sentences
 
 
-def _s(things: Sequence[object]) -> str:
+def _s(things: Collection[object]) -> str:
     return "" if len(things) == 1 else "s"

@@ -11,9 +11,10 @@ without them the GPUs are counted in CUDA's order.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import pairwise, permutations
+from itertools import chain, pairwise, permutations
 from typing import NamedTuple
 
 from gpu_aware_profile.imports.formats.reader import (
@@ -47,7 +48,7 @@ _SAID = "failed, says the program"
 _RUNNING = re.compile(r"Running (?P<name>\w{1,100})\.\Z")
 
 Matrix = Sequence[Sequence[float]]
-"""GB/s by row and column; 0: not measured."""
+"""GB/s by row and column; 0: not measured; NaN: not a number."""
 
 
 class _Test(NamedTuple):
@@ -60,8 +61,12 @@ class _Test(NamedTuple):
     @property
     def problem(self) -> str:
         """Why its bandwidths of pairs of GPUs do not count; empty: they do."""
-        whole = all(len(row) == len(self.matrix) for row in self.matrix)
-        return self.failed or ("" if whole else "was cut off: its matrix is not whole")
+        if self.failed:
+            return self.failed
+        if any(len(row) != len(self.matrix) for row in self.matrix):
+            return "was cut off: its matrix is not whole"
+        wrong = any(map(math.isnan, chain(*self.matrix)))
+        return "has a value that is not a bandwidth" if wrong else ""
 
 
 class _Run(NamedTuple):
@@ -117,7 +122,9 @@ def read(source: Source, options: ReadOptions) -> Measured:
             for number, ((a, b), values) in enumerate(sorted(found.items()), len(rows) + 1)
         ]
     if not rows and not bad and not left_out:
-        raise SourceError(f"{source.name}: no bandwidth between two GPUs")
+        said = filter(_FAILED.match, map(str.strip, source.text.split("\n")))
+        why = next((f"nvbandwidth failed: {quoted(line)}" for line in said), None)
+        raise SourceError(f"{source.name}: {why or 'no bandwidth between two GPUs'}")
     table = Table(source.name, PAIR_COLUMNS, tuple(rows), tuple(bad), "pair")
     return Measured(table, left_out=tuple(left_out))
 
@@ -197,12 +204,12 @@ def _is_header(words: Sequence[str]) -> bool:
 
 
 def _gbps(value: object) -> float:
-    """A bandwidth; 0: ``N/A``, or no number."""
+    """A bandwidth; 0: ``N/A``; NaN: no number."""
     try:
-        number = float(value) if isinstance(value, str | int | float) else 0.0
+        number = float(value) if isinstance(value, str | int | float) else math.nan
     except (ValueError, OverflowError):
-        return 0.0
-    return number if number > 0.0 else 0.0
+        return 0.0 if value == "N/A" else math.nan
+    return number if number >= 0.0 else math.nan
 
 
 def _host(lines: Sequence[str]) -> str | None:

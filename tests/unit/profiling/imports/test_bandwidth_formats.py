@@ -210,7 +210,8 @@ def nccl(
     columns = "time algbw busbw #wrong"
     return (
         f"{start}# nThread 1 nGpus {len(gpus)} minBytes 8 maxBytes 1073741824 step: 2(factor)"
-        " warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0 unalign: 0\n#\n# Using devices\n"
+        " warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0 unalign: 0\n"
+        "#\n# Using devices\n"
         f"{ranks}#\n#                                  out-of-place          in-place\n"
         f"#       size         count      type   redop    root {columns} {columns}\n"
         "#        (B)    (elements)                              (us)  (GB/s)  (GB/s)\n"
@@ -313,6 +314,18 @@ def test_an_output_that_is_cut_off_gives_no_other_value(name: str, text: str) ->
     for end in range(text.index("Running" if name == "nvbandwidth" else "# Using"), len(text)):
         with suppress(SourceError):
             assert values(text[:end]) <= {*whole, ""}, text[end - 60 : end]
+
+
+@pytest.mark.parametrize("value", ["nan", "-11.00", "11,00", "1.1e"])
+def test_a_value_that_is_no_bandwidth_is_not_taken_for_none(run_import: Call, value: str) -> None:
+    done = run_import("-", text=nvbandwidth_text().replace("11.00", value))
+    assert "device_to_device_memcpy_read_ce has a value that is not a bandwidth" in done.stderr
+
+
+def test_nvbandwidth_that_failed_before_its_first_test(run_import: Call) -> None:
+    said = "[CUDA_ERROR_SYSTEM_NOT_READY] system not yet initialized in expression cuInit(0)"
+    done = run_import("-", "--node", "n1", text=f"nvbandwidth Version: v0.8\n\n{said}\n")
+    assert "nvbandwidth failed: '[CUDA_ERROR_SYSTEM_NOT_READY]" in done.stderr
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
