@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from slurm_gpu_aware.bounds import quoted
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 
 MAX_BYTES = 1 << 30
 """Size limit of a file, before and after decompression."""
@@ -42,14 +42,12 @@ def read_text(source: Path | str | BinaryIO, *, errors: str = "strict") -> str:
 def read_data(source: Path | str | BinaryIO) -> bytes:
     """The decompressed bytes behind :func:`read_text`. Raises SourceError."""
     name = name_of(source)
-    try:
+    with FileFault(name):
         if isinstance(source, Path | str):
             with Path("/dev/stdin" if str(source) == "-" else source).open("rb") as stream:
                 data = stream.read(MAX_BYTES + 1)
         else:
             data = source.read(MAX_BYTES + 1)
-    except OSError as exc:
-        raise SourceError(f"{name}: cannot be read: {exc.strerror}") from None
     if data.startswith(_GZIP):
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import SetupConfig
-from slurm_gpu_aware.errors import SourceError, StoppedError
+from slurm_gpu_aware.errors import FileFault, SourceError, StoppedError
 from slurm_gpu_aware.names import ROLLOUT_HOLD
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
@@ -298,10 +298,8 @@ def _seen_by_a_node(
     """(a node, whether it sees a file that is made here); None: no node could be asked."""
     free = [(part, name) for part, names in idle_nodes(client, nodes).items() for name in names]
     marker = slurm_dir / f".gpu-aware-{os.getpid()}.conf"
-    try:
+    with FileFault(marker, "written"):
         marker.touch()
-    except OSError as exc:
-        raise SourceError(f"{marker}: cannot be written: {exc.strerror}") from None
     try:
         for partition, name in free[:2]:
             if found := ask_nodes(partition, [name], [marker]):

@@ -12,7 +12,7 @@ from glob import glob
 from pathlib import Path
 
 from slurm_gpu_aware.deploy.files import OUR_CLI_FILTER, Change
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 
 MAX_BYTES = 1 << 20
 """A longer file is no script."""
@@ -89,11 +89,8 @@ def read_script(path: Path) -> str | None:
     """
     if not path.is_file():
         return None
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
+    with FileFault(path), path.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
     return data.decode("utf-8", "surrogateescape") if len(data) <= MAX_BYTES else None
 
 
