@@ -17,7 +17,8 @@ from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
-from slurm_gpu_aware.features.power.site_power import SitePower, lowering_first
+from slurm_gpu_aware.features.power.power_budget import lowering_first
+from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs

@@ -68,7 +68,7 @@ class RoundPlanner:
                 one, _ = isolation.run(partial(_with_queue, one, step), one.queue)
         plan = one.whole_plan
         with contained("notes on performance models"):
-            plan = self.power.noted(plan, asked.queue)
+            plan = self.power.tables.noted(plan, asked.queue)
         with contained("postponements"):
             self.postponements.note(plan)
         with contained("notes of stages"):
