@@ -381,7 +381,7 @@ def _with_reserved(
     if not nodes:
         return assignment
     slots = [np.flatnonzero(kept[node]).tolist() for node in nodes]
-    words = set_words(here.nodes, nodes, slots)
+    words = set_words(here, nodes, slots)
     text = f"{assignment.why.get('summary', '')}; free, but reserved for job {head.job_id}: {words}"
     why = {**assignment.why, "kept_for": head.job_id, "summary": text}
     if len(nodes) <= _MOST_KEPT:

@@ -133,7 +133,8 @@ class Shadow:
         self._config, self._client, self._store, self._clock = config, client, store, clock
         self._site = SiteReader(client, config, clock)
         self._policy = PolicyInForce(config)
-        self._comparer = Comparer(self._policy.settings, self._policy.options)
+        exact = config.placement.gpus == "exact"
+        self._comparer = Comparer(self._policy.settings, self._policy.options, exact)
         self._classes = ClassHistory()
         self._waiting: dict[str, SlurmJob] = {}
         """Id -> record of a job that waited at the last look."""

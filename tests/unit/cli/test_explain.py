@@ -189,7 +189,7 @@ def test_a_placed_job_tells_everything(filled: Path):
         "n1: 1,3",
         "1380 MHz",
         "1 (level node)",
-        "1.070, of the slowest GPU",
+        "1.070, of its slowest GPU",
         "the first cell with two free GPUs",
         "no set",
         "Earlier placements",
