@@ -185,16 +185,17 @@ def _watch_and_shadow(
     logged = int(cluster.sh("ctl", f"wc -c <{LOG}"))
     cluster.sh("ctl", ["sdiag", "-r"])
     assert "16 GPUs" in cluster.take(watch)
-    cluster.take(shadow)
 
     def report() -> dict[str, Any]:
         found: dict[str, Any] = json.loads(cluster.sh("ctl", "gpu-aware report --shadow --json"))
         return found
 
-    cluster.wait_until(lambda: report()["since"] is not None, 60, "the shadow's first look")
-    seen = report()["jobs"]
+    was = report()
+    cluster.take(shadow)
+    first = "the shadow's first look"
+    cluster.wait_until(lambda: report()["until"] not in (None, was["until"]), 60, first)
     cluster.submit("bob", ["-p", "gpu", "--gres=gpu:2"], "sleep 6")
-    cluster.wait_until(lambda: report()["jobs"] > seen, 60, lambda: str(report()))
+    cluster.wait_until(lambda: report()["compared"] > was["compared"], 60, lambda: str(report()))
 
     assert _of_slurm(cluster.files()) == _of_slurm(before)
     by_type = cluster.sh("ctl", ["sdiag"]).partition("statistics by message type")[2]

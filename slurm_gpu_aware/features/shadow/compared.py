@@ -47,11 +47,11 @@ class Comparer:
 
     settings: PlanSettings
     options: Mapping[str, Mapping[str, Any]]
+    profile: Profile | None = None
+    models: PerformanceModels | None = None
     exact: bool = True
     """All GPUs can be chosen, as with a GRES type each; False: only nodes, Slurm chooses the GPUs
     there."""
-    profile: Profile | None = None
-    models: PerformanceModels | None = None
     features: Sequence[Stage] = FEATURES
     _tables: JobTables = field(default_factory=JobTables)
 
