@@ -381,7 +381,7 @@ def _with_reserved(
     if not nodes:
         return assignment
     slots = [np.flatnonzero(kept[node]).tolist() for node in nodes]
-    words = set_words(here.nodes, nodes, slots)
+    words = set_words(here, nodes, slots)
     facts: dict[str, object] = {"kept_for": head.job_id}
     if len(nodes) <= _MOST_KEPT:
         facts["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
