@@ -290,8 +290,8 @@ class Rounds:
         plan = self._turns.open_until_start(plan, candidates, view.released)
         with contained("jobs that are opened ahead"):
             may = not (self.power.limited or self.mover.under_way.jobs or self.planner.exchanges)
-            given = plan, candidates, view, self.policy.settings
-            plan = self._successors.extended(*given, may=may, lasting=self._turns.lasting)
+            last = plan, candidates, view, self.policy.settings
+            plan = self._successors.extended(*last, may=may, lasting=self._turns.lasting)
         self._tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
             return  # the heartbeat says why
