@@ -282,8 +282,7 @@ class Rounds:
             with contained("power orders"):
                 self.power.carry_out(ordered, context.cluster, self.policy.settings)
         with contained("verdicts"):
-            given = candidates.to_plan, view.parked, context
-            impossible = infeasible(plan.waiting, *given)
+            impossible = infeasible(plan.waiting, candidates.to_plan, view.parked, context)
             self._turns.leave(
                 self._turns.without_waiting_before(impossible, plan, candidates), candidates
             )
