@@ -29,6 +29,8 @@ from slurm_gpu_aware.store.files import ROLLOUT_STATE
 _FAILED = 1
 _WAITS = 3
 _LINKS = Path("/usr/local/bin")
+_PAGES = Path("/var/lib/gpu-aware-page")
+"""Of ``gpu-aware-page.service``."""
 
 
 def run_remove(read_site: Callable[[], Site], given: Mapping[str, Any]) -> int:
@@ -149,6 +151,8 @@ def _remains(
     program = f"rm -rf {prefix}" if in_venv else f"{prefix}/bin/pip uninstall slurm-gpu-aware"
     commands = [*([f"rm -f {' '.join(map(str, links))}"] if links else []), program]
     own = list(dict.fromkeys([*folders, site.config.store.path.parent]))
+    drop_ins = [site.unit_dir / f"{name}.d" for name in UNITS.names]
+    own += [folder for folder in (_PAGES, *drop_ins) if folder.is_dir()]
     slurm_dir = site.slurm_dir
     copies = [str(slurm_dir / hook.folder / "50-gpu-aware*") for hook in HOOKS]
     copies += [str(slurm_dir / "gpu_aware*.lua"), str(slurm_dir / f"*{files.BACKUP}")]

@@ -307,7 +307,7 @@ class _Round:
         why = self.dispatcher.why_not(head, self.cluster).text
         reason = f"{'postponed' if postponed else 'next in line'}: {why}"
         if shadow is not None:
-            names = set_words(self.cluster.nodes, *zip(*shadow.gpus, strict=True))
+            names = set_words(self.cluster, *zip(*shadow.gpus, strict=True))
             latest = (
                 f"in {duration(shadow.start_s - self.now)} at the latest"
                 if math.isfinite(shadow.start_s)

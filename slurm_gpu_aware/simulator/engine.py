@@ -295,7 +295,7 @@ class Simulator:
             clock_mhz = zeus_clock(table, gpus, gpus * power.max_w)
             assignment = replace(assignment, clock_mhz=clock_mhz)
         self.rounds.stop_waiting(active)
-        active.target = None
+        assignment, active.target = self.state.given(active, assignment), None
         self.state.enter(active, assignment, cost)
         if self.keep_placements:
             nodes = self.state.idle.nodes
