@@ -254,7 +254,10 @@ def _ring_samples(file: BinaryIO, machine_name: str | None) -> list[_Sample]:
         samples.require("x", "y", "z", "gbps")
         return samples.parse_all(
             lambda row: _Sample(
-                *(row.count(kind, *_LINKS) for kind in ("x", "y", "z")), row.number("gbps", *_GBPS)
+                row.count("x", *_LINKS),
+                row.count("y", *_LINKS),
+                row.count("z", *_LINKS),
+                row.number("gbps", *_GBPS),
             )
         )
     if machine_name not in machine_names():
