@@ -280,6 +280,29 @@ def test_damaged_matrices_are_refused(run_import: Call, text: str, reason: str) 
     assert reason in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("prefix", "args", "node"),
+    [
+        ("gpu-01: ", (), "gpu-01"),
+        ("gpu-01.site.org: ", (), "gpu-01"),
+        ("gpu-01: ", ("--node", "n9"), "n9"),
+        ("0: ", (), None),
+        ("gpu-1  | ", (), None),
+    ],
+)
+def test_a_host_before_each_line_names_the_node(
+    store_path: Path, run_import: Call, prefix: str, args: tuple[str, ...], node: str | None
+) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in TOPO.split("\n"))
+    done = run_import(text, "--new-nodes", *args)
+    assert (done.exit_code == 0) == (node is not None), done.stderr
+    if node is None:
+        assert "it does not name its node; give it with --node NAME" in done.stderr
+        return
+    with open_store(store_path) as store:
+        assert list(load_profile(store).links) == [node]
+
+
 def test_a_matrix_behind_a_launchers_prefix(store_path: Path, run_import: Call) -> None:
     text = "".join(f"n1: {line}\n" for line in (LISTED + TOPO).split("\n"))
     assert run_import(text, "--node", "n1", "--new-nodes").exit_code == 0
