@@ -245,8 +245,10 @@ class Units(Owned):
             found = "selector and shadow are both enabled: the shadow has nothing to compare"
             yield warning("units", found, f"systemctl disable --now {_SHADOW}")
             del enabled[_SHADOW]
-        users = {name: (re.findall(r"^User=(.+)$", t, re.M) or ["root"])[-1].strip()
-                 for name, t in enabled.items()}  # fmt: skip
+        users = {
+            name: (re.findall(r"^User=(.+)$", t, re.M) or ["root"])[-1].strip()
+            for name, t in enabled.items()
+        }
         if len(set(users.values())) > 1:
             each = ", ".join(f"{name} as {user}" for name, user in users.items())
             cure = "give all of them one User= (systemctl edit), and chown the store's folder to it"

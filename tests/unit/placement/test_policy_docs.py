@@ -102,7 +102,7 @@ def test_pm_first_against_pal(row):
     scores = np.array([[0.89, 1.06], [0.89, 2.55]])
     cluster = Cluster.uniform(2, 2, scores={"A": scores}, same_indices=False)
     got = make_policy(row[3]).place(Request("1", 2, app_class="A"), cluster)
-    assert set_words(cluster.nodes, got.nodes, got.slots) == row[0]
+    assert set_words(cluster, got.nodes, got.slots) == row[0]
     assert (got.score, got.slowdown) == (float(row[1]), pytest.approx(float(row[2])))
 
 
