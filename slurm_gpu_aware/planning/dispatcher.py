@@ -82,7 +82,7 @@ class Dispatcher:
             later = better_later(aged, here, cluster, ends, self.now, policy, reserved)
             if later is None:
                 return with_bound(here, aged, cluster, self.now, policy.wait_rule())
-            return postponement(aged, later, self.now, cluster.nodes)
+            return postponement(aged, later, self.now, cluster)
         except PolicyError as exc:
             raise PlacementFailedError(str(exc)) from exc
         except Exception as exc:  # one job must not stop the round

@@ -24,7 +24,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.record import record_round
-from slurm_gpu_aware.planning.stages import Round, Stage, Step, steps, told
+from slurm_gpu_aware.planning.stages import Round, Stage, Step, World, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import Isolation, contained
@@ -68,7 +68,7 @@ class RoundPlanner:
                 one, _ = isolation.run(partial(_with_queue, one, step), one.queue)
         plan = one.whole_plan
         with contained("notes on performance models"):
-            plan = self.power.noted(plan, asked.queue)
+            plan = self.power.tables.noted(plan, asked.queue)
         with contained("postponements"):
             self.postponements.note(plan)
         with contained("notes of stages"):
@@ -111,11 +111,10 @@ class RoundPlanner:
         if view.complete:
             with contained("moves"):
                 moving = self.mover.moving(view.gated, context, self.power.tables, dates)
-        options = self.policy.options
-        one = Round(queue, cluster, settings, now, options)
-        one = one.put(RULE, rule_of(self.config.of(QueueConfig), context.slurm.age_per_s))
-        one = one.put(POWER, power).put(RETURNING, returning).put(MOVING, moving)
-        return told(one, self.features, self.config.sections)
+        rule = rule_of(self.config.of(QueueConfig), context.slurm.age_per_s)
+        inputs = {RULE: rule, POWER: power, RETURNING: returning, MOVING: moving}
+        one = Round(queue, cluster, settings, now, self.policy.options)
+        return told(one, self.features, World(self.config.sections, inputs))
 
 
 def _with_queue(one: Round, step: Step, queue: Sequence[Request]) -> Round:
