@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from idle_clock import idle_s
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("GPU_AWARE_SYSTEMD") != "1",
@@ -80,9 +81,9 @@ class Host:
 
     def wait(self, command: str, seconds: float = 30) -> None:
         """Until a command succeeds."""
-        until = time.monotonic() + seconds
+        until = idle_s() + seconds
         while self.run(command).returncode:
-            assert time.monotonic() < until, f"{command}: not in {seconds:g} s\n{self.log()}"
+            assert idle_s() < until, f"{command}: not in {seconds:g} s\n{self.log()}"
             time.sleep(0.5)
 
 
