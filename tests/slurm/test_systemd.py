@@ -38,6 +38,7 @@ PartitionName=gpu Nodes=n1 Default=YES
 GRES = "NodeName=n1 Name=gpu File=/dev/nvidia[0-3]\n"
 BOOT = f"""\
 tar -x --skip-old-files -C / -f /systemd.tar
+ln -s /dev/null /etc/systemd/system/systemd-networkd-wait-online.service
 rm -rf /etc/systemd/system/*.wants/* /var/spool/slurmctld/* /etc/slurm-gpu-aware/*
 mkdir -p /etc/slurm
 cp /opt/cluster/etc/cgroup.conf /opt/cluster/etc/job_submit_plain.lua /etc/slurm
@@ -110,6 +111,7 @@ def booted_host(new_project: str, suite: str) -> Iterator[Host]:
         *(
             "--cap-add=SYS_ADMIN",
             "--cap-add=NET_ADMIN",
+            "--cap-add=SYS_PTRACE",
             "--security-opt=seccomp=unconfined",
             "-e",
             "container=docker",
