@@ -88,17 +88,23 @@ def _preview(
     nodes = found.indexed_by_us()
     own = own_files(site)
     steps = [
-        (nodes, f"move {hostlist(nodes)} back to the site's GRES types, one by one, each drained"
-         " until it is empty"),
+        (
+            nodes,
+            f"move {hostlist(nodes)} back to the site's GRES types, one by one, each drained"
+            " until it is empty",
+        ),
         (in_filter, f"take our lines out of {site.slurm_dir / files.OWN_FILTER}"),
         (True, "stop the selector"),
         (plain, "let pending jobs that ask for a GPU model by its feature ask for its type again"),
         (True, "give all waiting jobs back to Slurm with their own requests"),
-        (of_conf, "as soon as no job needs us: take our settings, and the features of GPU models,"
-         " out of slurm.conf, and our calls"
-         f" out of the site's scripts; {delivery.why}; 'scontrol reconfigure'"),
+        (
+            of_conf,
+            "as soon as no job needs us: take our settings, and the features of GPU models,"
+            " out of slurm.conf, and our calls"
+            f" out of the site's scripts; {delivery.why}; 'scontrol reconfigure'",
+        ),
         (own, f"delete {len(own)} files of ours on this host"),
-    ]  # fmt: skip
+    ]
     listed = [text for needed, text in steps if needed]
     for number, text in enumerate(listed, 1):
         say(paragraph(f"{number}. {text}."))

@@ -233,7 +233,8 @@ def _cpus_on_each(
 
 def tasks_of(original: OriginalRequest, nodes: int) -> int | None:
     """Task count of the request on ``nodes`` nodes; None: not given."""
-    if original.ntasks_per_tres is not None:
+    form = form_of(original)
+    if original.ntasks_per_tres is not None and form is not None and form.kind != "task":
         return original.ntasks_per_tres * gpus_per_node(original, nodes) * nodes
     if original.num_tasks is not None:
         return original.num_tasks
@@ -255,9 +256,10 @@ def gpus_per_node(original: OriginalRequest, nodes: int) -> int:
 
 def kept_tasks(original: OriginalRequest) -> Fields:
     """What an update of an unbound job must repeat, or Slurm 24.11 counts its tasks anew."""
-    if original.ntasks_per_tres is None:
+    tasks = tasks_of(original, (original.nodes or (1, None))[0])
+    if original.ntasks_per_tres is None or tasks is None:
         return ()
-    return (("NumTasks", str(tasks_of(original, (original.nodes or (1, None))[0]))),)
+    return (("NumTasks", str(tasks)),)
 
 
 def restored_fields(job: SlurmJob, original: OriginalRequest, *, marked: bool) -> Fields:

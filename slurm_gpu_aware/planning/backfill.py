@@ -285,7 +285,7 @@ class BackfillRoom:
         if request.left is not None and request.left.fixed:
             may = kept if request.nodes.eligible is None else kept & request.nodes.eligible
             kept = np.full(len(kept), bool(may.any()))
-        elif self.shadow is None or (self.shadow.by_slurm and not _shares(request)):
+        elif self.shadow is None or (self.shadow.by_slurm and not takes_shards(request)):
             return self._outside  # on the nodes that it is planned for, counts suffice
         if not kept.any():
             return self._outside
@@ -306,7 +306,7 @@ class BackfillRoom:
         nodes of the head."""
         free = self.now.not_held & ~self._outside.not_held
         kept = np.asarray(free.any(axis=1), dtype=np.bool_)
-        if self.shadow is not None and _shares(request):
+        if self.shadow is not None and takes_shards(request):
             kept[[node for node, _ in self.shadow.gpus]] = True
         return kept
 
@@ -338,7 +338,7 @@ def _least(one: Cluster, other: Cluster) -> Cluster:
     return replace(both, shards=replace(both.shards, free=least))
 
 
-def _shares(request: Request) -> bool:
+def takes_shards(request: Request) -> bool:
     """Whether Slurm gives it shards, maybe of a GPU that is in use."""
     return request.left is not None and any(part.shards for part in request.left.parts)
 
@@ -382,8 +382,7 @@ def _with_reserved(
         return assignment
     slots = [np.flatnonzero(kept[node]).tolist() for node in nodes]
     words = set_words(here, nodes, slots)
-    text = f"{assignment.why.get('summary', '')}; free, but reserved for job {head.job_id}: {words}"
-    why = {**assignment.why, "kept_for": head.job_id, "summary": text}
+    facts: dict[str, object] = {"kept_for": head.job_id}
     if len(nodes) <= _MOST_KEPT:
-        why["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
-    return replace(assignment, why=why)
+        facts["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
+    return assignment.explained(f"free, but reserved for job {head.job_id}: {words}", **facts)

@@ -164,7 +164,7 @@ class Dispatcher:
         """The request, with its waiting time for a policy that may postpone."""
         if not policy.may_postpone:
             return request
-        waited_s = max(0.0, self.now - request.submit_s)
+        waited_s = max(0.0, self.now - request.waits_since_s)
         return replace(request, wait=replace(request.wait, waited_s=waited_s))
 
 

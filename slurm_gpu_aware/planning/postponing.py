@@ -6,7 +6,6 @@ Until the expected start a job waits on for the same GPUs, unless free ones are 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus
@@ -79,8 +78,7 @@ def with_bound(
     if cut_s >= worth_until_s(request, here, least, now, rule):
         return here
     text = f"by choice it waits until {stamp(until_s)[:16]} at most (longest_wait_s)"
-    summary = "; ".join(filter(None, [here.why.get("summary"), text]))
-    return replace(here, why={**here.why, "waits_until_s": until_s, "summary": summary})
+    return here.explained(text, waits_until_s=until_s)
 
 
 @by_identity

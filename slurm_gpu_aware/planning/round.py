@@ -218,12 +218,12 @@ class _Round:
             return False
         names = tuple(sorted(job.job_id for job in preemption.open_to(request, others)))
         preempted = ", ".join(names)
-        why: dict[str, Any] = {**preemption.assignment.why, "victims": list(names)}
+        facts: dict[str, object] = {"victims": list(names)}
         if len(names) > len(preemption.victims):
             preempted = f"{len(preemption.victims)} of {preempted} (Slurm chooses)"
-            why["preempts_of_these"] = len(preemption.victims)
-        why["summary"] = f"{preemption.assignment.why.get('summary', '')}; preempts {preempted}"
-        chosen = replace(preemption.assignment, victims=names, why=why)
+            facts["preempts_of_these"] = len(preemption.victims)
+        chosen = preemption.assignment.explained(f"preempts {preempted}", **facts)
+        chosen = replace(chosen, victims=names)
         after = preemption.after
         held = take(after, request, chosen)
         # No other job gets the resources of the victims before they end.

@@ -14,7 +14,7 @@ HELD_BY = "held by "
 """Begin of the cause of a job for which Slurm showed what blocks it."""
 TRIES = 3
 """Starts that Slurm does not explain: so often a job's GPUs are kept while it waits. If it is left
-to Slurm, its gate then opens for good in its turn."""
+to Slurm, its gate then opens in its turn until it starts."""
 
 
 @dataclass

@@ -17,7 +17,9 @@ from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
-from slurm_gpu_aware.features.power.site_power import SitePower, lowering_first
+from slurm_gpu_aware.features.power.power_budget import lowering_first
+from slurm_gpu_aware.features.power.site_power import SitePower
+from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs
 from slurm_gpu_aware.gate.owner_change import is_changed
@@ -95,7 +97,7 @@ class Rounds:
             wake=wake,
             clock=clock,
             on_move=lambda job_id: job_id in self.mover.under_way.jobs,
-            is_ahead=lambda job_id: job_id in self._successors.opened,
+            is_ahead=lambda i: i in self._successors.opened or i in self._turns.lasting,
         )
         self._guard = HeadGuard(client, config.gate.guard_head, timer)
         called = timer, clock, self.start_monitor.add, self._guard.drop
@@ -115,7 +117,7 @@ class Rounds:
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
-        told = Notes(ledger), config
+        told = FirstSubmissions(ledger), Notes(ledger), config
         self.planner = RoundPlanner(*parts, *told, guards=config.gate.guard_head)
         self._promises = Promises()
         self.ids: dict[int, str] = {}
@@ -239,7 +241,8 @@ class Rounds:
 
     def _candidates(self, view: View, profile: Profile | None) -> Candidates:
         """The jobs that this round may place, and the cluster as they find it."""
-        victims = {job.id: self.tracker.victims(job.id) for job in view.released}
+        held = [job.id for job in view.released if job.id not in self._turns.lasting]
+        victims = {job_id: self.tracker.victims(job_id) for job_id in held}
         waiting = (*view.parked, *view.released)
         kept: Sequence[Hold] = ()
         with contained("moves under way"):
@@ -268,7 +271,7 @@ class Rounds:
         with contained("profile"):
             profile = self._ledger.profile()
         candidates = self._candidates(view, profile)
-        context, leave = candidates.context, candidates.leave
+        context = candidates.context
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
         began = self._timer()
         plan, record = self._plan(candidates, view, profile)
@@ -284,11 +287,11 @@ class Rounds:
             self._turns.leave(
                 self._turns.without_waiting_before(impossible, plan, candidates), candidates
             )
-        plan, for_good = self._turns.opened_for_good(plan, candidates)
-        leave += for_good
+        plan = self._turns.open_until_start(plan, candidates, view.released)
         with contained("jobs that are opened ahead"):
             may = not (self.power.limited or self.mover.under_way.jobs or self.planner.exchanges)
-            plan = self._successors.extended(plan, candidates, view, self.policy.settings, may=may)
+            last = plan, candidates, view, self.policy.settings
+            plan = self._successors.extended(*last, may=may, lasting=self._turns.lasting)
         self._tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
             return  # the heartbeat says why

@@ -57,7 +57,7 @@ class StartMonitor:
     on_move: Callable[[str], bool] = lambda job_id: False
     """Whether the selector has requeued a job to move it."""
     is_ahead: Callable[[str], bool] = lambda job_id: False
-    """Whether a job was opened ahead (`successors`): it may wait until a GPU becomes free."""
+    """Whether a job may wait at its open gate: it was opened ahead, or until it starts."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _due: threading.Event = field(default_factory=threading.Event)
     _stopping: bool = False

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.admission.left import part_of
@@ -109,11 +109,19 @@ class Successors:
         return min(_MOST, max(counts)) if self.short_s and sum(counts) >= enough else 0
 
     def extended(
-        self, plan: Plan, candidates: Candidates, view: View, settings: PlanSettings, *, may: bool
+        self,
+        plan: Plan,
+        candidates: Candidates,
+        view: View,
+        settings: PlanSettings,
+        *,
+        may: bool,
+        lasting: Set[str] = frozenset(),
     ) -> Plan:
         """The plan with the jobs that are opened ahead; recalls those whose turn is over.
 
         ``may``: False if something that Slurm does not know forbids it, as a power limit.
+        ``lasting``: jobs with a gate that stays open until they start.
         """
         partitions = candidates.context.partitions
         self._tiers = {name: one.priority_tier for name, one in partitions.items()}
@@ -127,28 +135,32 @@ class Successors:
         if wanted:
             queue = [*pending, *view.parked]
             first, kept = self._first(wanted, queue, plan, candidates)
-        self.recall(frozenset(self.opened - kept) | self._in_the_way(plan, view))
+        self.recall(frozenset(self.opened - kept) | self._in_the_way(plan, view, lasting))
         candidates.to_plan |= {one.id: _left(one) for one in first}
         self.opened |= {one.id for one in first}
         waiting = tuple(one for one in plan.waiting if one.job_id not in self.opened)
         ahead = [_anywhere(one.request, settings) for one in first]
         return replace(plan, assignments=(*plan.assignments, *ahead), waiting=waiting)
 
-    def _in_the_way(self, plan: Plan, view: View) -> set[str]:
+    def _in_the_way(self, plan: Plan, view: View, lasting: Set[str]) -> set[str]:
         """Jobs that Slurm was to place and has not, with a job before them that came since.
 
-        The round keeps GPUs for them: the one that came would wait for these, too.
+        The round keeps GPUs for them: the one that came would wait for these, too. For those of
+        ``lasting`` it keeps none, so any that waits before them counts.
         """
         now, parked = self.timer(), frozenset(job.id for job in view.parked)
-        left = {j.id: j for j in view.released if not (j.job.req_nodes or j.id in self.opened)}
+        released = (j for j in view.released if j.id not in self.opened)
+        left = {j.id: j for j in released if j.id in lasting or not j.job.req_nodes}
         self._left = {i: self._left.get(i, (now, parked)) for i in left}
         never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
         come = {one.job_id for one in plan.waiting} - never
         found = set()
         for job_id, (since, there) in self._left.items():
             rank = _rank(left[job_id].job, self._tiers)
-            before = (j for j in view.parked if j.id in come and j.id not in there)
-            if now - since > _UNPLACED_S and any(_rank(j.job, self._tiers) < rank for j in before):
+            late = job_id in lasting or now - since > _UNPLACED_S
+            old = frozenset() if job_id in lasting else there
+            before = (j for j in view.parked if j.id in come and j.id not in old)
+            if late and any(_rank(j.job, self._tiers) < rank for j in before):
                 found.add(job_id)
         return found
 

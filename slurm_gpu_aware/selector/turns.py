@@ -16,13 +16,15 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Turns:
-    """Records that planning cannot place, and jobs whose gate opens for good."""
+    """Records that planning cannot place, and jobs whose gate opens until they start."""
 
     backoff: Backoff
     wake: Callable[[], object] = lambda: None
     """Starts another round."""
     unplaceable: dict[int, str] = field(default_factory=dict)
     """Number of a record -> why rounds plan it by counts only."""
+    lasting: set[str] = field(default_factory=set)
+    """Jobs with a gate that stays open until they start."""
 
     def leave(self, jobs: Sequence[tuple[GatedJob, str]], candidates: Candidates) -> None:
         """Plan these records by counts from the next round on; leave those that are, at once."""
@@ -54,25 +56,27 @@ class Turns:
             if job.job.raw_id not in behind or not candidates.planned_by_counts(job)
         ]
 
-    def opened_for_good(
-        self, plan: Plan, candidates: Candidates
-    ) -> tuple[Plan, list[tuple[GatedJob, str]]]:
-        """The plan without jobs whose gate opens for good, and these, each with the reason.
+    def open_until_start(
+        self, plan: Plan, candidates: Candidates, released: Sequence[GatedJob]
+    ) -> Plan:
+        """The plan in which jobs that did not start several times may start on any of their nodes.
 
-        Slurm alone knows what a job lacks that fits by counts and did not start several times. It
-        passes none, as no job before it waits.
+        Slurm alone knows what a job lacks that fits by counts. So its gate stays open until it
+        starts, no GPUs are kept for it, and no job before it waits: it is parked again when one
+        does.
         """
-        good = [
+        good = {
             one.job_id
             for one in plan.assignments
             if candidates.to_plan[one.job_id].request.left is not None
             and self.backoff.failures(one.job_id) >= TRIES
             and "behind" not in one.why
-        ]
-        rest = tuple(one for one in plan.assignments if one.job_id not in good)
-        jobs = [candidates.to_plan[job_id] for job_id in good]
-        left = [(one.gated, one.request.left.reason) for one in jobs if one.request.left]
-        return replace(plan, assignments=rest), left
+        }
+        self.lasting = good | self.lasting.intersection(job.id for job in released)
+        anywhere = (
+            replace(one, kept_off=()) if one.job_id in good else one for one in plan.assignments
+        )
+        return replace(plan, assignments=tuple(anywhere))
 
     def forget(self, numbers: Collection[int]) -> None:
         """Drop records that are gone."""

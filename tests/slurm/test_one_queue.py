@@ -29,6 +29,7 @@ FORMS = {
     "uneven": ["--gpus=3", "-N2"],
     "array": ["--gres=gpu:1", "--comment=place=off", "--array=0-2"],
     "two requests": ["--gres=gpu:1,gpu:1"],
+    "GPUs by tasks": ["-n", "4", "--ntasks-per-gpu=2"],
 }
 INTERACTIVE = {
     "srun": ["srun", "--gres=gpu:1", "--contiguous", *LOWER, "true"],

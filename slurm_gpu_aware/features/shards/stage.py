@@ -23,6 +23,7 @@ from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, Shards
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.planning.backfill import takes_shards
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
@@ -100,7 +101,7 @@ def with_shards(
     or leave the reserved GPUs, CPUs and memory free. Without backfill it waits, too, except behind
     a job that waits by its own choice. Each job that finds too few shards, up to the number of
     reservations, keeps the GPU with the most free ones that none before it keeps: no job behind it
-    gets a part of that GPU.
+    gets a part of that GPU, and none whose shards Slurm chooses gets its node.
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ def with_shards(
         return plan
     room = _Room(cluster, settings.reservations)
     requests = {request.job_id: request for request in split.queue}
-    assignments = [room.start(requests[one.job_id], one) for one in plan.assignments]
+    starts = {one.job_id: room.start(requests[one.job_id], one) for one in plan.assignments}
     waiting = {one.job_id: one for one in plan.waiting}
     sharing_ids = {request.job_id for request in sharing}
     heads: list[_Head] = []
@@ -123,6 +124,13 @@ def with_shards(
                 heads += _head_of(request, before, settings, cluster)
             if before is not None and not (before.infeasible or before.failed):
                 room.keep(request)
+            elif before is None and takes_shards(request) and room.kept_for:
+                one = room.beside_kept(request, starts.pop(request.job_id))
+                if one is None:
+                    why = f"waits for its turn behind job {room.kept_for[0]}"
+                    waiting[request.job_id] = Waiting(request.job_id, why)
+                else:
+                    starts[request.job_id] = one
             continue
         gpu = room.best(request)
         why = f"next: waits for {request.get(SHARDS)} shards of a GPU that others use"
@@ -137,10 +145,10 @@ def with_shards(
             if not late:
                 room.keep(request)
         else:
-            assignments.append(room.assignment(request, gpu))
+            starts[request.job_id] = room.assignment(request, gpu)
             room.take(request, gpu)
-    assignments = [*split.placed, *assignments]
-    return replace(plan, assignments=tuple(assignments), waiting=tuple(waiting.values()))
+    assignments = (*split.placed, *starts.values())
+    return replace(plan, assignments=assignments, waiting=tuple(waiting.values()))
 
 
 class _Head(NamedTuple):
@@ -227,6 +235,14 @@ class _Room:
             self.kept_for.append(request.job_id)
             self._kept.flat[int(np.where(may, self._free, -1).argmax())] = True
 
+    def beside_kept(self, request: Request, one: Assignment) -> Assignment | None:
+        """The start of a job whose shards Slurm chooses, off nodes of kept GPUs; None: not now."""
+        assert request.left is not None  # noqa: S101 - the caller has checked
+        off = set(np.flatnonzero(self._kept.any(axis=1)).tolist())
+        if request.left.fixed or off.intersection(one.nodes):
+            return None
+        return replace(one, kept_off=tuple(sorted(off.union(one.kept_off))))
+
     def take(self, request: Request, gpu: Gpu) -> None:
         """Mark shards, CPUs and memory of a job as held."""
         self._free[gpu] -= request.get(SHARDS)
@@ -244,8 +260,7 @@ class _Room:
         total = int(self._total[gpu])
         self._free[gpu] = max(0, total - shards)
         words = f"the first with shards of this GPU: {shards} of {total}"
-        why = {**chosen.why, "summary": f"{chosen.why.get('summary', '')}; {words}"}
-        return replace(chosen, clock_mhz=None, why=why)
+        return replace(chosen.explained(words), clock_mhz=None)
 
     def assignment(self, request: Request, gpu: Gpu) -> Assignment:
         """The assignment of a job to a used GPU."""

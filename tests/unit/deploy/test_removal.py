@@ -441,7 +441,7 @@ def test_nodes_with_files_of_their_own_keep_ours_until_they_read_slurm_conf(own:
     install(own)
     text = own.config.read_text()
     own.config.write_text(text[: text.index("[setup]")])
-    (own.bin / "srun").write_text("#!/bin/sh\necho unseen\n")
+    (own.bin / "srun").write_text("#!/bin/sh\necho n1\n")
     (own.bin / "srun").chmod(0o755)
     done = own.setup("--remove", "--yes", "--json")
     assert done.exit_code == 3
@@ -499,7 +499,7 @@ def test_no_node_is_drained_for_files_that_do_not_arrive(own: Site) -> None:
     text = own.config.read_text()
     own.config.write_text(text[: text.index("[setup]")])
     (own.slurm / "gres.conf").write_text("NodeName=n[1-2] Name=gpu File=/dev/nvidia[0-3]\n")
-    (own.bin / "srun").write_text("#!/bin/sh\necho unseen\n")
+    (own.bin / "srun").write_text("#!/bin/sh\necho n1\n")
     (own.bin / "srun").chmod(0o755)
     before = own.files()
     done = own.setup("--roll", "--yes")

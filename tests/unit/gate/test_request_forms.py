@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from memory_slurm import job_record
 
-from slurm_gpu_aware.admission.fitting import matches, understood
 from slurm_gpu_aware.gate.admin_comment import (
     MARKED,
     OriginalRequest,
@@ -31,6 +30,7 @@ from slurm_gpu_aware.slurm.gres import gpu_slots, placed_slots, same_tres, typed
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.updates import JobUpdate
+from slurm_gpu_aware.slurm.words import matches, understood
 
 ONE = Binding(("n1",), (1, 3))
 TWO = Binding(("n1", "n2"), (0, 2))
@@ -359,6 +359,11 @@ def test_tasks_per_gpu_are_restored() -> None:
     assert {key: restored[key] for key in expected} == expected
     assert kept_tasks(original) == (("NumTasks", "8"),)
     assert kept_tasks(OriginalRequest(tres_per_node="gres/gpu:1")) == ()
+    # From the tasks Slurm counts the GPUs: without a number of tasks none is repeated.
+    assert kept_tasks(OriginalRequest(num_tasks=4, ntasks_per_tres=2)) == (("NumTasks", "4"),)
+    assert kept_tasks(OriginalRequest(ntasks_per_tres=2)) == ()
+    by_task = OriginalRequest(tres_per_task="gres/gpu:1", num_tasks=4, ntasks_per_tres=2)
+    assert kept_tasks(by_task) == (("NumTasks", "4"),)
 
 
 def test_gpus_per_socket_are_restored() -> None:

@@ -18,7 +18,7 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
-from slurm_gpu_aware.model.request import Memory, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Memory, Part, Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import record_round, replay_all
 from slurm_gpu_aware.planning.stages import Round, plan_stages
@@ -137,6 +137,23 @@ def test_the_second_that_finds_too_few_shards_keeps_a_gpu(reservations: int, sta
     queue = [part("a", 3), part("b", 3), part("c", 1)]
     plan = plan_of(queue, cluster_of([[3, 2]]), reservations=reservations)
     assert ("c" in given_to(plan)) is starts
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize(("used", "starts"), [([[3, 3], [3, 2]], True), ([[3, 2]], False)])
+def test_shards_that_slurm_chooses_are_not_those_of_a_kept_gpu(
+    used: list[list[int]], starts: bool, fixed: bool
+) -> None:
+    """Slurm may take any GPU of a node, so the job is kept off the whole node."""
+    left = LeftToSlurm("MPS", (Part(1, 1, shards=1),), fixed=fixed)
+    queue = [part("a", 3), replace(whole("b"), left=left)]
+    plan = plan_of(queue, cluster_of(used))
+    if starts and not fixed:
+        (one,) = plan.assignments
+        assert (one.nodes, one.kept_off) == ((0,), (1,))
+    else:
+        assert not plan.assignments
+        assert plan.waiting[-1].reason == "waits for its turn behind job a"
 
 
 @given(st.lists(st.integers(1, 4), max_size=6), st.integers(1, 4), st.integers(1, 6))

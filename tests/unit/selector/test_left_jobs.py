@@ -104,24 +104,55 @@ def test_a_requeued_job_is_parked_again(slurm: SlurmFolder) -> None:
     assert "lf=place%3Doff" in job["admin_comment"]
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_it_is_opened_for_good_after_three_failures_if_none_waits_before_it(
-    slurm: SlurmFolder, held: bool
-) -> None:
-    """What Slurm shows (``held``: a limit) is no failure: a user could bring it about."""
-    bench = bench_of(slurm, [left()], ["n1"])
+def failed_three_times(slurm: SlurmFolder, reason: str) -> RoundsBench:
+    bench = bench_of(slurm, [left(priority=500)], ["n1"])
     for _ in range(3):
         assert bench.rounds.run().placed == ["7"]
-        slurm.change("7", reason=HELD if held else "Priority")
+        slurm.change("7", reason=reason)
         bench.steady += 31.0
         assert bench.rounds.start_monitor.poll() == 1
-        assert ";sel=left:" not in slurm.jobs["7"]["admin_comment"]
+        assert not is_open(slurm, "7")
         slurm.change("7", reason="Licenses")
         bench.steady += 3600.0
         bench.wall += 3600.0
-    assert bench.rounds.run().placed == (["7"] if held else [])
+    assert bench.rounds.run().placed == ["7"]
     assert is_open(slurm, "7")
-    assert (";sel=left:" in slurm.jobs["7"]["admin_comment"]) is not held
+    slurm.change("7", reason=reason)
+    return bench
+
+
+@pytest.mark.parametrize("reason", ["Priority", HELD])
+def test_after_three_failures_its_gate_stays_open_until_it_starts(
+    slurm: SlurmFolder, reason: str
+) -> None:
+    """What Slurm shows (a limit) is no failure: a user could bring it about."""
+    bench = failed_three_times(slurm, reason)
+    for _ in range(3):
+        bench.steady += 3600.0
+        bench.rounds.start_monitor.poll()
+    assert is_open(slurm, "7") is (reason != HELD)
+
+
+@pytest.mark.parametrize("priority", [900, 1])
+def test_it_is_parked_again_when_a_job_before_it_waits(slurm: SlurmFolder, priority: int) -> None:
+    """No GPUs are kept for it, so Slurm's own scheduler would let it pass."""
+    bench = failed_three_times(slurm, "Priority")
+    four = "gres/gpu:4"
+    running = parked("5", state="RUNNING", nodes="n1", slots=[0], licenses="")
+    record = f"gpuaware/1;tn={four};mc=1"
+    tres = f"cpu=1,mem=500M,node=1,billing=1,{four.replace(':', '=')}"
+    fields = {"admin_comment": record, "tres_per_node": four, "tres_req_str": tres}
+    slurm.set(jobs=[*slurm.jobs.values(), running, parked("9", priority=priority, **fields)])
+    assert bench.rounds.run().placed == []
+    bench.rounds.start_monitor.poll()
+    assert is_open(slurm, "7") is (priority == 1)
+
+
+def test_behind_it_others_start_on_the_gpus_that_it_cannot_have(slurm: SlurmFolder) -> None:
+    bench = failed_three_times(slurm, "Priority")
+    slurm.set(jobs=[*slurm.jobs.values(), parked("9", priority=1, stuck=True)])
+    assert bench.rounds.run().placed == ["9"]
+    assert is_open(slurm, "7")
 
 
 def test_array_tasks_are_opened_by_task(slurm: SlurmFolder) -> None:
