@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import re
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,7 +39,10 @@ _SETTLE_S = 20.0
 _MOST_S = 60.0
 """Time at the default clock after which a check without a slice there ends."""
 _READ_S = 5.0
+_WAIT_S = 0.5
+"""A round waits so long for the folder, which may be of a file system that hangs."""
 _MOST_BYTES = 1 << 16
+_NAMES = re.compile(r"gpu-aware-job-([0-9][0-9_+]{0,30})-[0-9a-f]{8}\.csv\Z")
 _MOST_FILES = 50_000
 """Names of the folder that are looked at: users fill it."""
 _KEPT_S = 90 * 86_400.0
@@ -124,6 +128,59 @@ class _Check:
     read_at: float = 0.0
 
 
+class _Reading(threading.Thread):
+    """Reads the records of some jobs once; the round does not depend on its end."""
+
+    def __init__(self, folder: Path, users: Mapping[str, str]) -> None:
+        """``users``: job -> its user."""
+        super().__init__(name="records", daemon=True)
+        self.folder, self.users = folder, users
+        self.rows: dict[str, Sequence[AtClock]] = {}
+        """Job -> what it has measured so far, if it has a sound record of its user."""
+        self.faults: dict[str, str] = {}
+        """Job, or empty for the folder -> what is wrong."""
+
+    def run(self) -> None:
+        """Read them."""
+        for job_id, name in self._newest().items():
+            try:
+                self.rows[job_id] = self._rows(name, self.users[job_id])
+            except (OSError, SourceError) as exc:
+                self.faults[job_id] = f"the record of job {job_id} is not used: {exc}"
+
+    def _newest(self) -> dict[str, str]:
+        """Job -> name of the newest record of its user."""
+        newest: dict[str, tuple[float, str]] = {}
+        try:
+            with os.scandir(self.folder) as entries:
+                for number, entry in enumerate(entries):
+                    if number == _MOST_FILES:
+                        self.faults[""] = (
+                            f"{self.folder}: above {number} files; others are not seen"
+                        )
+                        break
+                    job_id = found[1] if (found := _NAMES.match(entry.name)) else ""
+                    if job_id not in self.users:
+                        continue
+                    with suppress(FileNotFoundError):  # its job may replace it meanwhile
+                        status = entry.stat(follow_symlinks=False)
+                        if user_name(status.st_uid) == self.users[job_id]:
+                            one = status.st_mtime, entry.name
+                            newest[job_id] = max(one, newest.get(job_id, one))
+        except OSError as exc:
+            self.faults[""] = f"{self.folder}: cannot be read: {exc.strerror}"
+        return {job_id: name for job_id, (_, name) in newest.items()}
+
+    def _rows(self, name: str, user: str) -> Sequence[AtClock]:
+        """The rows of a record. Raises OSError or SourceError."""
+        stream, status = open_plain(self.folder / name)
+        with stream:
+            data = stream.read(_MOST_BYTES + 1)
+        if status.st_nlink != 1 or user_name(status.st_uid) != user or len(data) > _MOST_BYTES:
+            return ()
+        return measured(decoded(data, name))
+
+
 class ClockChecks:
     """The checks of running jobs. Times are Unix s."""
 
@@ -136,9 +193,9 @@ class ClockChecks:
         """Job that was checked -> whether it was slower than allowed."""
         self._wrong: dict[tuple[str, ...], float] = {}
         """Key of jobs that are slower than allowed -> since when."""
-        self._files: dict[str, str] = {}
-        """Job -> its record."""
-        self._complained = ""
+        self._reading: _Reading | None = None
+        self._complained: set[str] = set()
+        """Jobs whose records were found wrong; empty: the folder."""
 
     def load(self, now: float) -> None:
         """Take up which jobs were slower than allowed."""
@@ -176,21 +233,33 @@ class ClockChecks:
         check = self._checks.get(job_id)
         return self.is_slow(job_id) or (check is not None and check.begun_at is not None)
 
-    def are_wrong(self, key: tuple[str, ...], fitted_at: float) -> bool:
+    def are_wrong(self, key: tuple[str, ...], fitted_at: float, now: float) -> bool:
         """Whether jobs of a key were slower than allowed, by models that were fitted then."""
-        return self._wrong.get(key, fitted_at) > fitted_at
+        return self._wrong.get(key, -math.inf) > max(fitted_at, now - _KEPT_S)
 
     def looks(self, now: float) -> bool:
         """Read the records that are due; whether a job should get another clock."""
         due = {i: one for i, one in self._checks.items() if not 0 <= now - one.read_at < _READ_S}
-        if due:
-            self._find(due)
-        changed = [self._looked(job_id, check, now) for job_id, check in due.items()]
+        wait_s = 0.0
+        if due and self._reading is None and self.folder is not None:
+            wait_s = _WAIT_S
+            self._reading = _Reading(self.folder, {i: one.of.user for i, one in due.items()})
+            self._reading.start()
+        done = self._reading
+        if done is None:
+            return False
+        done.join(wait_s)
+        if done.is_alive():
+            self._complain({"": f"{done.folder}: it does not answer"})
+            return False
+        self._reading = None
+        self._complain(done.faults)
+        read = [(i, one) for i, one in due.items() if i in done.users]
+        changed = [self._looked(i, one, done.rows.get(i, ()), now) for i, one in read]
         return any(changed)
 
-    def _looked(self, job_id: str, check: _Check, now: float) -> bool:
+    def _looked(self, job_id: str, check: _Check, rows: Sequence[AtClock], now: float) -> bool:
         check.read_at = now
-        rows = self._rows(job_id, check.of.user)
         if check.begun_at is not None:
             found = compared(rows, check.of.clock_mhz)
             if found is None and now - check.begun_at < _MOST_S:
@@ -222,42 +291,9 @@ class ClockChecks:
             detail["saves"] = None if found[1] is None else round(found[1], 4)
         self._ledger.event(job_id, CHECKED, detail, now)
 
-    def _find(self, due: Collection[str]) -> None:
-        """Note the newest record of each job that has one of its user."""
-        assert self.folder is not None  # noqa: S101 - else no job is followed
-        names = re.compile(r"gpu-aware-job-([0-9][0-9_+]{0,30})-[0-9a-f]{8}\.csv\Z")
-        newest: dict[str, float] = {}
-        try:
-            with os.scandir(self.folder) as entries:
-                for _, entry in zip(range(_MOST_FILES), entries, strict=False):
-                    job_id = found[1] if (found := names.match(entry.name)) else ""
-                    if job_id not in due:
-                        continue
-                    with suppress(FileNotFoundError):  # its job may replace it meanwhile
-                        status = entry.stat(follow_symlinks=False)
-                        own = user_name(status.st_uid) == self._checks[job_id].of.user
-                        if own and status.st_mtime >= newest.get(job_id, 0.0):
-                            newest[job_id], self._files[job_id] = status.st_mtime, entry.name
-        except OSError as exc:
-            self._complain(f"{self.folder}: cannot be read: {exc.strerror}")
-
-    def _rows(self, job_id: str, user: str) -> Sequence[AtClock]:
-        """What a job has measured so far; nothing if its record is not there, or damaged."""
-        name = self._files.pop(job_id, None)
-        if name is None or self.folder is None:
-            return ()
-        try:
-            stream, status = open_plain(self.folder / name)
-            with stream:
-                data = stream.read(_MOST_BYTES + 1)
-            if status.st_nlink != 1 or user_name(status.st_uid) != user or len(data) > _MOST_BYTES:
-                return ()
-            return measured(decoded(data, name))
-        except (OSError, SourceError) as exc:
-            self._complain(f"the record of job {job_id} is not used: {exc}")
-            return ()
-
-    def _complain(self, text: str) -> None:
-        if text != self._complained:
-            self._complained = text
-            log.warning("%s", text)
+    def _complain(self, faults: Mapping[str, str]) -> None:
+        """Log what is new: once of each job, whatever its user writes."""
+        for job_id, text in faults.items():
+            if job_id not in self._complained:
+                log.warning("%s", text)
+        self._complained = self._complained.intersection(self._checks).union(faults)

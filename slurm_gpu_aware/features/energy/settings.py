@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from slurm_gpu_aware.model.section import Section
-from slurm_gpu_aware.records import MOST, Text, number
+from slurm_gpu_aware.records import MOST, number
 
 MOST_PERCENT = 50
 Slowdown = Annotated[float, number(0, MOST_PERCENT / 100)]
@@ -23,7 +24,7 @@ class EnergyConfig(Section):
     takes at most so much longer (0.03: 3%); absent: only jobs of ``classes`` and ``slower=``."""
     classes: Mapping[str, Slowdown] = field(default_factory=dict)
     """Class -> the same for its jobs."""
-    records: Text | None = None
+    records: Path | None = None
     """Folder of the records of measured jobs ("gpu-aware-profile job --out"): by them clocks are
     checked; absent: they are not."""
     alloc_tres: bool = False

@@ -102,7 +102,7 @@ class SitePower:
         length_s = 0.0 if orders is None else config.of(PowerConfig).explore_s
         self._explorations = Explorations(length_s, tracker.ledger)
         records = config.of(EnergyConfig).records
-        self._checks = ClockChecks(Path(records) if records and orders else None, tracker.ledger)
+        self._checks = ClockChecks(records if orders else None, tracker.ledger)
         self._missing: dict[str, str] = {}
         """Running job -> why the performance model that it names is not used."""
         self.limit = LimitInForce(limit_in_force(config, clock()).limit, "")
@@ -275,10 +275,9 @@ class SitePower:
     def _trusted(self, request: Request) -> Request:
         """The request without a clock that saves energy, if jobs like it were too slow with it."""
         table, gpu_model = request.get(TABLE), self.tables.gpu_model(request)
-        of = request.user, request.get(MODEL), request.app_class, gpu_model or ""
-        if table is None or not self._checks.are_wrong(Watched(*of).key, self.tables.fitted_at):
-            return request
-        return request.put(TABLE, doubted(table))
+        of = Watched(request.user, request.get(MODEL), request.app_class, gpu_model or "")
+        wrong = self._checks.are_wrong(of.key, self.tables.fitted_at, self._clock())
+        return request.put(TABLE, doubted(table)) if table is not None and wrong else request
 
     def _powered(
         self, job: RunningJob, cluster: Cluster, max_w: FloatArray, settings: PlanSettings

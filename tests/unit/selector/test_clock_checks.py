@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ from store_samples import fit_models, ingest_sweep
 from test_site_power import CLOCKS, NODES, answered, class_a, fitted, powered, running_clock
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.energy.live import AtClock, compared, measured
+from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.features.energy.live import AtClock, ClockChecks, Watched, compared, measured
 from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
@@ -199,6 +201,87 @@ def test_no_record_but_the_users_own_counts(
         checked.folder.rmdir()
     assert {checked.turn() for _ in range(20)} == {-1}
     assert "clock_checking" not in checked.site.kinds()
+
+
+def test_a_verdict_ends_after_90_days(checked: CheckedSite) -> None:
+    """The selector runs all the time; models are not fitted anew."""
+    clock = checked.start()
+    checked.check(slower=0.5)
+    checked.submit("8")
+    checked.turn(2)
+    assert running_clock(checked.site, "8") is None
+    checked.now += 90 * 86_400.0
+    checked.submit("9")
+    checked.turn(3)
+    assert running_clock(checked.site, "9") == clock
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> ClockChecks:
+    """Checks of job 7 without a site."""
+    checks = ClockChecks(tmp_path, LedgerWriter(tmp_path / "store.db"))
+    checks.follow({"7": Watched(ME, "bert", "A", "v100", 900, BOUND)}, {"7"})
+    return checks
+
+
+def test_a_folder_that_hangs_holds_up_no_round(
+    alone: ClockChecks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder may be of a file system whose server is away."""
+    answers, scandir = threading.Event(), os.scandir
+
+    def hangs(path: Path) -> Any:
+        answers.wait(60.0)
+        return scandir(path)
+
+    assert alone.folder is not None
+    record = alone.folder / "gpu-aware-job-7-0123abcd.csv"
+    record.write_text(f"{HEAD}bert,1,A,v100,2,1,900,1.5,200\n")
+    monkeypatch.setattr(os, "scandir", hangs)
+    began = time.monotonic()
+    assert [alone.looks(now) for now in (0.0, 5.0, 10.0, 40.0)] == [False] * 4
+    assert time.monotonic() - began < 20.0
+    assert [r.getMessage() for r in caplog.records] == [f"{alone.folder}: it does not answer"]
+    answers.set()
+    end = time.monotonic() + 60.0
+    now = 50.0
+    while not alone.looks(now):  # what has answered counts
+        assert time.monotonic() < end
+        now += 5.0
+    assert alone.at_default("7")
+
+
+def test_a_record_is_complained_of_once(
+    alone: ClockChecks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user who writes another wrong record every few seconds does not fill the log."""
+    assert alone.folder is not None
+    record = alone.folder / "gpu-aware-job-7-0123abcd.csv"
+    for turn in range(8):
+        record.write_text(f"{HEAD}bert,1,A,v100,2,1,900,x{turn},200\n")
+        assert not alone.looks(5.0 * turn)
+    assert len(caplog.records) == 1
+    assert "the record of job 7 is not used" in caplog.text
+
+
+def test_a_folder_with_too_many_names_is_told(
+    alone: ClockChecks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("slurm_gpu_aware.features.energy.live._MOST_FILES", 3)
+    assert alone.folder is not None
+    for number in range(4):
+        (alone.folder / f"x{number}").touch()
+    assert [alone.looks(now) for now in (0.0, 5.0)] == [False] * 2
+    assert [r.levelno for r in caplog.records] == [logging.WARNING]
+    assert "above 3 files" in caplog.text
+
+
+def test_the_folder_of_records_is_absolute(tmp_path: Path) -> None:
+    """A relative one would depend on where the selector starts."""
+    config = tmp_path / "config.toml"
+    config.write_text('[energy]\nrecords = "records"\n')
+    with pytest.raises(ConfigError, match=r"energy\.records"):
+        load_config(config)
 
 
 def test_under_a_power_limit_nothing_is_checked(checked: CheckedSite) -> None:
