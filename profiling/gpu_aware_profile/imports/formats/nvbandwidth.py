@@ -232,9 +232,9 @@ def _fastest(tests: Sequence[_Test], gpus: Collection[int]) -> dict[tuple[int, i
         one_way = _ONE_WAY.match(test.name)
         if one_way is None and "Total" not in test.description:
             continue
-        for i, j in permutations(gpus, 2):
-            gbps = test.matrix[i][j] if max(i, j) < len(test.matrix) else 0.0
-            if gbps:
+        measured = [number for number in gpus if number < len(test.matrix)]
+        for i, j in permutations(measured, 2):
+            if gbps := test.matrix[i][j]:
                 pair = min(i, j), max(i, j)
                 source = j if one_way and one_way["what"] == "read" else i
                 way = pair.index(source) if one_way else 2
