@@ -225,7 +225,7 @@ class Removal:
     def _remove_files(self) -> list[str]:
         """Delete our files on this host; return those that stay, with the reason."""
         kept, deleted = [], []
-        settings = self._client.settings()
+        settings, drained = self._client.settings(), self._drained()
         backups = kept_backups(self._site)
         folders = dict.fromkeys(f for thing in OWNED for f in thing.folders(self._site))
         for path, thing in own_files(self._site).items():
@@ -254,7 +254,7 @@ class Removal:
                 f" slurmctld forgets it after MinJobAge ({settings.get('MinJobAge', '300 sec')}),"
                 " accounting keeps it"
             )
-        kept += self._drained()
+        kept += drained
         data = (self._config.store.path.parent, self._config.source)
         yours = [path for path in data if path is not None and path.exists()]
         return [*kept, *(f"{path}: your measurements or settings" for path in yours)]

@@ -124,7 +124,7 @@ def with_shards(
                 heads += _head_of(request, before, settings, cluster)
             if before is not None and not (before.infeasible or before.failed):
                 room.keep(request)
-            elif before is None and takes_shards(request) and room.kept_for:
+            elif request.job_id in starts and takes_shards(request) and room.kept_for:
                 one = room.beside_kept(request, starts.pop(request.job_id))
                 if one is None:
                     why = f"waits for its turn behind job {room.kept_for[0]}"
