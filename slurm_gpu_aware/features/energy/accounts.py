@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
-from statistics import fmean
+from statistics import median
 from typing import Any, NamedTuple
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
@@ -167,8 +167,8 @@ def checked_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list
     """What models said of clocks that save energy, and what the jobs measured, by application.
 
     ``name`` (of the application as its user names it, else of the class), ``jobs`` that were
-    checked, ``slow`` of them slower than allowed; means of ``slower``, ``measured_slower``,
-    ``saves`` and ``measured_saves`` (None: no job measured its power).
+    checked, ``slow`` of them slower than allowed; medians of ``slower``, ``measured_slower``,
+    ``saves`` and ``measured_saves`` (None: no job measured its power): users write what they like.
     """
     last = {decision.job_id: decision for decision in decisions}
     groups: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
@@ -185,10 +185,10 @@ def checked_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list
             "name": name,
             "jobs": len(found),
             "slow": sum(one["slow"] for _, one in found),
-            "slower": fmean(told["slower"] for told, _ in found),
-            "measured_slower": fmean(one["slower"] for _, one in found),
-            "saves": fmean(told["saves"] for told, _ in found),
-            "measured_saves": fmean(saves) if saves else None,
+            "slower": median(told["slower"] for told, _ in found),
+            "measured_slower": median(one["slower"] for _, one in found),
+            "saves": median(told["saves"] for told, _ in found),
+            "measured_saves": median(saves) if saves else None,
         }
         for name, found in sorted(groups.items())
         for saves in [[one["saves"] for _, one in found if one["saves"] is not None]]

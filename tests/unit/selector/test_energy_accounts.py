@@ -143,6 +143,16 @@ def test_predictions_stand_beside_what_jobs_measured() -> None:
     assert checked_table([]) == ""
 
 
+def test_one_job_with_wild_marks_does_not_change_what_its_class_measured() -> None:
+    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.02, "at_most": 0.03}}
+    jobs = [replace(decision(str(i)), why=why, asked={"class": "A"}) for i in range(5)]
+    measured = (0.01, 0.02, 0.03, 0.04, 1e12)
+    found = [{"slow": False, "slower": one, "saves": -one} for one in measured]
+    events = [Event(str(i), "clock_checked", one, 9.0) for i, one in enumerate(found)]
+    (row,) = checked_rows(jobs, events)
+    assert (row["measured_slower"], row["measured_saves"]) == (0.03, -0.03)
+
+
 def test_a_clock_that_was_taken_back_has_saved_nothing() -> None:
     why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.25, "at_most": 0.27}}
     events = [started("n1"), energy("n1", 100.0)]
