@@ -8,14 +8,13 @@ ROUNDS ?= 3
 CLUSTERS ?= 3
 SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
-# Tests without Slurm take a quarter longer with it; COVERAGE= leaves it out
-COVERAGE ?= --cov --cov-report=
 SLURM_PYTEST := $(PYTEST) tests/slurm -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder \
   -r fE --durations=25
-SHOW_COVERAGE := [ -z "$(COVERAGE)" ] || echo "Coverage: $$($(BIN)/coverage report --format=total)% of lines"
+# Runs by hand that may take longer than the limit of a test
+LONG := --timeout=7200
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test test-fast test-search test-slurm test-sid test-walk test-storm test-hostile test-requests requests docker image cluster-up cluster-down demo clean
+.PHONY: help venv lint test test-fast coverage test-search test-slurm test-sid test-walk test-storm test-hostile test-requests requests docker image cluster-up cluster-down demo clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -42,14 +41,17 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 
 test: lint docker  ## Everything: lint, unit, property, Lua and Slurm tests
 	@# Slurm tests mostly wait, so the others run beside them and give way.
-	@mkdir -p build; nice -n 10 $(PYTEST) -q -n 2 $(COVERAGE) >build/unit.log 2>&1 & unit=$$!; \
+	@mkdir -p build; timeout -k 30 3600 nice -n 10 $(PYTEST) -q -n 2 >build/unit.log 2>&1 & unit=$$!; \
 	  PYTHON=$(BIN)/python docker/image.sh $(SUITE) && GPU_AWARE_SUITE=$(SUITE) $(SLURM_PYTEST); \
-	  slurm=$$?; wait $$unit; unit=$$?; cat build/unit.log; $(SHOW_COVERAGE); \
+	  slurm=$$?; wait $$unit; unit=$$?; cat build/unit.log; \
 	  [ $$unit -eq 0 ] && [ $$slurm -eq 0 ]
 
 test-fast: lint  ## Without the Slurm tests
-	$(PYTEST) -n 2 $(COVERAGE)
-	@$(SHOW_COVERAGE)
+	$(PYTEST) -n 2
+
+coverage: venv  ## Lines that the tests without Slurm run (they take a quarter longer with it)
+	$(PYTEST) -q -n 2 --cov --cov-report=
+	$(BIN)/coverage report
 
 test-search: venv  ## Property tests on new random examples, ROUNDS times (make test tries the same ones always)
 	for round in $$(seq $(ROUNDS)); do \
@@ -59,23 +61,23 @@ test-slurm: venv docker  ## Slurm tests, on a cluster of their own (Slurm 24.11)
 	GPU_AWARE_SUITE=$(SUITE) $(SLURM_PYTEST)
 
 test-sid: venv docker  ## All of them on Slurm 26.05, with the whole matrix of requests and benchmarks/scale.py
-	GPU_AWARE_SUITE=sid GPU_AWARE_REQUESTS=all $(SLURM_PYTEST)
+	GPU_AWARE_SUITE=sid GPU_AWARE_REQUESTS=all $(SLURM_PYTEST) $(LONG)
 	GPU_AWARE_SUITE=sid $(BIN)/python benchmarks/scale.py --turns 1
 
 test-walk: venv docker  ## The guide's own commands on a site that is not ours, under load (SUITE=sid for Slurm 26.05)
-	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_WALK=1 $(PYTEST) -rA tests/slurm/test_foreign_site.py
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_WALK=1 $(PYTEST) $(LONG) -rA tests/slurm/test_foreign_site.py
 
 test-storm: venv docker  ## 300 submissions while the selector, or slurmctld, is killed at random (make test: 60)
-	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_STORM_JOBS=300 $(PYTEST) tests/slurm/test_survival.py -k random_moments
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_STORM_JOBS=300 $(PYTEST) $(LONG) tests/slurm/test_survival.py -k random_moments
 
 test-hostile: venv docker  ## 3,000 hostile jobs and as many updates by raw RPC (make test: 150)
-	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_HOSTILE_JOBS=3000 $(PYTEST) tests/slurm/test_hostile_values.py
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_HOSTILE_JOBS=3000 $(PYTEST) $(LONG) tests/slurm/test_hostile_values.py
 
 test-requests: venv docker  ## The whole matrix of requests, with us and without (SUITE=sid for Slurm 26.05)
-	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_REQUESTS=all $(PYTEST) tests/slurm/test_requests.py
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_REQUESTS=all $(PYTEST) $(LONG) tests/slurm/test_requests.py
 
 requests: venv docker  ## The same, and write docs/internals/requests.md
-	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_REQUESTS=write $(PYTEST) tests/slurm/test_requests.py
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_REQUESTS=write $(PYTEST) $(LONG) tests/slurm/test_requests.py
 
 docker: venv
 	@docker/ensure-docker.sh

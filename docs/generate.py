@@ -32,7 +32,7 @@ from slurm_gpu_aware.exporter.registry import METRICS
 from slurm_gpu_aware.features import hints
 from slurm_gpu_aware.model import job_phase
 from slurm_gpu_aware.simulator.columns import COLUMNS
-from slurm_gpu_aware.slurm.conffile import SlurmConf
+from slurm_gpu_aware.slurm.conffile import ConfFiles
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "profiling")))
@@ -139,7 +139,8 @@ def gres_example() -> str:
 
 def slurm_example() -> str:
     """etc/examples/slurm.conf: our lines only."""
-    values, _ = settings_of(Site(Config(), Path("/etc/slurm"), Path(), SlurmConf(), {}, ()))
+    empty = ConfFiles(Path("no slurm.conf"), missing_ok=True)
+    values, _ = settings_of(Site(Config(), Path("/etc/slurm"), Path(), empty, {}, ()))
     lines = [*(f"{k}={v}" for k, v in values.items()), *node_lines(NODES)]
     return EXAMPLE + "\n".join(lines) + "\n"
 

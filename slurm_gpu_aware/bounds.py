@@ -20,7 +20,7 @@ MIN_RUN_S = 1e-3
 MIN_TIME_MS, MAX_TIME_MS = 1e-6, 1e12
 """A measured time: 1 ns to 30 years."""
 MAX_PENALTY = 1e6
-MAX_GBPS = 1e6
+MIN_GBPS, MAX_GBPS = 1e-6, 1e6
 MAX_MHZ = 100_000
 MAX_GPU_W = 5000.0
 """Mean power of a GPU; above it a counter was set anew, or another GPU answers."""

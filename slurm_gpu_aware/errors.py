@@ -29,6 +29,20 @@ class SourceError(AwareError):
     """A file or a call to the outside (Slurm, NVML) failed, timed out or gave an invalid answer."""
 
 
+class FileFault:
+    """``with FileFault(path, "written")``: an OSError of a file becomes a SourceError."""
+
+    def __init__(self, path: object, done: str = "read") -> None:
+        self._what = f"{path}: cannot be {done}"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, exc: object, trace: object) -> None:
+        if isinstance(exc, OSError):
+            raise SourceError(f"{self._what}: {exc.strerror}") from None
+
+
 class DeviceError(SourceError):
     """A call to the driver of a GPU failed.
 

@@ -11,7 +11,7 @@ import fcntl
 import os
 import stat
 
-from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.errors import ConfigError, FileFault, SourceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,12 +100,9 @@ def write_owned(path: Path, content: Mapping[str, Any]) -> None:
     import json
 
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    try:
-        with ReplacedFile(path) as stream:
-            stream.write(text)
-            os.fchmod(stream.fileno(), 0o644)  # also with a strict umask
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    with FileFault(path, "written"), ReplacedFile(path) as stream:
+        stream.write(text)
+        os.fchmod(stream.fileno(), 0o644)  # also with a strict umask
 
 
 def read_owned(path: Path, parse: Callable[[Any], T]) -> T | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from slurm_gpu_aware.bounds import quoted
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 
 MAX_BYTES = 1 << 30
 """Size limit of a file, before and after decompression."""
@@ -42,14 +42,12 @@ def read_text(source: Path | str | BinaryIO, *, errors: str = "strict") -> str:
 def read_data(source: Path | str | BinaryIO) -> bytes:
     """The decompressed bytes behind :func:`read_text`. Raises SourceError."""
     name = name_of(source)
-    try:
+    with FileFault(name):
         if isinstance(source, Path | str):
             with Path("/dev/stdin" if str(source) == "-" else source).open("rb") as stream:
                 data = stream.read(MAX_BYTES + 1)
         else:
             data = source.read(MAX_BYTES + 1)
-    except OSError as exc:
-        raise SourceError(f"{name}: cannot be read: {exc.strerror}") from None
     if data.startswith(_GZIP):
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
@@ -119,8 +117,8 @@ class Row:
             raise ValueError(f"{column} is empty")
         return self.cells[column]
 
-    def number(self, column: str) -> float:
-        """A finite number."""
+    def number(self, column: str, least: float = -math.inf, most: float = math.inf) -> float:
+        """A finite number within bounds."""
         text = self.text(column)
         try:
             value = float(text)
@@ -128,11 +126,13 @@ class Row:
             raise ValueError(f"{column} is {quoted(text)}: not a number") from None
         if not math.isfinite(value):
             raise ValueError(f"{column} is {quoted(text)}: not a finite number")
+        if not least <= value <= most:
+            raise ValueError(f"{column} is {value:g}: expected {least:g} to {most:g}")
         return value
 
-    def count(self, column: str) -> int:
-        """A whole number."""
-        value = self.number(column)
+    def count(self, column: str, least: float = -math.inf, most: float = math.inf) -> int:
+        """A whole number within bounds."""
+        value = self.number(column, least, most)
         if not value.is_integer():
             raise ValueError(f"{column} is {quoted(self.cells[column])}: not a whole number")
         return int(value)

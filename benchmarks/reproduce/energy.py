@@ -132,9 +132,7 @@ def predicted(series: Series, known: Sequence[int]) -> tuple[FloatArray, FloatAr
     assert model is not None
     clocks = kept(model, series)
     one = np.ones_like(clocks)
-    time_s, watts = model.predict(Conditions(one, one, one, clocks))
-    time_ratio, power_ratio, error = model.corrected(clocks)
-    time_s, watts = time_s * time_ratio, watts * power_ratio
+    time_s, watts, error = model.corrected(Conditions(one, one, one, clocks))
     time_s[known], error[known] = series.time_s[known], 0.0
     watts[known] = series.energy_j[known] / series.time_s[known]
     return time_s, time_s * watts, error

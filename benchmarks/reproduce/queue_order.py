@@ -125,10 +125,16 @@ def section(count: Count, processes: int | None) -> str:
     bench = Bench(Size(count.traces, loads=count.loads), processes)
     loads = [Load("Sia-Philly", bench.traces, count.draws)]
     loads += [
-        Load(f"Synergy-like, {load}/h", [bench.synergy(load)], count.synergy_draws, SYNERGY_NODES,
-             SYNERGY_PENALTY, "repeat")
+        Load(
+            f"Synergy-like, {load}/h",
+            [bench.synergy(load)],
+            count.synergy_draws,
+            SYNERGY_NODES,
+            SYNERGY_PENALTY,
+            "repeat",
+        )
         for load in count.loads
-    ]  # fmt: skip
+    ]
     rows = []
     for load in loads:
         small = load is loads[0]

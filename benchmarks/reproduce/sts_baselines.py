@@ -1,7 +1,9 @@
 """Schedulers that the stochastic scheduler is compared with: EDF, RG, DP.
 
-Each decides anew for all jobs, from their longest times or, in the average-time variants, from
-their mean times. Stops, moves and changes of size are free for them.
+Each decides from the longest times of jobs or, in the average-time variants, from their mean
+times. EDF chooses the size of a job when it starts, and never again, as its authors' code does
+(``First_principle_methods::perform_assignment``). RG and DP decide anew for all jobs; stops, moves
+and changes of size are free for them.
 """
 
 from __future__ import annotations
@@ -113,8 +115,8 @@ def _greedy(
 def edf(amount: Amount, *, keeps: bool = False, fastest: bool = False) -> Scheduler:
     """Earliest due date first.
 
-    ``keeps``: running jobs keep what they have, as in Slurm. ``fastest``: each job gets its fastest
-    size that is free, whatever it costs.
+    ``keeps``: running jobs keep what they have, as published. ``fastest``: each job gets its
+    fastest size that is free, whatever it costs.
     """
 
     def schedule(
@@ -159,8 +161,9 @@ def random_greedy(amount: Amount, seed: int) -> Scheduler:
 
 
 def dynamic_programming(amount: Amount) -> Scheduler:
-    """GPU counts that make the sum of the times least, after Saxena et al.'s elastic scaling.
+    """GPU counts that make the sum of completion times least, after Saxena et al.'s scaling.
 
+    All that run end at now and the time of their work, so that the sum of these times is least.
     Times are convex in the number of GPUs here, so that the best step at a time finds the optimum
     of the dynamic programme. Running jobs come first, then those submitted first; each has at least
     one GPU, of the cheapest model that is free. Due dates and costs of energy are not looked at.

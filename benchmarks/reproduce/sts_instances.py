@@ -28,6 +28,8 @@ SHARES = {
 WIDTH = 8
 JOBS_PER_NODE = 10
 EPSILON = 0.4
+MOST_JOBS = 4
+"""Jobs of a node at one time, at most (kappa_max, for each node)."""
 EXPONENTIAL_S = 50_000.0
 """Mean time between arrivals, times the number of nodes."""
 LATE_COST = (0.0254, 0.0444)
@@ -158,7 +160,7 @@ def instance(
     least = [min(job.work.mean_left / s.speed[-1] for s in job.speeds.values()) for job in jobs]
     gap_s = EXPONENTIAL_S / count
     if arrivals != "exponential":
-        high = EPSILON * count * WIDTH / float(np.mean(least))
+        high = EPSILON * count * MOST_JOBS / float(np.mean(least))
         gap_s = 1 / (high if arrivals == "poisson high" else high / 4)
     at = np.cumsum(rng.exponential(gap_s / setting.rate, len(jobs)))
     moved = [

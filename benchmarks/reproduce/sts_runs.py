@@ -24,20 +24,20 @@ from sts_simulation import Outcome, Scheduler, simulate, sts
 
 OURS = "STS"
 ANEW = "STS, all jobs placed anew"
-KEEPS = "EDF, running jobs keep their GPUs"
+REVISES = "EDF, all sizes anew"
 FASTEST = "EDF, always the fastest size"
 ADAPTIVE = "EDF, mean given what is done"
 MADE: Mapping[str, Callable[[], Scheduler]] = {
     OURS: lambda: sts(keeps=True),
     ANEW: lambda: sts(keeps=False),
-    "EDF": lambda: edf(longest),
+    "EDF": lambda: edf(longest, keeps=True),
     "RG": lambda: random_greedy(longest, 0),
     "DP": lambda: dynamic_programming(longest),
-    "avgEDF": lambda: edf(average),
+    "avgEDF": lambda: edf(average, keeps=True),
     "avgRG": lambda: random_greedy(average, 0),
     "avgDP": lambda: dynamic_programming(average),
     ADAPTIVE: lambda: edf(conditional),
-    KEEPS: lambda: edf(longest, keeps=True),
+    REVISES: lambda: edf(longest),
     FASTEST: lambda: edf(longest, fastest=True),
 }
 

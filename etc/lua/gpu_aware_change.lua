@@ -379,6 +379,22 @@ local function passes_by(update, record, part_list, conf)
     return moved and rules.sentences.moved_in:format(base.shown(moved)) or rules.sentences.gpus_later
 end
 
+--- What is wrong with the comment that a running job gets: it counts when the job is requeued. nil: nothing.
+local function wrong_later(update, record, part_list, conf)
+    if type(update.comment) ~= "string" or not is_managed_gpu_job({}, record, part_list, conf) then
+        return nil
+    end
+    local hints, wrong = comment.parse(text_of(update.comment), conf)
+    local parts, each = request.gpu_request(record), 0
+    for _, part in ipairs(parts) do -- an index type for each GPU of a node
+        each = each + part.count
+    end
+    if wrong or not parts[1] then
+        return wrong
+    end
+    return sizes.outside(hints, setmetatable({ count = each }, { __index = parts[1] }), record)
+end
+
 --- Decide about an update by an ordinary user: {refuse=, text=, new=, changed=} (see decide).
 function C.decide(job, record, part_list, uid, conf)
     local update = as_given(job, record, uid)
@@ -393,6 +409,10 @@ function C.decide(job, record, part_list, uid, conf)
             remember(update, record, uid, verdict.new)
         end
         return verdict
+    end
+    wrong = not is_pending(record) and wrong_later(update, record, part_list, conf)
+    if wrong then
+        return { refuse = true, text = wrong }
     end
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
     local ours = forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf)

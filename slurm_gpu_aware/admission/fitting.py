@@ -7,8 +7,7 @@ can still find that a job must wait.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -23,14 +22,13 @@ from slurm_gpu_aware.model.request import NodeGroups, Request, SocketRules
 from slurm_gpu_aware.model.socket_views import socket_views
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.topology import BLOCK
-from slurm_gpu_aware.slurm.words import expand_hostlist
+from slurm_gpu_aware.slurm.words import expand_hostlist, matches
 
 _SHAPE = attrgetter(
     *("gpus", "gpus_per_node", "min_nodes", "max_nodes", "total_cpus", "memory", "sockets"),
     *("nodes.required", "nodes.whole"),
 )
 """Fields by which requests fit an idle cluster alike, beside their nodes."""
-_TOKEN = re.compile(r"\s*([()&|,]|[A-Za-z0-9_.:+=-]+)")
 
 
 def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmPartition]:
@@ -141,52 +139,6 @@ def check_not_shut_out(
         if here & reservation.nodes and (magnetic or reservation.name in context.partial):
             name = reservation.name
             raise CannotPlanError(f"reservation {name} holds its nodes, and may let it in")
-
-
-def understood(expression: str | None) -> bool:
-    """Whether `matches` can evaluate the expression."""
-    try:
-        matches(expression, frozenset())
-    except ValueError:
-        return False
-    return True
-
-
-def matches(expression: str | None, features: Set[str]) -> bool:
-    """Whether ``--constraint`` allows a node with these features.
-
-    Slurm reads ``&``, ``,`` and ``|`` from left to right without precedence. Raises ValueError for
-    counts (``a*2``), brackets, negation and wrong expressions.
-    """
-    if not expression:
-        return True
-    tokens = _TOKEN.findall(expression)[::-1]
-    value = _expression(tokens, features)
-    if tokens or _TOKEN.sub("", expression):
-        raise ValueError(f"constraint {expression!r} is not understood")
-    return value
-
-
-def _expression(tokens: list[str], features: Set[str]) -> bool:
-    """Value of an expression, which is taken from the end of ``tokens``."""
-    value = _operand(tokens, features)
-    while tokens and tokens[-1] in "&|,":
-        operator = tokens.pop()
-        right = _operand(tokens, features)
-        value = (value or right) if operator == "|" else (value and right)
-    return value
-
-
-def _operand(tokens: list[str], features: Set[str]) -> bool:
-    word = tokens.pop() if tokens else ")"
-    if word in "&|,)":
-        raise ValueError("constraint ends too early")
-    if word != "(":
-        return word in features
-    value = _expression(tokens, features)
-    if not tokens or tokens.pop() != ")":
-        raise ValueError("constraint lacks a closing parenthesis")
-    return value
 
 
 def fits(request: Request, cluster: Cluster) -> bool:

@@ -21,7 +21,6 @@ from slurm_gpu_aware.admission.fitting import (
     allowed_nodes,
     eligible_nodes,
     open_partitions,
-    understood,
 )
 from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.bounds import MAX_GPUS
@@ -31,6 +30,7 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import TIER, Cpus, LeftToSlurm, NodeRules, Part, Request
 from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition
+from slurm_gpu_aware.slurm.words import understood
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))
 

@@ -19,7 +19,6 @@ from slurm_gpu_aware.admission.fitting import (
     needs_both_kinds,
     open_partitions,
     required_groups,
-    understood,
 )
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
@@ -55,7 +54,7 @@ from slurm_gpu_aware.model.job_hints import (
 from slurm_gpu_aware.model.request import Cpus, NodeRules, PolicyChoice, Request
 from slurm_gpu_aware.slurm.gres import shards_of
 from slurm_gpu_aware.slurm.records import GpuDefaults, SlurmJob
-from slurm_gpu_aware.slurm.words import expand_hostlist
+from slurm_gpu_aware.slurm.words import expand_hostlist, understood
 
 
 @dataclass(frozen=True)

@@ -99,14 +99,21 @@ def _slowdown_text(d: Mapping[str, Any]) -> str:
     score, slowdown = d["score"] or 1.0, d["slowdown"]
     if abs(slowdown - 1.0) < 0.0005:
         return "none predicted"
-    known = d["exact"] or d["asked"].get("exclusive")
-    slowest = "its slowest GPU" if known else "the slowest GPU that Slurm may choose"
-    causes = [slowest] if abs(score - 1.0) >= 0.0005 else []
+    causes = [_slowest(d)] if abs(score - 1.0) >= 0.0005 else []
     causes += ["the distance of its GPUs"] if abs(slowdown / score - 1.0) >= 0.0005 else []
     change = 100 * (slowdown - 1.0)
     than = f"{'longer' if change > 0 else 'shorter'} than on median GPUs of one node"
-    most = "" if known else "at most "
+    most = "" if _known(d) else "at most "
     return f"{most}{abs(change):.3g}% {than} predicted, by {' and '.join(causes)}"
+
+
+def _known(d: Mapping[str, Any]) -> bool:
+    """Whether its GPUs are known; else Slurm chooses them on its nodes."""
+    return bool(d["exact"] or d["asked"].get("exclusive"))
+
+
+def _slowest(d: Mapping[str, Any]) -> str:
+    return "its slowest GPU" if _known(d) else "the slowest GPU that Slurm may choose"
 
 
 def _clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
@@ -130,7 +137,7 @@ def _account(d: Mapping[str, Any], why: Mapping[str, Any]) -> list[Words]:
         ("request", flat(d["asked"])),
         ("planned in", duration(d["took_ms"] / 1000)),
         ("L", f"{d['slowdown'] / (d['score'] or 1.0):.4g} (level {d['level']})"),
-        ("V", f"{d['score']:.3f}, of the slowest GPU"),
+        ("V", f"{d['score']:.3f}, of {_slowest(d)}"),
     ]
     blocks: list[Words] = []
     for name, value in why.items():

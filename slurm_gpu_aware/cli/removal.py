@@ -29,6 +29,8 @@ from slurm_gpu_aware.store.files import ROLLOUT_STATE
 _FAILED = 1
 _WAITS = 3
 _LINKS = Path("/usr/local/bin")
+_PAGES = Path("/var/lib/gpu-aware-page")
+"""Of ``gpu-aware-page.service``."""
 
 
 def run_remove(read_site: Callable[[], Site], given: Mapping[str, Any]) -> int:
@@ -86,17 +88,23 @@ def _preview(
     nodes = found.indexed_by_us()
     own = own_files(site)
     steps = [
-        (nodes, f"move {hostlist(nodes)} back to the site's GRES types, one by one, each drained"
-         " until it is empty"),
+        (
+            nodes,
+            f"move {hostlist(nodes)} back to the site's GRES types, one by one, each drained"
+            " until it is empty",
+        ),
         (in_filter, f"take our lines out of {site.slurm_dir / files.OWN_FILTER}"),
         (True, "stop the selector"),
         (plain, "let pending jobs that ask for a GPU model by its feature ask for its type again"),
         (True, "give all waiting jobs back to Slurm with their own requests"),
-        (of_conf, "as soon as no job needs us: take our settings, and the features of GPU models,"
-         " out of slurm.conf, and our calls"
-         f" out of the site's scripts; {delivery.why}; 'scontrol reconfigure'"),
+        (
+            of_conf,
+            "as soon as no job needs us: take our settings, and the features of GPU models,"
+            " out of slurm.conf, and our calls"
+            f" out of the site's scripts; {delivery.why}; 'scontrol reconfigure'",
+        ),
         (own, f"delete {len(own)} files of ours on this host"),
-    ]  # fmt: skip
+    ]
     listed = [text for needed, text in steps if needed]
     for number, text in enumerate(listed, 1):
         say(paragraph(f"{number}. {text}."))
@@ -143,6 +151,8 @@ def _remains(
     program = f"rm -rf {prefix}" if in_venv else f"{prefix}/bin/pip uninstall slurm-gpu-aware"
     commands = [*([f"rm -f {' '.join(map(str, links))}"] if links else []), program]
     own = list(dict.fromkeys([*folders, site.config.store.path.parent]))
+    drop_ins = [site.unit_dir / f"{name}.d" for name in UNITS.names]
+    own += [folder for folder in (_PAGES, *drop_ins) if folder.is_dir()]
     slurm_dir = site.slurm_dir
     copies = [str(slurm_dir / hook.folder / "50-gpu-aware*") for hook in HOOKS]
     copies += [str(slurm_dir / "gpu_aware*.lua"), str(slurm_dir / f"*{files.BACKUP}")]

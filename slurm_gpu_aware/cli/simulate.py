@@ -239,6 +239,7 @@ def simulate(context: Context, /, **given: Any) -> None:
 @click.option(
     "--shadow", is_flag=True, help="Without DIR: what Slurm's choices cost (selectd --shadow)."
 )
+@click.option("--energy", is_flag=True, help="Without DIR: the energy of jobs alone.")
 @json_option
 @pass_context
 def report(
@@ -247,6 +248,7 @@ def report(
     days: int,
     power_file: Path | None,
     shadow: bool,
+    energy: bool,
     as_json: bool,
 ) -> None:
     """Draw the results of 'gpu-aware simulate --out DIR'; without DIR, report on this site's jobs.
@@ -256,7 +258,7 @@ def report(
 
     Without DIR: how long this site's jobs ran, against the time that was expected from earlier runs
     when they were placed; and the energy of their GPUs by user and class, where prolog and epilog
-    keep accounts of it.
+    keep accounts of it. With --energy: that alone, and what clocks that save energy cost and saved.
 
     With --shadow: by week and partition, the jobs on GPUs without a direct link, on slower GPUs,
     and on nodes that they broke up without need, as 'gpu-aware selectd --shadow' has seen them.
@@ -264,11 +266,14 @@ def report(
     \b
     Examples:
       gpu-aware report --days 90
+      gpu-aware report --energy
       gpu-aware report --shadow
       gpu-aware report --days 2 --power power.png
       gpu-aware simulate --what-if --out results && gpu-aware report results
       gpu-aware report results --json
     """
+    if energy and (shadow or folder is not None or power_file is not None):
+        raise click.UsageError("--energy takes neither DIR nor --power nor --shadow")
     if shadow:
         if folder is not None or power_file is not None:
             raise click.UsageError("--shadow takes neither DIR nor --power")
@@ -286,7 +291,7 @@ def report(
     if folder is None:
         from slurm_gpu_aware.features.estimates.view import report_site
 
-        report_site(context, days, as_json=as_json)
+        report_site(context, days, energy_alone=energy, as_json=as_json)
         return
     try:
         import matplotlib  # noqa: F401

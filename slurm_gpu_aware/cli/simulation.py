@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
@@ -18,7 +20,7 @@ from slurm_gpu_aware.features.power.simulated import parse_etas, simulated_power
 from slurm_gpu_aware.features.queue_order.rule import rule_of
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_class
+from slurm_gpu_aware.placement.registry import SLURM, make_policy, option_names, policy_class
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
     BASELINE,
@@ -99,7 +101,9 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     cost_s = given["migration_s"]
     shares = None if given["fairshare"] is None else _multifactor(given["fairshare"])
     order = "multifactor" if shares else "priority" if given["what_if"] else "fifo"
+    site_options, site = policy_options(config), _site(config, given)
     base = SimSettings(
+        slurm_options={**policy_class(SLURM).of_traces, **site_options.get(SLURM, {})},
         order=given["order"] or order,
         multifactor=shares,
         round_s=given["round_s"],
@@ -123,7 +127,6 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     offered = {"seed": given["seed"], **({"interference": profile} if profile else {})}
     if given["interference_scope"]:
         offered["interference_scope"] = given["interference_scope"]
-    site_options, site = policy_options(config), _site(config, given)
     power = None
     if etas is not None:
         power, trace = simulated_power(config, trace, site.cluster, etas, given["gpu_model"])
@@ -222,6 +225,9 @@ def _site(config: Config, given: Given) -> SimulatedSite:
     else:
         cluster, stored = stored_cluster(config)
         site = stored_site(replace(cluster, same_indices=same_indices), stored.raw_scores)
+    if config.placement.gpus == "nodes":
+        plain = replace(site.cluster, indexed=np.zeros_like(site.cluster.indexed))
+        site = replace(site, cluster=plain, label=f"{site.label}, of which Slurm chooses the GPUs")
     timings = _timings(given["variability"])
     if not timings:
         return site

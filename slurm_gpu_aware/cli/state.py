@@ -27,7 +27,8 @@ from slurm_gpu_aware.time_text import duration, stamp
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
-    from slurm_gpu_aware.selector.job_answers import Answers, LiveJob, Reader
+    from slurm_gpu_aware.selector.job_answers import Answers, Reader
+    from slurm_gpu_aware.selector.live_jobs import LiveJob
     from slurm_gpu_aware.slurm.records import SlurmJob
 
 _ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
@@ -72,7 +73,8 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
 
 def queue_answer(known: Answers, user: str | None = None) -> dict[str, Any]:
     """Parked, left and placed jobs as JSON values; ``user``: only of this one."""
-    from slurm_gpu_aware.selector.job_answers import left_of, parked_of, still_open
+    from slurm_gpu_aware.selector.job_answers import left_of, still_open
+    from slurm_gpu_aware.selector.live_jobs import parked_of
 
     ledger, waiting = known.reader.ledger, known.waiting
     jobs, silence, *_ = known.slurm
@@ -213,7 +215,8 @@ def status(context: Context, count: int, as_json: bool) -> None:
 
 def status_answer(known: Answers, count: int) -> dict[str, Any]:
     """The state of the selector as JSON values, with the last ``count`` rounds."""
-    from slurm_gpu_aware.selector.job_answers import parked_of, still_open
+    from slurm_gpu_aware.selector.job_answers import still_open
+    from slurm_gpu_aware.selector.live_jobs import parked_of
     from slurm_gpu_aware.store.database import POLICY, value_of
 
     config, store = known.config, known.reader.store

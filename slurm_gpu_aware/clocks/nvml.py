@@ -8,6 +8,7 @@ takes five times as long to import as all of a hook's other work.
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 
 from slurm_gpu_aware.clocks.driver import Result
 from slurm_gpu_aware.clocks.notes import is_ours
@@ -215,12 +216,12 @@ class NvmlError(DeviceError):
         self.code = code
 
 
-class Calls:
+class Calls(ABC):
     """Calls by the kind of their answer. All raise NvmlError."""
 
+    @abstractmethod
     def call(self, name: str, *args: object) -> None:
         """Call a function by its name."""
-        raise NotImplementedError
 
     def number(self, name: str, *args: object) -> int:
         """The number that a call writes to its last argument."""

@@ -1,7 +1,5 @@
 """Loading of the configuration: TOML into typed settings, checked completely; what tune has set.
 
-Types and bounds of single settings stand in `settings`; here is what one says of another, but in
-the sections of features.
 Precedence of the file: ``--config``, then ``$GPU_AWARE_CONFIG``, then
 ``/etc/slurm-gpu-aware/config.toml``. Without a file the defaults hold.
 
@@ -17,27 +15,20 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
+from slurm_gpu_aware.config.rules import rules_of
 from slurm_gpu_aware.config.settings import (
-    DEFAULT_KINDS,
     DEFAULT_PATH,
     Config,
     File,
-    PlacementConfig,
     TuneConfig,
 )
-from slurm_gpu_aware.errors import ConfigError, RequestError
-from slurm_gpu_aware.features.hints import HINTS
+from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.files import read_owned, write_owned
-from slurm_gpu_aware.filter_rules import HOLDING_POOL, in_holding_pool
-from slurm_gpu_aware.model.job_hints import parse_comment
-from slurm_gpu_aware.model.penalties import LEVELS
-from slurm_gpu_aware.model.section import Rules
 from slurm_gpu_aware.records import MOST, number, text, whole
 from slurm_gpu_aware.time_text import stamp
 
@@ -73,30 +64,14 @@ def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ..
         raise ConfigError(f"{file}: not valid TOML: {exc}") from None
     try:
         if "source" in raw:
-            raise _WrongError("source", "unknown")
+            raise ConfigError(f"{file}: source: unknown")
         config = Config.of_file(records.read(raw, File, path_of, closed=True), file)
-        policies = _policies(config, known_policies) if known_policies else ()
-        rules = chain(
-            _classes(config),
-            _defaults(config),
-            _levels(config.placement),
-            _gate(config),
-            _tune(config.tune),
-            *(section.rules() for section in config.sections.values()),
-            policies,
-        )
-        for holds, key, wrong in rules:
+        for holds, key, wrong in rules_of(config, known_policies):
             if not holds:
-                raise _WrongError(key, wrong)
-    except _WrongError as exc:
-        raise ConfigError(f"{file}: {': '.join(exc.args)}") from None
+                raise ConfigError(f"{file}: {key}: {wrong}")
     except ValueError as exc:
         raise ConfigError(f"{file}: {exc}") from None
     return config
-
-
-class _WrongError(Exception):
-    """(key, error)."""
 
 
 def path_of(kind: type, value: object) -> Path:
@@ -104,86 +79,6 @@ def path_of(kind: type, value: object) -> Path:
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
         raise ValueError(f"expected an absolute path, not {quoted(value)}")
     return Path(value)
-
-
-def _classes(config: Config) -> Rules:
-    site, classes = config.site, config.site.classes
-    listed = ", ".join(classes)
-    yield len(set(classes)) == len(classes), "site.classes", "names must differ"
-    yield "auto" not in classes, "site.classes", "'auto' is reserved"
-    name = site.default_class
-    yield name in classes, "site.default_class", f"{name!r} is not one of {listed}"
-    for name in config.classes:
-        yield name in classes, f"classes.{name}", f"not one of site.classes ({listed})"
-
-
-def _defaults(config: Config) -> Rules:
-    """Hints in the grammar of the comment, with the keys that a site may give."""
-    lists = {"classes": config.site.classes, "policies": config.placement.offered}
-    by_site = [hint.key for hint in HINTS if hint.by_site]
-    for kind, table in config.site.defaults.items():
-        known = ", ".join(DEFAULT_KINDS)
-        yield kind in DEFAULT_KINDS, f"site.defaults.{kind}", f"unknown; known: {known}"
-        for name, comment in table.items():
-            key = f"site.defaults.{kind}.{name}"
-            try:
-                hints = parse_comment(comment, HINTS, lists)
-            except RequestError as exc:
-                raise _WrongError(key, str(exc).removeprefix("gpu-aware: ")) from None
-            sound = hints is not None and hints.values.keys() <= {*by_site}
-            yield sound, key, f"expected key=value,... with these keys: {', '.join(by_site)}"
-
-
-def _levels(placement: PlacementConfig) -> Rules:
-    """Known names; each penalty at least that of the tighter level; 1.0 for the tightest."""
-    key = "placement.levels."
-    for name in placement.levels:
-        yield name in LEVELS, key + name, f"unknown level; known: {', '.join(LEVELS)}"
-    penalties = placement.penalties
-    tightest = next(iter(penalties))
-    wrong = f"must be 1.0: {tightest} is the tightest level, penalties are relative to it"
-    yield penalties[tightest] == 1.0, key + tightest, wrong
-    for (tighter, least), (name, penalty) in pairwise(penalties.items()):
-        wrong = f"must be at least {least:g}, the penalty of {tighter}, which is tighter"
-        yield penalty >= least, key + name, wrong
-
-
-def _gate(config: Config) -> Rules:
-    gate = config.gate
-    wrong = f"{HOLDING_POOL} is the holding pool's licence"
-    yield gate.licence != HOLDING_POOL, "gate.licence", wrong
-    wrong = f"names that begin with {HOLDING_POOL} are those of the holding pool"
-    yield not in_holding_pool(gate.reservation), "gate.reservation", wrong
-    wrong = "must be at least 60: Slurm ends reservations by the minute"
-    yield gate.lease_s >= 60, "gate.lease_s", wrong
-    wrong = f"must be at most a third of gate.lease_s ({gate.lease_s})"
-    yield config.selector.heartbeat_s * 3 <= gate.lease_s, "selector.heartbeat_s", wrong
-
-
-def _tune(tune: TuneConfig) -> Rules:
-    yield bool(tune.allowed), "tune.allowed", "at least one policy is needed"
-    for policy, ranges in tune.ranges.items():
-        for option, ends in ranges.items():
-            numbers = isinstance(ends, list) and all(
-                type(end) in (int, float) and abs(end) <= MOST for end in ends
-            )
-            sound = numbers and len(ends) == 2 and ends[0] <= ends[1]
-            wrong = f"expected [lowest, highest] of numbers, not {quoted(ends)}"
-            yield sound, f"tune.ranges.{policy}.{option}", wrong
-
-
-def _policies(config: Config, known: tuple[str, ...]) -> Rules:
-    placement = config.placement
-    listed = ", ".join(known)
-    for name in config.policies:
-        yield name in known, f"policies.{name}", f"unknown policy; known: {listed}"
-    for name in config.tune.ranges:
-        yield name in known, f"tune.ranges.{name}", f"unknown policy; known: {listed}"
-    named = [("placement.policy", placement.policy)]
-    named += [("placement.allowed", name) for name in placement.allowed]
-    named += [("tune.allowed", name) for name in config.tune.allowed]
-    for key, name in named:
-        yield name in known, key, f"unknown policy {name!r}; known: {listed}"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Settings of a site: the sections of the configuration file, with their defaults and bounds.
 
-The annotations are read by `records`; what one setting says of another is checked in `load`.
+The annotations are read by `records`; what one setting says of another is a rule of its section,
+or in `rules` if they are of several.
 Sections of features stand in their folders (`model.section`).
 """
 
@@ -8,16 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from slurm_gpu_aware.bounds import MAX_PENALTY
+from slurm_gpu_aware.bounds import MAX_PENALTY, quoted
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.filter_rules import LICENCE, MAX_NAME, RESERVATION, RUNS_FOLDER
+from slurm_gpu_aware.filter_rules import (
+    HOLDING_POOL,
+    LICENCE,
+    MAX_NAME,
+    RESERVATION,
+    RUNS_FOLDER,
+    in_holding_pool,
+)
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
-from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.model.section import Rules, Section
 from slurm_gpu_aware.names import NAME
 from slurm_gpu_aware.records import MOST, Seconds, Text, above, number, text, whole, words
 
@@ -102,6 +111,18 @@ class PlacementConfig:
         """Policies that ``place=`` may name: ``allowed``, and the site's own."""
         return tuple(dict.fromkeys([self.policy, *self.allowed]))
 
+    def rules(self) -> Rules:
+        """Known levels; each penalty at least that of the tighter one; 1.0 for the tightest."""
+        key = "placement.levels."
+        for name in self.levels:
+            yield name in LEVELS, key + name, f"unknown level; known: {', '.join(LEVELS)}"
+        tightest = next(iter(self.penalties))
+        wrong = f"must be 1.0: {tightest} is the tightest level, penalties are relative to it"
+        yield self.penalties[tightest] == 1.0, key + tightest, wrong
+        for (tighter, least), (name, penalty) in pairwise(self.penalties.items()):
+            wrong = f"must be at least {least:g}, the penalty of {tighter}, which is tighter"
+            yield penalty >= least, key + name, wrong
+
     @property
     def penalties(self) -> dict[str, float]:
         """L of every level in use, always of ``node`` and ``cluster``, without measurements."""
@@ -129,6 +150,15 @@ class GateConfig:
     cannot wait at the gate."""
     queue_tests: Annotated[int, whole(0, MOST)] = 4_000
     """Tests of a node for a parked job in a pass of Slurm's scheduler: 12,000 take about 0.1 s."""
+
+    def rules(self) -> Rules:
+        """Names that are not those of the holding pool; a lease of a minute at least."""
+        wrong = f"{HOLDING_POOL} is the holding pool's licence"
+        yield self.licence != HOLDING_POOL, "gate.licence", wrong
+        wrong = f"names that begin with {HOLDING_POOL} are those of the holding pool"
+        yield not in_holding_pool(self.reservation), "gate.reservation", wrong
+        wrong = "must be at least 60: Slurm ends reservations by the minute"
+        yield self.lease_s >= 60, "gate.lease_s", wrong
 
 
 @dataclass(frozen=True)
@@ -225,6 +255,18 @@ class TuneConfig:
     )
     """Policy -> option -> lowest and highest value that may be set; both are compared, but for
     ``longest_wait_s``, which is compared at the longest wait of packed."""
+
+    def rules(self) -> Rules:
+        """At least one policy; two ends of each range."""
+        yield bool(self.allowed), "tune.allowed", "at least one policy is needed"
+        for policy, ranges in self.ranges.items():
+            for option, ends in ranges.items():
+                numbers = isinstance(ends, list) and all(
+                    type(end) in (int, float) and abs(end) <= MOST for end in ends
+                )
+                sound = numbers and len(ends) == 2 and ends[0] <= ends[1]
+                wrong = f"expected [lowest, highest] of numbers, not {quoted(ends)}"
+                yield sound, f"tune.ranges.{policy}.{option}", wrong
 
 
 @dataclass(frozen=True)

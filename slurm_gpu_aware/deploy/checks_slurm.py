@@ -184,7 +184,7 @@ def _nodes(g: DoctorContext) -> Iterator[Check]:
 def _conf_files(g: DoctorContext) -> tuple[Path, ...]:
     """slurm.conf of this host with its includes; none if it has none. Raises SourceError."""
     conf = g.folder / "slurm.conf"
-    return read_conf(conf).files if conf.exists() else ()
+    return tuple(read_conf(conf).texts) if conf.exists() else ()
 
 
 def _files_of_nodes(g: DoctorContext) -> list[Path]:

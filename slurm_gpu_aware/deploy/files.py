@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import slurm_gpu_aware
-from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.errors import AwareError, FileFault, SourceError
 from slurm_gpu_aware.files import ReplacedFile
 
 OWN_FILTER = "job_submit.lua"
@@ -57,12 +58,9 @@ def shipped_lua(name: str) -> str:
 
 def diff(change: Change) -> str:
     """Unified diff between the file on disk and the change; empty if they are equal."""
-    try:
-        old: str | None = change.path.read_bytes().decode("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        old = None
-    except OSError as exc:
-        raise SourceError(f"{change.path}: cannot be read: {exc.strerror}") from None
+    old: str | None = None
+    with FileFault(change.path), suppress(FileNotFoundError):
+        old = change.path.read_bytes().decode("utf-8", "surrogateescape")
     return "".join(
         difflib.unified_diff(
             (old or "").splitlines(keepends=True),
@@ -106,7 +104,7 @@ def write(change: Change, *, backup: bool = True) -> Path | None:
     path = change.path.resolve()
     original = path.with_name(path.name + BACKUP)
     made: Path | None = None
-    try:
+    with FileFault(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         status = path.stat() if path.exists() else None
         if backup and status is not None and not original.exists():
@@ -118,8 +116,6 @@ def write(change: Change, *, backup: bool = True) -> Path | None:
             os.fchmod(stream.fileno(), mode)
             if status is not None and os.geteuid() == 0:
                 os.fchown(stream.fileno(), status.st_uid, status.st_gid)
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
     return made
 
 
@@ -133,9 +129,7 @@ def reload_filter(slurm_dir: Path, written: Iterable[Path]) -> bool:
     target = slurm_dir / OWN_FILTER
     if not names or not target.exists():
         return False
-    try:
+    with FileFault(target, "touched"):
         later = max(time.time(), target.stat().st_mtime) + 1
         os.utime(target, (later, later))
-    except OSError as exc:
-        raise SourceError(f"{target}: cannot be touched: {exc.strerror}") from None
     return OWN_FILTER not in names

@@ -19,9 +19,6 @@ from slurm_gpu_aware.deploy.site import (
     gres_fields,
     gres_lines,
     index_gres,
-    names_of,
-    nodes_of,
-    per_node,
     usable_model,
     without_features,
 )
@@ -33,7 +30,7 @@ from slurm_gpu_aware.slurm.conf_grammar import (
     quoted_value,
     render_pairs,
 )
-from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, node_fields
+from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, names_of, node_fields, per_node
 from slurm_gpu_aware.slurm.gres import is_mig, parse_gres
 from slurm_gpu_aware.slurm.words import expand_hostlist, hostlist
 
@@ -108,9 +105,9 @@ class SiteFiles:
         """Raise SourceError unless Slurm would read the changed files as meant."""
         slurm = ConfFiles(self.slurm.path, texts={**self.slurm.texts, **changed})
         gres = ConfFiles(self.gres.path, texts={**self.gres.texts, **changed})
-        nodes, devices = nodes_of(slurm), devices_of(gres, self.nodes)
+        nodes, devices = slurm.nodes(), devices_of(gres, self.nodes)
         former = devices_of(self.gres, self.nodes, of_site=True)
-        wanted = nodes_of(self.slurm, of_site=True)
+        wanted = self.slurm.nodes(of_site=True)
         for name, node in self.nodes.items():
             if name in chosen and node.indices:
                 wanted[name]["gres"] = _with_types(wanted[name].get("gres", ""), node.indices)
@@ -190,7 +187,7 @@ def read_site(slurm_conf: Path, gres_conf: Path, profile: Mapping[str, NodeGpus]
     """
     slurm = ConfFiles(slurm_conf)
     gres = ConfFiles(gres_conf, missing_ok=True)
-    of_site, now = nodes_of(slurm, of_site=True), nodes_of(slurm)
+    of_site, now = slurm.nodes(of_site=True), slurm.nodes()
     devices = devices_of(gres, of_site, of_site=True)
     nodes = {}
     for name, values in of_site.items():

@@ -16,7 +16,7 @@ from slurm_gpu_aware.deploy.files import Change
 from slurm_gpu_aware.deploy.site import Site, gres_lines, node_lines
 from slurm_gpu_aware.gate.licence_gate import POOL_LICENCE, POOL_LICENCES
 from slurm_gpu_aware.slurm.conf_grammar import fields_of
-from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, SlurmConf
+from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry
 from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.words import expand_hostlist, hostlist, words_of
 
@@ -71,7 +71,7 @@ class Owned:
         """Files of the site without our lines. Raises SourceError for lines that are not known."""
         return ()
 
-    def of_site(self, site: Site, had: SlurmConf | None, key: str, value: str) -> str | None:
+    def of_site(self, site: Site, had: ConfFiles | None, key: str, value: str) -> str | None:
         """The value of a setting (key in lower case) without us; None: no such setting.
 
         ``had``: slurm.conf before setup; None: it is not known. An entry that was changed since is
@@ -208,7 +208,7 @@ class JobEnds(Owned):
             return {}
         return wanted
 
-    def of_site(self, site: Site, had: SlurmConf | None, key: str, value: str) -> str | None:
+    def of_site(self, site: Site, had: ConfFiles | None, key: str, value: str) -> str | None:
         """As before, if both settings are ours."""
         wanted = self._wanted(site.config)
         ours = all(site.conf.get(name) == text for name, text in wanted.items())
@@ -237,7 +237,7 @@ class GresTypes(Owned):
 
     group, list_key, words = "settings", "GresTypes", ("gpu",)
 
-    def of_site(self, site: Site, had: SlurmConf | None, key: str, value: str) -> str | None:
+    def of_site(self, site: Site, had: ConfFiles | None, key: str, value: str) -> str | None:
         """Without gpu, if no node has GPUs."""
         with_gpus = any(node.has_gpus for node in site.conf_nodes.values())
         return value if with_gpus else super().of_site(site, had, key, value)

@@ -30,7 +30,7 @@ from slurm_gpu_aware.deploy.site_scripts import (
     without_ours,
 )
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.conffile import SlurmConf
+from slurm_gpu_aware.slurm.conffile import ConfFiles
 from slurm_gpu_aware.store.files import OF_SETUP, give_folder, of_selector, published_path
 
 _COMMANDS = Path(sys.prefix) / "bin"
@@ -84,7 +84,7 @@ class Hook(Owned):
             )
         return {}
 
-    def of_site(self, site: Site, had: SlurmConf | None, key: str, value: str) -> str | None:
+    def of_site(self, site: Site, had: ConfFiles | None, key: str, value: str) -> str | None:
         """Without our script."""
         ours = (self.key.lower(), str(self.path(site.slurm_dir)))
         return None if (key, value) == ours else value
@@ -98,7 +98,7 @@ class Hook(Owned):
     def folders(self, site: Site) -> list[Path]:
         """Its folder, unless slurm.conf names all scripts of it."""
         folder = self.path(site.slurm_dir).parent
-        named = {*site.conf.settings.values(), *chain(*site.conf.repeated.values())}
+        named = set(chain(*site.conf.values.values()))
         return [] if f"{folder}/*" in named else [folder]
 
     def values(self, g: DoctorContext) -> list[str]:
@@ -245,8 +245,10 @@ class Units(Owned):
             found = "selector and shadow are both enabled: the shadow has nothing to compare"
             yield warning("units", found, f"systemctl disable --now {_SHADOW}")
             del enabled[_SHADOW]
-        users = {name: (re.findall(r"^User=(.+)$", t, re.M) or ["root"])[-1].strip()
-                 for name, t in enabled.items()}  # fmt: skip
+        users = {
+            name: (re.findall(r"^User=(.+)$", t, re.M) or ["root"])[-1].strip()
+            for name, t in enabled.items()
+        }
         if len(set(users.values())) > 1:
             each = ", ".join(f"{name} as {user}" for name, user in users.items())
             cure = "give all of them one User= (systemctl edit), and chown the store's folder to it"

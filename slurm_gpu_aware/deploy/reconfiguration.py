@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import SetupConfig
-from slurm_gpu_aware.errors import SourceError, StoppedError
+from slurm_gpu_aware.errors import FileFault, SourceError, StoppedError
 from slurm_gpu_aware.names import ROLLOUT_HOLD
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
@@ -230,7 +230,6 @@ WANTED = (
     ' distribute = ["/root/push-slurm-conf"] in [setup]'
 )
 """What a site with a folder on each host needs."""
-_TEST_S = 30.0
 _ASK_S = 60.0
 _LOOK = """echo "$SLURMD_NODENAME" $(
     for file; do
@@ -298,17 +297,13 @@ def _seen_by_a_node(
 ) -> tuple[str, bool] | None:
     """(a node, whether it sees a file that is made here); None: no node could be asked."""
     free = [(part, name) for part, names in idle_nodes(client, nodes).items() for name in names]
-    marker = slurm_dir / f".gpu-aware-{os.getpid()}"
-    try:
+    marker = slurm_dir / f".gpu-aware-{os.getpid()}.conf"
+    with FileFault(marker, "written"):
         marker.touch()
-    except OSError as exc:
-        raise SourceError(f"{marker}: cannot be written: {exc.strerror}") from None
     try:
-        look = ["sh", "-c", 'if [ -e "$0" ]; then echo seen; else echo unseen; fi', str(marker)]
         for partition, name in free[:2]:
-            said = run_on_nodes(partition, [name], "gpu-aware-setup", look, _TEST_S).strip()
-            if said in ("seen", "unseen"):
-                return name, said == "seen"
+            if found := ask_nodes(partition, [name], [marker]):
+                return name, str(marker) in found[name]
     finally:
         marker.unlink(missing_ok=True)
     return None
@@ -333,18 +328,16 @@ def idle_nodes(client: SlurmClient, among: Collection[str] | None = None) -> dic
     return found
 
 
-def run_on_nodes(
-    partition: str, nodes: Sequence[str], job_name: str, command: Sequence[str], time_s: float
-) -> str:
-    """What a command prints on idle nodes, run once on each; empty if it could not be run."""
+def _look_on(partition: str, nodes: Sequence[str], paths: Sequence[Path]) -> str:
+    """What `_LOOK` prints on idle nodes, run once on each; empty if it could not be run."""
     words = ["srun", f"--nodelist={hostlist(nodes)}", f"--partition={partition}"]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
-    words += ["--immediate=10", "--time=1", "--mem=1", "--chdir=/", f"--job-name={job_name}"]
+    words += ["--immediate=10", "--time=1", "--mem=1", "--chdir=/", "--job-name=gpu-aware-look"]
+    words += ["sh", "-c", _LOOK, "sh", *map(str, paths)]
     try:
-        output, _ = run_command([*words, *command], time_s, check=False)
+        return run_command(words, _ASK_S, check=False)[0]
     except SourceError:
         return ""
-    return output
 
 
 def ask_nodes(
@@ -357,9 +350,7 @@ def ask_nodes(
     found: dict[str, dict[str, str]] = {}
     for first in range(0, len(nodes), MAX_NODES):
         some = nodes[first : first + MAX_NODES]
-        shell = ["sh", "-c", _LOOK, "sh", *map(str, paths)]
-        output = run_on_nodes(partition, some, "gpu-aware-look", shell, _ASK_S)
-        for line in output.splitlines():
+        for line in _look_on(partition, some, paths).splitlines():
             name, *rest = line.split()
             pairs = zip(rest[::2], rest[1::2], strict=False)
             if name in some:

@@ -44,6 +44,8 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import ENDED, HOLDING
+from slurm_gpu_aware.slurm.words import hostlist
+from slurm_gpu_aware.store.watch_state import PREFIX
 
 SYSTEMCTL_S = 60.0
 RELOAD_S = 10.0
@@ -252,9 +254,19 @@ class Removal:
                 f" slurmctld forgets it after MinJobAge ({settings.get('MinJobAge', '300 sec')}),"
                 " accounting keeps it"
             )
+        kept += self._drained()
         data = (self._config.store.path.parent, self._config.source)
         yours = [path for path in data if path is not None and path.exists()]
         return [*kept, *(f"{path}: your measurements or settings" for path in yours)]
+
+    def _drained(self) -> list[str]:
+        """Nodes that watch has drained: nothing resumes them any more."""
+        nodes = self._client.nodes()
+        names = [n.name for n in nodes if "DRAIN" in n.states and n.reason.startswith(PREFIX)]
+        if not names:
+            return []
+        command = f"scontrol update nodename={hostlist(names)} state=resume"
+        return [f"the drain of {hostlist(names)} by watch: when the GPUs are well, '{command}'"]
 
 
 def waiting_jobs(

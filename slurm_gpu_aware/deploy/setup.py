@@ -28,7 +28,6 @@ from slurm_gpu_aware.slurm.accounting import gaps_of
 from slurm_gpu_aware.slurm.conf_grammar import read_text
 from slurm_gpu_aware.slurm.conffile import (
     ConfFiles,
-    content_of,
     edit_settings,
     setting_line,
     take_back_settings,
@@ -113,7 +112,7 @@ def kept_backups(site: Site) -> dict[Path, bool]:
     """First versions that setup has kept -> whether the file is the same again, or ours."""
     installed = [change.path.parent for thing in OWNED for change in thing.contents(site)]
     folders = {site.slurm_dir, *installed}
-    folders |= {path.resolve().parent for path in site.conf.files}
+    folders |= {path.resolve().parent for path in site.conf.texts}
     ours = own_files(site)
     found = {}
     for backup in (
@@ -136,13 +135,12 @@ def conf_without_settings(
     conf = ConfFiles(site.slurm_dir / "slurm.conf", checked=False, texts=plain)
     first = {path: Path(f"{path.resolve()}{BACKUP}") for path in conf.texts}
     old = {path: read_text(str(backup)) for path, backup in first.items() if backup.is_file()}
-    before, had = None, None
+    before = None
     if conf.path in old or (old and not conf.block()):
         before = ConfFiles(conf.path, checked=False, texts={**conf.texts, **old})
-        had = content_of(before)
 
     def of_site(key: str, value: str) -> str | None:
-        kept = (thing.of_site(site, had, key, value) for thing in OWNED)
+        kept = (thing.of_site(site, before, key, value) for thing in OWNED)
         return next((text for text in kept if text != value), value)
 
     changed = take_back_settings(conf, of_site, before)

@@ -16,15 +16,12 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import gpu_names, seen_only
 from slurm_gpu_aware.names import index_type, slot_of
-from slurm_gpu_aware.slurm.conf_grammar import fields_of, unquoted
-from slurm_gpu_aware.slurm.conffile import ConfFiles, SlurmConf, node_fields, read_conf
+from slurm_gpu_aware.slurm.conf_grammar import fields_of
+from slurm_gpu_aware.slurm.conffile import ConfFiles, names_of
 from slurm_gpu_aware.slurm.gres import parse_gres
-from slurm_gpu_aware.slurm.words import by_number, expand_hostlist, hostlist
+from slurm_gpu_aware.slurm.words import by_number, hostlist
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
-
-_PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
-"""Parameters of a NodeName line that hold one value per node."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Site:
     slurm_dir: Path
     """Folder of slurm.conf."""
     unit_dir: Path
-    conf: SlurmConf
+    conf: ConfFiles
     conf_nodes: Mapping[str, ConfNode]
     """Nodes of slurm.conf."""
     nodes: tuple[NodeGpus, ...]
@@ -90,8 +87,7 @@ class Site:
 
 def find_site(config: Config, slurm_dir: Path, unit_dir: Path) -> tuple[Site, str]:
     """The site, and a note on its profile (empty: none). Raises SourceError."""
-    conf_file = slurm_dir / "slurm.conf"
-    conf = read_conf(conf_file) if conf_file.exists() else SlurmConf()
+    conf = ConfFiles(slurm_dir / "slurm.conf", missing_ok=True, checked=False)
     known = conf_nodes(conf)
     nodes, note = _profiled_nodes(config, known)
     return Site(config, slurm_dir, unit_dir, conf, known, nodes), note
@@ -128,13 +124,9 @@ def _profiled_nodes(
     return tuple(nodes), note
 
 
-def conf_nodes(conf: SlurmConf) -> dict[str, ConfNode]:
+def conf_nodes(conf: ConfFiles) -> dict[str, ConfNode]:
     """Name -> node, of all NodeName lines. Raises SourceError for an invalid line."""
-    nodes = {}
-    for record in conf.nodes:
-        node = _conf_node(record)
-        nodes.update(dict.fromkeys(expand_hostlist(record["nodename"]), node))
-    return nodes
+    return {name: _conf_node(values) for name, values in conf.nodes().items()}
 
 
 def _conf_node(record: Mapping[str, str]) -> ConfNode:
@@ -221,24 +213,10 @@ def _equal(nodes: Iterable[NodeGpus]) -> list[tuple[str, NodeGpus]]:
     return [(hostlist(names), node) for node, names in groups.items()]
 
 
-def nodes_of(conf: ConfFiles, *, of_site: bool = False) -> dict[str, dict[str, str]]:
-    """Name -> values of each node, as Slurm reads them or (``of_site``) without our lines."""
-    found: dict[str, dict[str, str]] = {}
-    defaults: dict[str, str] = {}
-    records = (entry.text for entry in conf.records()) if of_site else conf.read()
-    for values in filter(None, (node_fields(record, defaults) for record in records)):
-        names = names_of(values.pop("nodename"))
-        lists = {key: per_node(key, value) for key, value in values.items() if key in _PARALLEL}
-        for at, name in enumerate(names):
-            own = {key: some[at] for key, some in lists.items() if len(some) == len(names)}
-            found[name] = values | own
-    return found
-
-
 def devices_of(
     conf: ConfFiles, nodes: Iterable[str], *, of_site: bool = False
 ) -> dict[str, list[dict[str, str]]]:
-    """Node -> values of its GRES in gres.conf, as `nodes_of`."""
+    """Node -> values of its GRES in gres.conf, as `ConfFiles.nodes`."""
     found: dict[str, list[dict[str, str]]] = {name: [] for name in nodes}
     for record in (entry.text for entry in conf.records()) if of_site else conf.read():
         values = gres_fields(record)
@@ -259,15 +237,3 @@ def gres_fields(record: str) -> dict[str, str]:
     if "files" in values:
         values.setdefault("file", values.pop("files"))
     return values
-
-
-def per_node(key: str, value: str) -> list[str]:
-    """Values of a parameter that can have one per node; none of another one."""
-    bare = unquoted(value)
-    if key == "port" and "[" not in bare:  # Slurm takes 7001-7004 for a list, too
-        bare = f"[{bare}]"
-    return names_of(bare) if key in _PARALLEL and ("[" in bare or "," in bare) else []
-
-
-def names_of(text: str) -> list[str]:
-    return list(expand_hostlist(unquoted(text)))

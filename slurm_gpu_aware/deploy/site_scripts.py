@@ -12,7 +12,7 @@ from glob import glob
 from pathlib import Path
 
 from slurm_gpu_aware.deploy.files import OUR_CLI_FILTER, Change
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 
 MAX_BYTES = 1 << 20
 """A longer file is no script."""
@@ -33,6 +33,7 @@ _CALL = re.compile(
     r"([ \t\r]*(?:\n|\Z))",
     re.MULTILINE,
 )
+_PATTERN = r"[\w.?*!\[\]-]*[?*\]][\w.?*!\[\]-]*"
 _OURS = re.compile(r"gpu[_-]aware")
 _LUA = re.compile(
     r"""(?P<long>(?:--)?\[=*\[)|--[^\r\n]*|"(?:\\.|[^"\\\n])*+"?|'(?:\\.|[^'\\\n])*+'?|[A-Za-z_]\w*|[^\s\w]""",
@@ -50,7 +51,8 @@ _SHELL = re.compile(
     r"""(?P<skip>#[^\n]*|\\\n|&?[<>]+[&|]?)"""
     r"""|(?P<kind>function[ \t]+)?(?P<function>[\w.:-]++)"""
     r"""[ \t]*(?(kind)(?:\([ \t]*\))?|\([ \t]*\))\s*\{(?=\s)"""
-    r"""|(?P<never>if[ \t]+false(?=[ \t]*[;\n]))|(?P<exit>(?<=[^&|\\]\n)[ \t]*exit(?=[\s;]))"""
+    r"""|(?P<never>if[ \t]+false(?=[ \t]*[;\n]))"""
+    r"""|(?P<exit>(?:(?<=[^&|\\]\n)|(?<=;))[ \t]*exit(?=[\s;]))"""
     r"""|(?:[^\s'"\\;&|()<>]++|'[^']*+'?|"(?:\\.|\$\([^()]*+\)|[^"\\])*+"?|\\.?)++|[\n;&|()]""",
     re.DOTALL,
 )
@@ -87,11 +89,8 @@ def read_script(path: Path) -> str | None:
     """
     if not path.is_file():
         return None
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be read: {exc.strerror}") from None
+    with FileFault(path), path.open("rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
     return data.decode("utf-8", "surrogateescape") if len(data) <= MAX_BYTES else None
 
 
@@ -109,9 +108,10 @@ def runs(value: str, script: Path) -> bool:
 
 def calls(text: str, script: Path) -> bool:
     """Whether a site's script runs ours: by its path, or all scripts of its folder."""
-    folder = re.compile(rf"{re.escape(str(script.parent))}/?(?:\*|\s|\Z)")
-    code = _run(text) if _IS_SHELL.match(text) else [_code(text, "")]
-    return any(str(script) in part or folder.search(part) for part in code)
+    folder = re.compile(rf"{re.escape(str(script.parent))}(?:/?(?:\s|\Z)|/({_PATTERN}))")
+    code = "\n".join(_run(text) if _IS_SHELL.match(text) else [_code(text, "")])
+    patterns = [found[1] or "*" for found in folder.finditer(code)]
+    return str(script) in code or any(fnmatchcase(script.name, pattern) for pattern in patterns)
 
 
 def _run(text: str) -> list[str]:

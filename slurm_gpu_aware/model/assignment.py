@@ -6,7 +6,7 @@ Running jobs of a snapshot, with what a round asks of all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -48,6 +48,11 @@ class Assignment:
     why: Mapping[str, Any] = field(default_factory=dict)
     """The policy's account as JSON values: cells tried, candidates, ties, bandwidths. Every policy
     sets ``summary`` (one sentence)."""
+
+    def explained(self, text: str, **facts: object) -> Assignment:
+        """The assignment with ``facts`` in its account, and ``text`` behind its ``summary``."""
+        summary = "; ".join(filter(None, [self.why.get("summary"), text]))
+        return replace(self, why={**self.why, **facts, "summary": summary})
 
     @property
     def size(self) -> int:

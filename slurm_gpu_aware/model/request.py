@@ -112,6 +112,8 @@ class Wait:
     """Its wait for a better set, as the last round that let it wait saw it; None: none has."""
     relaxed: bool = False
     """A question of capacity: a policy that may postpone accepts any set that fits."""
+    first_submit_s: float | None = None
+    """First submission of a job that was requeued, which is a later submission for Slurm."""
 
     def since(self, now: float) -> float:
         """When the job was first postponed; ``now`` if it was not."""
@@ -332,6 +334,12 @@ class Request(Faceted):
         """Expected run time on median GPUs: the estimate, never above the time limit."""
         known = self.time_limit_s if self.estimate_s is None else self.estimate_s
         return min(known, self.time_limit_s)
+
+    @property
+    def waits_since_s(self) -> float:
+        """Since when the job waits or runs: its first submission, on the clock of ``submit_s``."""
+        first_s = self.wait.first_submit_s
+        return self.submit_s if first_s is None else min(first_s, self.submit_s)
 
     @property
     def fewest_nodes(self) -> int:

@@ -151,8 +151,10 @@ def chart(
     for number, (curve, end) in enumerate(zip(curves, ends, strict=True)):
         points = [(x(at), y(value)) for at, value in curve.points]
         if curve.steps:
-            points = [points[0], *(p for (_, y0), (x1, y1) in pairwise(points)
-                                   for p in ((x1, y0), (x1, y1)))]  # fmt: skip
+            points = [
+                points[0],
+                *(p for (_, y0), (x1, y1) in pairwise(points) for p in ((x1, y0), (x1, y1))),
+            ]
         text = " ".join(f"{px:g},{py:g}" for px, py in points)
         place = (min(points[-1][0] + 4, WIDTH - 12), end)
         series.append(Series(_LETTERS[number], curve.name, text, place, number))

@@ -8,6 +8,7 @@ from math import isfinite
 from operator import itemgetter
 from typing import Any
 
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.placement.cells import Cell
@@ -62,14 +63,14 @@ def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
     cluster, free = cell.supply.cluster, cell.supply.free
     scores = cluster.score(cell.supply.request.app_class)
     listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
+    named = cell.supply.request.nodes.whole or bool(cluster.indexed[list(choice.nodes)].all())
     account: dict[str, Any] = {
         "candidate_nodes": len(cell.units),
         "ties": choice.ties,
         "chosen": [
             {
                 "node": cluster.nodes[node],
-                "slots": list(slots),
-                "scores": [_short(scores.item(node, s)) for s in slots],
+                **(_named(scores, node, slots) if named else {"gpus": len(slots)}),
                 "left_free": int(free[node]).bit_count() - len(slots),
             }
             for node, slots in listed
@@ -79,7 +80,7 @@ def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
         account["candidate_sets"] = choice.sets
     if choice.cut:
         account["cut"] = choice.cut
-    if choice.considered:
+    if choice.considered and named:  # else Slurm chooses the GPUs of the nodes
         account["considered"] = [
             {"node": cluster.nodes[c.node], "slots": list(c.slots), by: _short(c.value)}
             for c in choice.considered
@@ -87,15 +88,28 @@ def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
     return account
 
 
-def set_words(names: Sequence[str], nodes: Sequence[int], slots: Sequence[Sequence[int]]) -> str:
-    """Name a set in words: ``n1 GPUs 0,2`` or ``3 nodes from n1 to n7, 6 GPUs``."""
+def _named(scores: FloatArray, node: int, slots: Sequence[int]) -> dict[str, Any]:
+    return {"slots": list(slots), "scores": [_short(scores.item(node, s)) for s in slots]}
+
+
+def set_words(cluster: Cluster, nodes: Sequence[int], slots: Sequence[Sequence[int]]) -> str:
+    """Name a set in words: ``n1 GPUs 0,2`` or ``3 nodes from n1 to n7, 6 GPUs``.
+
+    On plain nodes Slurm chooses the GPUs, so only their number is told: ``2 GPUs of n1``.
+    """
+    names = cluster.nodes
     if len(nodes) > 3:
         total = sum(len(s) for s in slots)
         return f"{len(nodes)} nodes from {names[nodes[0]]} to {names[nodes[-1]]}, {total} GPUs"
-    return " + ".join(
-        f"{names[node]} GPU{'s' if len(chosen) != 1 else ''} {','.join(map(str, chosen))}"
-        for node, chosen in zip(nodes, slots, strict=True)
-    )
+    parts = []
+    for node, chosen in zip(nodes, slots, strict=True):
+        gpus = "GPU" if len(chosen) == 1 else "GPUs"
+        named = cluster.indexed.item(node)
+        numbers = ",".join(map(str, chosen))
+        parts.append(
+            f"{names[node]} {gpus} {numbers}" if named else f"{len(chosen)} {gpus} of {names[node]}"
+        )
+    return " + ".join(parts)
 
 
 def cells_tried(cell: Cell) -> dict[str, Any]:

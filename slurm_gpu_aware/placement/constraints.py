@@ -28,12 +28,6 @@ def constrained(policy: Policy) -> Policy:
     return PowerSaving(OneGroup(OnSockets(policy)))
 
 
-def _with_note(found: Assignment, text: str, **why: object) -> Assignment:
-    """The assignment with ``why`` in its account and ``text`` in its summary."""
-    summary = found.why.get("summary", "")
-    return replace(found, why={**found.why, **why, "summary": f"{summary}; {text}"})
-
-
 class Constraint(Policy):
     """A policy that asks an inner policy; a constraint that can be broken has all methods."""
 
@@ -87,7 +81,7 @@ class OnSockets(Constraint):
                     how = f"{request.sockets.gpus_each} of its GPUs on each socket"
                 elif not best.exact:
                     how = "Slurm chooses its GPUs, with its CPUs on their sockets"
-                return _with_note(best, how, sockets=how)
+                return best.explained(how, sockets=how)
         return None
 
     def without(self, request: Request, cluster: Cluster) -> Request:
@@ -156,7 +150,7 @@ class OneGroup(Constraint):
 
 def _noted(found: Assignment, groups: NodeGroups, tried: int) -> Assignment:
     text = f"all nodes in one {groups.name}" + (f" ({tried} tried)" if tried else "")
-    return _with_note(found, text, node_groups={"group": groups.name, "tried": tried})
+    return found.explained(text, node_groups={"group": groups.name, "tried": tried})
 
 
 def _usable(request: Request, cluster: Cluster, groups: NodeGroups) -> BoolArray:

@@ -63,7 +63,7 @@ class WaitRule(NamedTuple):
     weight: float
     """Hours of running that count as much as an hour of waiting."""
     longest_s: float
-    """Longest wait since the submission to which waiting by choice may lead; inf: any."""
+    """Longest wait since the first submission to which waiting by choice may lead; inf: any."""
 
     def by_share_s(self, request: Request, now: float) -> float:
         """Latest start by ``cap``, on the clock of ``now``."""
@@ -71,7 +71,7 @@ class WaitRule(NamedTuple):
 
     def by_longest_s(self, request: Request) -> float:
         """Latest start by ``longest_s``."""
-        return request.submit_s + self.longest_s
+        return request.waits_since_s + self.longest_s
 
     def until_s(self, request: Request, now: float) -> float:
         """Latest start for which the request may wait by choice."""

@@ -76,7 +76,7 @@ def ask_policy(
         return Answer(name, None, policy.why_not(request, cluster).text, postponed)
     ends = ExpectedEnds(cluster.running, now)
     if later := better_later(request, assignment, cluster, ends, now, policy):
-        return Answer(name, None, weighed_words(later, cluster.nodes), postponed=True)
+        return Answer(name, None, weighed_words(later, cluster), postponed=True)
     assignment = with_bound(assignment, request, cluster, now, policy.wait_rule())
     answer = Answer(name, assignment, nodes=tuple(cluster.nodes[i] for i in assignment.nodes))
     pattern = parse_pattern(request.pattern)

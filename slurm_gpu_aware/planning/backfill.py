@@ -381,9 +381,8 @@ def _with_reserved(
     if not nodes:
         return assignment
     slots = [np.flatnonzero(kept[node]).tolist() for node in nodes]
-    words = set_words(here.nodes, nodes, slots)
-    text = f"{assignment.why.get('summary', '')}; free, but reserved for job {head.job_id}: {words}"
-    why = {**assignment.why, "kept_for": head.job_id, "summary": text}
+    words = set_words(here, nodes, slots)
+    facts: dict[str, object] = {"kept_for": head.job_id}
     if len(nodes) <= _MOST_KEPT:
-        why["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
-    return replace(assignment, why=why)
+        facts["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
+    return assignment.explained(f"free, but reserved for job {head.job_id}: {words}", **facts)

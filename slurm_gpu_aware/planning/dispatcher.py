@@ -82,7 +82,7 @@ class Dispatcher:
             later = better_later(aged, here, cluster, ends, self.now, policy, reserved)
             if later is None:
                 return with_bound(here, aged, cluster, self.now, policy.wait_rule())
-            return postponement(aged, later, self.now, cluster.nodes)
+            return postponement(aged, later, self.now, cluster)
         except PolicyError as exc:
             raise PlacementFailedError(str(exc)) from exc
         except Exception as exc:  # one job must not stop the round
@@ -164,7 +164,7 @@ class Dispatcher:
         """The request, with its waiting time for a policy that may postpone."""
         if not policy.may_postpone:
             return request
-        waited_s = max(0.0, self.now - request.submit_s)
+        waited_s = max(0.0, self.now - request.waits_since_s)
         return replace(request, wait=replace(request.wait, waited_s=waited_s))
 
 

@@ -6,8 +6,6 @@ Until the expected start a job waits on for the same GPUs, unless free ones are 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus
@@ -41,23 +39,23 @@ def least_now(request: Request, cluster: Cluster) -> float:
     return LeastSlowdown.of(request, cluster).among(free)
 
 
-def postponement(request: Request, later: Later, now: float, nodes: Sequence[str]) -> Postponement:
+def postponement(request: Request, later: Later, now: float, cluster: Cluster) -> Postponement:
     """The wait of a job for a later set."""
     found = later.assignment
-    names = [nodes[node] for node in found.nodes]
+    names = [cluster.nodes[node] for node in found.nodes]
     gpus = tuple(zip(names, found.slots, strict=True))
-    reason = f"postponed: {weighed_words(later, nodes)}"
+    reason = f"postponed: {weighed_words(later, cluster)}"
     return Postponement(request.wait.since(now), later.start_s, later.end_s, gpus, reason)
 
 
-def weighed_words(later: Later, nodes: Sequence[str]) -> str:
+def weighed_words(later: Later, cluster: Cluster) -> str:
     """Say what was weighed: ``expected at 2026-05-04 14:05 on n3 GPUs 0,1 (1.02); ...``.
 
     The part before the semicolon, which Slurm shows, changes only with the plan.
     """
 
     def words(found: Assignment) -> str:
-        names = set_words(nodes, found.nodes, found.slots)
+        names = set_words(cluster, found.nodes, found.slots)
         return f"{names} ({found.slowdown:.2f})"
 
     return (
@@ -80,8 +78,7 @@ def with_bound(
     if cut_s >= worth_until_s(request, here, least, now, rule):
         return here
     text = f"by choice it waits until {stamp(until_s)[:16]} at most (longest_wait_s)"
-    summary = "; ".join(filter(None, [here.why.get("summary"), text]))
-    return replace(here, why={**here.why, "waits_until_s": until_s, "summary": summary})
+    return here.explained(text, waits_until_s=until_s)
 
 
 @by_identity

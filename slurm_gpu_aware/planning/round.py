@@ -218,12 +218,12 @@ class _Round:
             return False
         names = tuple(sorted(job.job_id for job in preemption.open_to(request, others)))
         preempted = ", ".join(names)
-        why: dict[str, Any] = {**preemption.assignment.why, "victims": list(names)}
+        facts: dict[str, object] = {"victims": list(names)}
         if len(names) > len(preemption.victims):
             preempted = f"{len(preemption.victims)} of {preempted} (Slurm chooses)"
-            why["preempts_of_these"] = len(preemption.victims)
-        why["summary"] = f"{preemption.assignment.why.get('summary', '')}; preempts {preempted}"
-        chosen = replace(preemption.assignment, victims=names, why=why)
+            facts["preempts_of_these"] = len(preemption.victims)
+        chosen = preemption.assignment.explained(f"preempts {preempted}", **facts)
+        chosen = replace(chosen, victims=names)
         after = preemption.after
         held = take(after, request, chosen)
         # No other job gets the resources of the victims before they end.
@@ -307,7 +307,7 @@ class _Round:
         why = self.dispatcher.why_not(head, self.cluster).text
         reason = f"{'postponed' if postponed else 'next in line'}: {why}"
         if shadow is not None:
-            names = set_words(self.cluster.nodes, *zip(*shadow.gpus, strict=True))
+            names = set_words(self.cluster, *zip(*shadow.gpus, strict=True))
             latest = (
                 f"in {duration(shadow.start_s - self.now)} at the latest"
                 if math.isfinite(shadow.start_s)

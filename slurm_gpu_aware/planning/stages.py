@@ -16,6 +16,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.facets import Facet, Faceted
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.section import Section
 from slurm_gpu_aware.planning.apart import kept_apart
 from slurm_gpu_aware.planning.placed import Placement
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
@@ -146,11 +147,25 @@ def steps(stages: Sequence[Stage]) -> list[tuple[Stage, Step]]:
     return [*before, *((stage, stage.after) for stage in reversed(whole))]
 
 
-def told(one: Round, stages: Sequence[Stage], sections: Mapping[type, Any]) -> Round:
-    """The round with the settings that stages ask for: inputs of a type of the ``sections``."""
+@dataclass(frozen=True)
+class World:
+    """What stages are told of the site, or of its simulation: a value for each of their inputs."""
+
+    sections: Mapping[type, Any] = field(default_factory=dict)
+    """Settings of features, by their types; an absent one has its defaults."""
+    inputs: Mapping[Facet[Any], Any] = field(default_factory=dict)
+    """All others; what a round knows nothing of is told as empty."""
+
+
+def told(one: Round, stages: Sequence[Stage], world: World) -> Round:
+    """The round with what its stages ask for. Raises LookupError if the world lacks an input."""
     for facet in (facet for stage in stages for facet in stage.inputs):
-        if facet.kind in sections:
-            one = one.put(facet, sections[facet.kind])
+        if isinstance(facet.empty, Section):
+            one = one.put(facet, world.sections.get(facet.kind, facet.empty))
+        elif facet in world.inputs:
+            one = one.put(facet, world.inputs[facet])
+        else:
+            raise LookupError(f"the world of this round says nothing of {facet.name!r}")
     return one
 
 

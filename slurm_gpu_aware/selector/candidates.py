@@ -22,6 +22,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, Waiting
+from slurm_gpu_aware.selector.array_tasks import TaskOrder, task_ids, task_room
 from slurm_gpu_aware.selector.backoff import HELD_BY, Backoff
 from slurm_gpu_aware.selector.holding_pool import (
     NO_REASON_S,
@@ -33,18 +34,10 @@ from slurm_gpu_aware.selector.holding_pool import (
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import (
-    HOLDING,
-    SlurmJob,
-    SlurmReservation,
-    array_tasks,
-    components_of,
-)
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, components_of
 from slurm_gpu_aware.slurm.words import parse_licenses
 
 log = logging.getLogger(__name__)
-
-_MAX_TASKS = 500  # array tasks of one array that one round plans
 
 
 @dataclass(frozen=True)
@@ -117,30 +110,6 @@ def _licences(gated: GatedJob) -> tuple[tuple[str, int], ...]:
         return ()
 
 
-class TaskOrder:
-    """Keeps the tasks of an array in their order.
-
-    After Slurm rejects a record in a pass, it skips the later records of that array. So a parked
-    task with a record of its own keeps later tasks from starting, even if their gate is open. The
-    unsplit rest comes last of those with its priority: it blocks tasks with a lower one.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[int | None, float] = {}
-        """Array -> priority below which its tasks are blocked."""
-
-    def waits(self, job: SlurmJob, *, unsplit: bool = False) -> None:
-        """Note that a parked job, or a task of an unsplit rest, does not start now."""
-        if job.array_id is not None:
-            rest = unsplit or job.array_tasks is not None
-            below = float(job.priority) if rest else math.inf
-            self._waiting[job.array_id] = max(below, self._waiting.get(job.array_id, below))
-
-    def blocks(self, job: SlurmJob) -> bool:
-        """Whether an earlier record of the job's array waits."""
-        return job.priority < self._waiting.get(job.array_id, -math.inf)
-
-
 @dataclass
 class Candidates:
     """The parked jobs of one round by what becomes of them."""
@@ -171,7 +140,7 @@ class Candidates:
         """Assign every parked job. Raises SourceError if Slurm does not answer."""
         limited = self.pool.limits([self._as_shown(gated.job) for gated in parked])
         earlier: dict[Hashable, SlurmJob] = {}  # held by a limit: Slurm looks at these first
-        self._room = _task_room(jobs, self.context.config.gate.licence)
+        self._room = task_room(jobs, self.context.config.gate.licence)
         self._components = components_of(jobs)
         for gated in sorted(parked, key=lambda gated: queue_order(gated.job)):
             job = gated.job
@@ -196,9 +165,9 @@ class Candidates:
             if self._order.blocks(job):
                 self._wait(job, job.id, EARLIER_TASK)
                 continue
-            for job_id in _ids(job):
+            for job_id in task_ids(job):
                 if self._room.get(job.array_id or 0, 1) <= 0:
-                    if self.to_plan.keys().isdisjoint(_ids(job)):
+                    if self.to_plan.keys().isdisjoint(task_ids(job)):
                         self.waits(job.id, "its array runs as many tasks as its limit allows")
                     self._order.waits(job)  # the planned tasks tell why the array waits
                     break
@@ -228,12 +197,12 @@ class Candidates:
         """Whether this round plans the record, or a task of it, as one that is left to Slurm."""
         return any(
             (one := self.to_plan.get(job_id)) is not None and one.request.left is not None
-            for job_id in _ids(record.job)
+            for job_id in task_ids(record.job)
         )
 
     def of_record(self, record: SlurmJob) -> list[Candidate | None]:
         """The planned jobs of a parked record; None last if a limit or the like holds others."""
-        ids = _ids(record)
+        ids = task_ids(record)
         found: list[Candidate | None] = [self.to_plan[i] for i in ids if i in self.to_plan]
         return found if len(found) == len(ids) > 0 else [*found, None]
 
@@ -367,25 +336,3 @@ class Candidates:
     def _wait(self, job: SlurmJob, job_id: str, reason: str) -> None:
         self.waits(job_id, reason)
         self._order.waits(job)
-
-
-def _ids(job: SlurmJob) -> list[str]:
-    """The job's id, or those of the tasks that its record still holds."""
-    if job.array_tasks is None:
-        return [job.id]
-    try:
-        tasks = array_tasks(job.array_tasks)
-    except ValueError as exc:
-        log.warning("job %s: %s", job.id, exc)
-        return []
-    return [f"{job.array_id}_{task}" for task in tasks[:_MAX_TASKS]]
-
-
-def _task_room(jobs: Sequence[SlurmJob], licence: str) -> dict[int, int]:
-    """Array with a ``%limit`` -> tasks that may start beside those that run or are about to."""
-    room = {job.array_id: job.array_limit for job in jobs if job.array_id and job.array_limit}
-    for job in jobs:
-        starts = job.state == "PENDING" and not job.licence_count(licence)
-        if job.array_id in room and job.array_tasks is None and (job.state in HOLDING or starts):
-            room[job.array_id] -= 1
-    return room

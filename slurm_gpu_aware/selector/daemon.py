@@ -26,7 +26,6 @@ from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.features.power.power_reading import PowerReading, reading_text
-from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.files import hold_selector_lock
 from slurm_gpu_aware.selector.counters import CounterFile
 from slurm_gpu_aware.selector.events import Events
@@ -111,7 +110,8 @@ class Selector:
     def _start_fresh(self) -> None:
         """Forget all jobs: until now another selector worked, if any."""
         self._ledger = LedgerWriter(self._config.store.path, self._config.store.published)
-        self._energy = EnergyComments(self._ledger.events)
+        of_jobs = self._ledger.events, self._ledger.decisions
+        self._energy = EnergyComments(*of_jobs, self._config)
         pool = HoldingPool(self._client)
         self._heartbeat = Heartbeat(self._client, self._config, pool)
         self._rounds = Rounds(
@@ -337,7 +337,7 @@ class Selector:
 
     def _heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
         self._rounds.power.clocks.heard(job_id, kind, detail)
-        if kind == "energy" and self._config.of(PowerConfig).system_comment:
+        if kind == "energy":
             self._energy.heard(job_id)
 
     def _power_due(self, power: PowerReading | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,113 +12,27 @@ from typing import Any, NamedTuple
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.accounts import job_energy
-from slurm_gpu_aware.gate.admin_comment import is_ours
-from slurm_gpu_aware.gate.gated_job import gated_job, has_task, queue_order
+from slurm_gpu_aware.gate.gated_job import queue_order
 from slurm_gpu_aware.gate.licence_gate import GateState, Silence, gate_state, selector_silence
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
+from slurm_gpu_aware.selector.live_jobs import (
+    LiveJob,
+    asks_for_gpus,
+    asks_for_shards,
+    find_job,
+    live_jobs,
+    why_by_form,
+)
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, SlurmNode
-from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 from slurm_gpu_aware.store.database import Store, open_for_reading
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
 from slurm_gpu_aware.time_text import duration
 
-_PLACE_OFF = re.compile(r"\bplace=off\b")
-_MODEL = re.compile(r"\bgpu_([A-Za-z0-9_.-]+)")
-"""Feature that a GPU type becomes (`deploy.render.feature_of`)."""
 _MOST_LEFT = 200  # jobs whose events are read for a list
 _LAG_S = 5.0  # from a job's start to the round that records it
-
-
-@dataclass(frozen=True)
-class LiveJob:
-    """A job as Slurm shows it to every user."""
-
-    job: SlurmJob
-    reason: str
-    """``Licenses`` for each job that waits for the selector."""
-    parked: bool
-    """It waits at the gate."""
-    placed_at: float | None
-    """When the selector placed it, Unix seconds; None: not placed."""
-    ours: bool
-    """The filter parked it at submission."""
-    by_hand: bool
-    """Its gate was opened for good: by an operator, or by the selector, which left it to Slurm."""
-    passed: bool
-    """It started with the gate's licence: the gate was open because the selector did not run."""
-    left: str | None = None
-    """Why Slurm chooses its GPUs, as sbatch said; None: the selector does, or that is not known."""
-
-
-def live_jobs(config: Config) -> list[LiveJob]:
-    """All jobs that Slurm shows. Raises SourceError if it does not answer."""
-    jobs = open_client(config.selector.command_timeout_s).jobs()
-    return [live_job(job, config) for job in jobs]
-
-
-def parked_of(jobs: Iterable[LiveJob]) -> list[LiveJob]:
-    """Jobs that wait at the gate, by priority as in Slurm."""
-    parked = [job for job in jobs if job.parked]
-    return sorted(parked, key=lambda live: queue_order(live.job))
-
-
-def left_of(jobs: Iterable[LiveJob], reader: Reader) -> list[tuple[LiveJob, str]]:
-    """GPU jobs that wait for Slurm alone, by priority, and why the selector does not place them."""
-    alone = [
-        live
-        for live in jobs
-        if live.job.state == "PENDING"
-        and not live.parked
-        and live.placed_at is None
-        and (live.by_hand or _asks_for_gpus(live.job) or _asks_for_shards(live.job))
-    ]
-    alone.sort(key=lambda live: queue_order(live.job))
-    found = []
-    for number, live in enumerate(alone):
-        why = live.left
-        if why is None and live.by_hand and number < _MOST_LEFT:
-            why = left_reason([event_json(e) for e in reader.ledger.events(live.job.id)])
-        if why is None:
-            why = "an operator released it" if live.by_hand else _why_by_form(live.job)
-        found.append((live, why or "not a form of request that the selector places"))
-    return found
-
-
-def left_reason(events: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why the selector left a job to Slurm; None: it did not, or no reason is known."""
-    reasons = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
-    return reasons[-1] if reasons else None
-
-
-def find_job(jobs: Iterable[LiveJob], job_id: str) -> LiveJob | None:
-    """One job by the id that users type or by Slurm's number; None: there is no such job."""
-    for live in jobs:
-        if job_id in (live.job.id, str(live.job.raw_id)) or has_task(live.job, job_id):
-            return live
-    return None
-
-
-def live_job(job: SlurmJob, config: Config) -> LiveJob:
-    """The view of one job."""
-    gated = gated_job(job, config.gate)
-    marker = gated.marker if gated is not None else None
-    # In the pool, on its way there, and until Slurm tries it again, it waits as at the gate.
-    waits_for_us = job.reason == "Reservation" and job.reservation is None
-    waits_for_us = waits_for_us or (gated is not None and gated.only_deferred)
-    asks = job.licence_count(config.gate.licence) > 0
-    return LiveJob(
-        job,
-        reason="Licenses" if waits_for_us else job.reason,
-        parked=gated is not None and gated.parked,
-        placed_at=marker.at if marker is not None and marker.phase is JobPhase.RELEASED else None,
-        ours=is_ours(job.admin_comment),
-        by_hand=marker is not None and marker.phase in (JobPhase.LEFT, JobPhase.OPENED),
-        passed=job.state != "PENDING" and asks and bool(job.nodes),
-        left=gated.original.left if gated is not None else None,
-    )
 
 
 @dataclass(frozen=True)
@@ -158,6 +71,34 @@ def waiting_of(record: RoundRecord | None) -> WaitingJobs:
 def event_json(event: Event) -> dict[str, Any]:
     """An event as JSON; times in Unix seconds."""
     return {"at": event.at, "kind": event.kind, "detail": dict(event.detail)}
+
+
+def left_of(jobs: Iterable[LiveJob], reader: Reader) -> list[tuple[LiveJob, str]]:
+    """GPU jobs that wait for Slurm alone, by priority, and why the selector does not place them."""
+    alone = [
+        live
+        for live in jobs
+        if live.job.state == "PENDING"
+        and not live.parked
+        and live.placed_at is None
+        and (live.by_hand or asks_for_gpus(live.job) or asks_for_shards(live.job))
+    ]
+    alone.sort(key=lambda live: queue_order(live.job))
+    found = []
+    for number, live in enumerate(alone):
+        why = live.left
+        if why is None and live.by_hand and number < _MOST_LEFT:
+            why = left_reason([event_json(e) for e in reader.ledger.events(live.job.id)])
+        if why is None:
+            why = "an operator released it" if live.by_hand else why_by_form(live.job)
+        found.append((live, why or "not a form of request that the selector places"))
+    return found
+
+
+def left_reason(events: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the selector left a job to Slurm; None: it did not, or no reason is known."""
+    reasons = [e["detail"]["left_to_slurm"] for e in events if "left_to_slurm" in e["detail"]]
+    return reasons[-1] if reasons else None
 
 
 def still_open(
@@ -344,43 +285,18 @@ def _is_newer(job: SlurmJob, reader: Reader) -> bool:
     """Whether a job has started since the copy was written."""
     if reader.copy_age_s is None or job.state == "PENDING" or job.start_s is None:
         return False
-    if not _asks_for_gpus(job) or gpu_types(job):
+    if not asks_for_gpus(job) or gpu_types(job):
         return False  # such a job is never placed
     return job.start_s > time.time() - reader.copy_age_s - _LAG_S
 
 
-def _asks_for_gpus(job: SlurmJob) -> bool:
-    fields = (getattr(job, name) or "" for name in TRES_FIELDS.values())
-    return "gres/gpu" in job.req_tres or any("gpu" in text for text in fields)
-
-
-def _asks_for_shards(job: SlurmJob) -> bool:
-    return any("shard" in (getattr(job, name) or "") for name in TRES_FIELDS.values())
-
-
 def _why_not_ours(job: SlurmJob, known: Answers) -> str | None:
     """Why Slurm places a job that was not parked; None: not known."""
-    if not (_asks_for_gpus(job) or _asks_for_shards(job)):
+    if not (asks_for_gpus(job) or asks_for_shards(job)):
         return "it asks for no GPUs"
     if gpu_types(job):
         return None if known.nodes is None else type_sentence(job, known.nodes)
-    return _why_by_form(job)
-
-
-def _why_by_form(job: SlurmJob) -> str | None:
-    """The same by the job's own fields."""
-    if job.het:
-        return "it is a heterogeneous job"
-    if _asks_for_shards(job):
-        return "it asks for shards in a way that is left to Slurm"
-    if _PLACE_OFF.search(job.comment or ""):
-        return "its comment says place=off"
-    if model := _MODEL.search(job.features or ""):
-        return (
-            f"it asked for GPU type {model[1]} while nodes still had that type (now the feature"
-            f" {model[0]}, since 'gpu-aware setup --roll'), or in an unsupported request form"
-        )
-    return None
+    return why_by_form(job)
 
 
 def _why_left_to_slurm(live: LiveJob) -> str | None:

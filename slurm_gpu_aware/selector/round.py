@@ -17,7 +17,9 @@ from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
-from slurm_gpu_aware.features.power.site_power import SitePower, lowering_first
+from slurm_gpu_aware.features.power.power_budget import lowering_first
+from slurm_gpu_aware.features.power.site_power import SitePower
+from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs
 from slurm_gpu_aware.gate.owner_change import is_changed
@@ -115,7 +117,7 @@ class Rounds:
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
-        told = Notes(ledger), config
+        told = FirstSubmissions(ledger), Notes(ledger), config
         self.planner = RoundPlanner(*parts, *told, guards=config.gate.guard_head)
         self._promises = Promises()
         self.ids: dict[int, str] = {}
@@ -288,8 +290,8 @@ class Rounds:
         plan = self._turns.open_until_start(plan, candidates, view.released)
         with contained("jobs that are opened ahead"):
             may = not (self.power.limited or self.mover.under_way.jobs or self.planner.exchanges)
-            given = plan, candidates, view, self.policy.settings
-            plan = self._successors.extended(*given, may=may, lasting=self._turns.lasting)
+            last = plan, candidates, view, self.policy.settings
+            plan = self._successors.extended(*last, may=may, lasting=self._turns.lasting)
         self._tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
             return  # the heartbeat says why

@@ -13,6 +13,7 @@ from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.features.power.site_power import SitePower
+from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
 from slurm_gpu_aware.features.queue_order.rule import rule_of
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
 from slurm_gpu_aware.features.queue_order.stage import RULE
@@ -23,7 +24,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.record import record_round
-from slurm_gpu_aware.planning.stages import Round, Stage, Step, steps, told
+from slurm_gpu_aware.planning.stages import Round, Stage, Step, World, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import Isolation, contained
@@ -41,6 +42,7 @@ class RoundPlanner:
     mover: Mover
     postponements: Postponements
     due: DueDates
+    firsts: FirstSubmissions
     notes: Notes
     config: Config
     guards: bool = True
@@ -66,7 +68,7 @@ class RoundPlanner:
                 one, _ = isolation.run(partial(_with_queue, one, step), one.queue)
         plan = one.whole_plan
         with contained("notes on performance models"):
-            plan = self.power.noted(plan, asked.queue)
+            plan = self.power.tables.noted(plan, asked.queue)
         with contained("postponements"):
             self.postponements.note(plan)
         with contained("notes of stages"):
@@ -89,9 +91,17 @@ class RoundPlanner:
         def dated(queue: Sequence[Request]) -> Sequence[Request]:
             return dates.queue(queue, candidates.to_plan, self.mover.restart_s)
 
+        def aged(queue: Sequence[Request]) -> Sequence[Request]:
+            return self.firsts.noted(queue, candidates.to_plan)
+
         queue: Sequence[Request] = [one.request for one in candidates.to_plan.values()]
-        noted, tabled = self.postponements.noted, self.power.tabled
-        for part, step in ("postponements", noted), ("due dates", dated), ("power", tabled):
+        known = {
+            "first submissions": aged,
+            "postponements": self.postponements.noted,
+            "due dates": dated,
+            "power": self.power.tabled,
+        }
+        for part, step in known.items():
             with contained(part):
                 queue, _ = isolation.run(step, queue)
         returning: Mapping[str, Assignment] = {}
@@ -101,11 +111,10 @@ class RoundPlanner:
         if view.complete:
             with contained("moves"):
                 moving = self.mover.moving(view.gated, context, self.power.tables, dates)
-        options = self.policy.options
-        one = Round(queue, cluster, settings, now, options)
-        one = one.put(RULE, rule_of(self.config.of(QueueConfig), context.slurm.age_per_s))
-        one = one.put(POWER, power).put(RETURNING, returning).put(MOVING, moving)
-        return told(one, self.features, self.config.sections)
+        rule = rule_of(self.config.of(QueueConfig), context.slurm.age_per_s)
+        inputs = {RULE: rule, POWER: power, RETURNING: returning, MOVING: moving}
+        one = Round(queue, cluster, settings, now, self.policy.options)
+        return told(one, self.features, World(self.config.sections, inputs))
 
 
 def _with_queue(one: Round, step: Step, queue: Sequence[Request]) -> Round:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.licence_gate import gate_reservation, is_silent
-from slurm_gpu_aware.selector.job_answers import LiveJob, live_job
+from slurm_gpu_aware.selector.live_jobs import LiveJob, live_job
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmNode
 

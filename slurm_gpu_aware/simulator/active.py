@@ -126,8 +126,10 @@ class ActiveJob:
 
 
 def same_gpus(one: Assignment | None, other: Assignment) -> bool:
-    """Whether both are on exactly the same GPUs."""
-    return one is not None and (one.nodes, one.slots) == (other.nodes, other.slots)
+    """Whether both are on the same GPUs; where Slurm chooses the GPUs, on the same nodes."""
+    if one is None or one.nodes != other.nodes:
+        return False
+    return one.slots == other.slots if other.exact else one.size == other.size
 
 
 def order_key(settings: SimSettings) -> Callable[[ActiveJob], tuple[float, ...]]:

@@ -15,6 +15,7 @@ from slurm_gpu_aware.features.estimates.simulated import Estimates
 from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
+from slurm_gpu_aware.placement.slurm_choice import with_slurms_gpus
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.events import EventClock, Kind
 from slurm_gpu_aware.simulator.fair_shares import FairShares
@@ -130,6 +131,13 @@ class ClusterState:
     def used(self) -> int:
         """GPUs in use."""
         return self.total - self.free
+
+    def given(self, active: ActiveJob, assignment: Assignment) -> Assignment:
+        """The assignment with the GPUs that Slurm chooses now, where it chooses them."""
+        request, options = active.request, self.settings.slurm_options
+        if request.sizes:
+            request = request.resized(assignment.size)
+        return with_slurms_gpus(assignment, request, self.cluster, options)
 
     def enter(self, active: ActiveJob, assignment: Assignment, cost_s: float) -> None:
         """Put a job on GPUs; it makes progress after ``cost_s``."""

@@ -22,14 +22,17 @@ import numpy as np
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.plan import due_work
 from slurm_gpu_aware.features.due_dates.work import empirical
+from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
+from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.features.power.powerflow import allocate
+from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages, told
+from slurm_gpu_aware.planning.stages import Round, Stage, World, plan_stages, told
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
@@ -63,6 +66,9 @@ class ElasticRounds(Rounds):
         self.power = power
         self.placing = replace(self.plan_settings, classes=(), backfill=True)
         """Jobs are placed in the order of the list, and one without a place holds up no other."""
+        empty = {facet: facet.empty for facet in (RULE, POWER, RETURNING, MOVING)}
+        self._world = World(settings.sections, empty)
+        """Order, power and moves are decided before the planner's round."""
         self.nodes: Mapping[str, int] = {}
         """Job -> node of its GPUs by the stochastic scheduler."""
 
@@ -161,7 +167,7 @@ class ElasticRounds(Rounds):
             requests.append(replace(request, sizes=(), facets={}, priority=float(-place)))
         shown, now = self.state.view(keep, with_holders=False), self.state.clock.now
         one = Round(requests, shown, self.placing, now, self.options, explain=False)
-        plan = plan_stages(told(one, self.stages, self.settings.sections), self.stages)
+        plan = plan_stages(told(one, self.stages, self._world), self.stages)
         assignments = (replace(a, clock_mhz=sized[a.job_id].clock_mhz) for a in plan.assignments)
         return replace(plan, assignments=tuple(assignments))
 

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.simulated import due_facet
 from slurm_gpu_aware.features.estimates.simulated import Estimates, estimate_of
 from slurm_gpu_aware.features.moves.movable import MOVES, Move
 from slurm_gpu_aware.features.moves.simulated import Mover
@@ -36,22 +35,21 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.facets import named
-from slurm_gpu_aware.model.job_hints import HINTED
-from slurm_gpu_aware.model.request import PolicyChoice, Request
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.placement.registry import make_policy, option_names
+from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.simulator.active import ActiveJob, same_gpus
+from slurm_gpu_aware.simulator.arrivals import Arrivals
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.elastic import ElasticRounds
 from slurm_gpu_aware.simulator.events import EventClock, Kind
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
-from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.sizing.zeus import zeus_clock
 
@@ -87,7 +85,6 @@ class Simulator:
         self.progress = progress
         self.keep_placements = keep_placements
         self.policy = make_policy(settings.policy, settings.policy_options)
-        self.known_options = option_names(settings.policy)
         physics = Physics(cluster if truth is None else replace(cluster, scores=truth), settings)
         self.physics = physics
         self.clock = EventClock(settings.round_s)
@@ -105,9 +102,8 @@ class Simulator:
         if power is not None and known:
             self.state.meter = PowerMeter(self.state.total, power.idle_w)
         self.background = BackgroundJobs(trace.background, self.state)
-        self.fitting: dict[object, bool] = {}
-        self.worst: dict[object, float] = {}
-        """What ``Physics.worst`` depends on -> its value."""
+        profiled = self.rounds.profiled
+        self.arrivals = Arrivals(settings, self.policy, self.state, self.mover, profiled=profiled)
         self.jobs: list[ActiveJob] = []
         """The jobs that have arrived, by position in the trace."""
         self.changed = self.awaits_round = False
@@ -179,13 +175,13 @@ class Simulator:
             self.clock.add(job.submit_s, Kind.ARRIVAL, job)
 
     def _admit(self, job: TraceJob) -> None:
-        request, turn = self._request(job), id_key(job.job_id)
+        request, turn = self.arrivals.request(job), id_key(job.job_id)
         least = self.physics.stretch(job, request.gpus, None)[0]
         active = ActiveJob(
             len(self.jobs), job, request, turn, size=request.gpus, least_stretch=least
         )
         self.jobs.append(active)
-        if self._fits(active.request):
+        if self.arrivals.fits(active.request):
             self.rounds.wait(active)
             self.changed = True
         else:
@@ -197,54 +193,6 @@ class Simulator:
         """Let the next round look at all waiting jobs."""
         self.changed, self.rounds.blocked = True, None
         return True
-
-    def _fits(self, request: Request) -> bool:
-        """Whether the policy can place the request on the idle cluster."""
-        request = self.policy.relaxed(request)
-        key = shape_of(request)
-        if key not in self.fitting:
-            self.fitting[key] = self.policy.place(request, self.state.idle) is not None
-        return self.fitting[key]
-
-    def _request(self, job: TraceJob) -> Request:
-        sizes = () if self.settings.sizing in ("as-asked", "zeus") else job.sizes
-        power = self.settings.power
-        table = None if power is None else power.known.get(job.model or "", job.table)
-        restart_s = None if self.mover is None else self.mover.restart_s(job)
-        dated, known = sizes and self.settings.due_dates, self.known_options
-        return Request(
-            job_id=job.job_id,
-            user=job.user or "",
-            gpus=sizes[0] if sizes else job.gpus,
-            min_nodes=job.nodes or 1,
-            max_nodes=job.nodes,
-            sizes=sizes,
-            app_class=job.app_class,
-            bandwidth_sensitive=job.bandwidth_sensitive,
-            pattern=job.pattern,
-            time_limit_s=self._limit_s(job),
-            submit_s=job.submit_s,
-            application=job.model if self.rounds.profiled else None,
-            policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
-            facets=named(TABLE, table)
-            | named(HINTED, job.hints)
-            | (due_facet(job, restart_s) if dated else {}),
-        )
-
-    def _limit_s(self, job: TraceJob) -> float:
-        """Time limit of a job in seconds; inf: none."""
-        limit = job.time_limit_s
-        if job.timed_out:
-            return max(limit, job.recorded_run_s or 0.0)
-        given = math.isfinite(limit) or job.recorded_run_s is not None
-        if given and self.settings.overrun == "kill":
-            return limit
-        share = self.physics.share(job) if job.bandwidth_sensitive else 0.0
-        key = (job.app_class, job.gpus, job.pattern, share)
-        if key not in self.worst:
-            self.worst[key] = self.physics.worst(job)
-        longest = LIMIT_MARGIN * self.worst[key] * self.physics.longest(job)
-        return max(longest, limit if given else LIMIT_FACTOR * job.duration_s)
 
     def _end(self, active: ActiveJob) -> None:
         self.state.estimates.ends(active, self.clock.now)
@@ -347,7 +295,7 @@ class Simulator:
             clock_mhz = zeus_clock(table, gpus, gpus * power.max_w)
             assignment = replace(assignment, clock_mhz=clock_mhz)
         self.rounds.stop_waiting(active)
-        active.target = None
+        assignment, active.target = self.state.given(active, assignment), None
         self.state.enter(active, assignment, cost)
         if self.keep_placements:
             nodes = self.state.idle.nodes

@@ -33,11 +33,12 @@ class Physics:
     """Slowdown of a job on GPUs; ``cluster`` has the true scores, not the planner's bins."""
 
     def __init__(self, cluster: Cluster, settings: SimSettings) -> None:
-        self.cluster = cluster
+        every = np.ones(len(cluster.nodes), dtype=np.bool_)
+        self.cluster = replace(cluster, indexed=every)
         self.settings = settings
         self._widest = int(cluster.exists.sum(axis=1).max())
         """GPUs of the largest node."""
-        self._plain = replace(cluster, indexed=np.zeros(len(cluster.nodes), dtype=np.bool_))
+        self._plain = replace(cluster, indexed=~every)
         """The cluster without GPU indices."""
 
     def slowdown(

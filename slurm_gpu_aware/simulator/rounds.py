@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import guaranteed_prefix
-from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages, told
+from slurm_gpu_aware.planning.stages import Round, Stage, World, plan_stages, told
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
@@ -206,21 +206,22 @@ class Rounds:
                 for a in given[1].assignments
             ]
             shown = replace(shown, running=(*shown.running, *new))
-        settings = self.plan_settings
+        settings, rules = self.settings, self.plan_settings
         for active in queue:
             self.state.estimates.refresh(active)
         one = Round(
             self._ranked(queue),
             shown,
-            settings if backfill else replace(settings, backfill=False),
+            rules if backfill else replace(rules, backfill=False),
             now,
             self.options,
             explain=False,
         )
         returning = {a.job.job_id: a.target for a in queue if a.target is not None}
-        one = one.put(POWER, self._power_state(keep)).put(RETURNING, returning).put(MOVING, moving)
-        one = told(one.put(RULE, self.settings.queue), self.stages, self.settings.sections)
-        return plan_stages(one, self.stages)
+        power = self._power_state(keep)
+        inputs = {RULE: settings.queue, POWER: power, RETURNING: returning, MOVING: moving}
+        world = World(settings.sections, inputs)
+        return plan_stages(told(one, self.stages, world), self.stages)
 
     def _power_state(self, keep: set[int] | None) -> PowerState | None:
         """What a round knows of power; None: there is no limit.

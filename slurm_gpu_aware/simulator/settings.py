@@ -97,6 +97,8 @@ class SimSettings:
 
     policy: str = DEFAULT
     policy_options: Mapping[str, Any] = field(default_factory=dict)
+    slurm_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the policy by which Slurm chooses GPUs on nodes that the policy has chosen."""
     order: str = "fifo"
     """A key of :data:`ORDERS`."""
     round_s: float | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def in_order(
 
 def read_text(file: str) -> str:
     """The text of a file; that of a folder is empty, as for Slurm. Raises SourceError."""
-    try:
+    with FileFault(file):
         if os.path.isdir(file):
             return ""
         if not os.path.isfile(file):
@@ -171,8 +171,6 @@ def read_text(file: str) -> str:
             raise SourceError(f"{file}: cannot be read: it is no file")
         with open(file, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
-    except OSError as exc:
-        raise SourceError(f"{file}: cannot be read: {exc.strerror}") from None
     if len(data) > MAX_BYTES or b"\0" in data:
         why = "it has a NUL byte" if b"\0" in data else f"it has more than {MAX_BYTES >> 20} MiB"
         raise SourceError(f"{file}: cannot be read: {why}")

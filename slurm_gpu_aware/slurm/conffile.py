@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from slurm_gpu_aware.slurm.conf_grammar import (
     render_pairs,
     unquoted,
 )
+from slurm_gpu_aware.slurm.words import expand_hostlist, words_of
 
 BEGIN = "# BEGIN gpu-aware (written by gpu-aware setup; edit above or below)"
 END = "# END gpu-aware"
@@ -40,6 +42,8 @@ _RECORDS = frozenset(
     {"nodename", "partitionname", "downnodes", "nodeset", "frontendname", "poweraction", "name"}
 )
 """First keys of records with several keys; after another key Slurm reads nothing more."""
+_PARALLEL = frozenset({"nodeaddr", "nodehostname", "bcastaddr", "port"})
+"""Parameters of a NodeName line that hold one value per node."""
 REPEATED = frozenset({"prolog", "epilog", "prologslurmctld", "epilogslurmctld", "slurmctldhost"})
 """Settings of which each line counts; of another one the last."""
 
@@ -148,10 +152,34 @@ class ConfFiles:
                 found.append((pairs[0][0].lower(), unquoted(pairs[0][1]), entry))
         return found
 
-    def nodes(self) -> list[dict[str, str]]:
-        """NodeName records, keys in lower case, with the ``NodeName=DEFAULT`` before them."""
+    @cached_property
+    def values(self) -> Mapping[str, tuple[str, ...]]:
+        """Key in lower case -> the values that count: of a setting of `REPEATED` all."""
+        return _counting((key, value) for key, value, _ in self.settings())
+
+    def get(self, key: str) -> str | None:
+        """Value of a setting; None if it is not there."""
+        return self.values.get(key.lower(), (None,))[-1]
+
+    def all(self, key: str) -> tuple[str, ...]:
+        """The values of a setting that count."""
+        return self.values.get(key.lower(), ())
+
+    def nodes(self, *, of_site: bool = False) -> dict[str, dict[str, str]]:
+        """Name -> values of each node, as Slurm reads them or (``of_site``) without our lines.
+
+        Keys are in lower case. Raises SourceError for names that are no host list.
+        """
+        found: dict[str, dict[str, str]] = {}
         defaults: dict[str, str] = {}
-        return [node for record in self.read() if (node := node_fields(record, defaults))]
+        records = (entry.text for entry in self.records()) if of_site else self.read()
+        for values in filter(None, (node_fields(record, defaults) for record in records)):
+            names = names_of(values.pop("nodename"))
+            lists = {key: per_node(key, value) for key, value in values.items()}
+            for at, name in enumerate(names):
+                own = {key: some[at] for key, some in lists.items() if len(some) == len(names)}
+                found[name] = values | own
+        return found
 
     def block(self) -> list[Entry]:
         """The entries of our block of settings, without its first and last line."""
@@ -221,6 +249,19 @@ def node_fields(record: str, defaults: dict[str, str]) -> dict[str, str] | None:
     return None
 
 
+def per_node(key: str, value: str) -> list[str]:
+    """Values of a parameter of a node line that can have one per node; none of another one."""
+    bare = unquoted(value)
+    if key == "port" and "[" not in bare:  # Slurm takes 7001-7004 for a list, too
+        bare = f"[{bare}]"
+    return names_of(bare) if key in _PARALLEL and ("[" in bare or "," in bare) else []
+
+
+def names_of(text: str) -> list[str]:
+    """Names of a host list. Raises SourceError."""
+    return list(expand_hostlist(unquoted(text)))
+
+
 def _split(text: str, file: Path, checked: bool) -> Iterator[Entry]:
     marks = [line.rstrip() for line in text.split("\n")]
     begin = marks.index(BEGIN) if BEGIN in marks else len(marks)
@@ -267,38 +308,9 @@ def _checksum(lines: Sequence[str]) -> str:
 # -- slurm.conf ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SlurmConf:
-    """The content of a slurm.conf with its includes."""
-
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Key in lower case -> value; the last one wins, as in Slurm."""
-    nodes: tuple[Mapping[str, str], ...] = ()
-    """See `ConfFiles.nodes`."""
-    repeated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Key in lower case of a setting of `REPEATED` -> all values."""
-    files: tuple[Path, ...] = ()
-
-    def get(self, key: str) -> str | None:
-        """Value of a setting; None if it is not there."""
-        return self.settings.get(key.lower())
-
-    def all(self, key: str) -> tuple[str, ...]:
-        """The values of a setting that count."""
-        one = self.get(key)
-        return self.repeated.get(key.lower()) or (() if one is None else (one,))
-
-
-def read_conf(path: Path) -> SlurmConf:
+def read_conf(path: Path) -> ConfFiles:
     """Read a slurm.conf with its ``Include`` files. Raises SourceError if one cannot be read."""
-    return content_of(ConfFiles(path, checked=False))
-
-
-def content_of(conf: ConfFiles) -> SlurmConf:
-    """What Slurm reads in these files."""
-    settings = [(key, value) for key, value, _ in conf.settings()]
-    repeated = {k: v for k, v in _counting(settings).items() if k in REPEATED}
-    return SlurmConf(dict(settings), tuple(conf.nodes()), repeated, tuple(conf.texts))
+    return ConfFiles(path, checked=False)
 
 
 def _counting(settings: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -318,7 +330,7 @@ def edit_settings(conf: ConfFiles, wanted: Mapping[str, str]) -> dict[Path, str]
     """
     found = conf.settings()
     there = {key: entry for key, _, entry in found}
-    meant = _counting((key, value) for key, value, _ in found)
+    meant = dict(conf.values)
     new: dict[Entry, Sequence[str]] = {}
     added: list[str] = []
     for key, value in wanted.items():
@@ -352,7 +364,7 @@ def take_back_settings(
     block only what differs from the rest stays. Raises SourceError as `edit_settings`.
     """
     settings = before.settings() if before else ()
-    former = {(k, _words(v)): (v, entry.origin) for k, v, entry in settings}
+    former = {(k, *words_of(v)): (v, entry.origin) for k, v, entry in settings}
     found = conf.settings()
     outside = {key: site(key, value) for key, value, entry in found if not entry.in_block}
     new: dict[Entry, Sequence[str]] = {}
@@ -362,7 +374,7 @@ def take_back_settings(
         if own is None or (entry.in_block and outside.get(key) == own):
             new[entry] = ()
             continue
-        was = None if entry.in_block else former.get((key, _words(own)))
+        was = None if entry.in_block else former.get((key, *words_of(own)))
         if was is not None and was[0] != value:
             own, new[entry] = was
         elif own != value:
@@ -373,17 +385,12 @@ def take_back_settings(
     return changed
 
 
-def _words(value: str) -> tuple[str, ...]:
-    """The entries of a list; a comma at its end is none."""
-    return tuple(filter(None, value.split(",")))
-
-
 def _read_back(
     conf: ConfFiles, changed: Mapping[Path, str], meant: Mapping[str, tuple[str, ...]]
 ) -> None:
     """Raise SourceError unless Slurm would read the changed files as meant, nodes as before."""
     after = ConfFiles(conf.path, checked=False, texts={**conf.texts, **changed})
-    found = _counting((key, value) for key, value, _ in after.settings())
+    found = after.values
     wrong = [k for k in {**meant, **found} if sorted(found.get(k, ())) != sorted(meant.get(k, ()))]
     if wrong or after.nodes() != conf.nodes():
         what = f"{wrong[0]}={found.get(wrong[0])}" if wrong else "other nodes"

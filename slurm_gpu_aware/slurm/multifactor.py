@@ -246,8 +246,10 @@ def read_associations(text: str, name: str) -> Associations:
             raise SourceError(f"{name}: {quoted(line)} is not a row of sshare's tree")
         user, share = cells[user_at].strip(), _shares(cells[shares_at], name)
         if share == np.inf and not user:
-            raise SourceError(f"{name}: account {quoted(account)} with the shares of its parent "
-                              "cannot be simulated")  # fmt: skip
+            raise SourceError(
+                f"{name}: account {quoted(account)} with the shares of its parent "
+                "cannot be simulated"
+            )
         del path[level:]
         parent.append(path[-1] if path else -1)
         if not user:

@@ -282,14 +282,10 @@ class MigNodes:
 
     def mark(self, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
         """The nodes; those with MIG are marked as having shared GPUs."""
-        if self.gres_conf not in self._states or any(
-            _state(path) != before for path, before in self._states.items()
-        ):
+        now = {path: _state(path) for path in self._states}
+        if self.gres_conf not in now or now != self._states:
             self._read()
-        return [
-            replace(node, shared_gres=True) if self._records and self._has_mig(node) else node
-            for node in nodes
-        ]
+        return [replace(node, shared_gres=True) if self._has_mig(node) else node for node in nodes]
 
     def _has_mig(self, node: SlurmNode) -> bool:
         kinds = {kind for kind, _ in node.gpus}

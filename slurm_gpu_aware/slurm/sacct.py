@@ -274,6 +274,8 @@ def sacct_rows(
         why = f"no column {', '.join(map(repr, missing))}"
         if separator not in header:
             why = "not the output of sacct with columns between bars"
+            if "is disabled" in header:
+                raise SourceError(with_cure(f"{source}: {quoted(header)}"))
         # Unix seconds, because local times lose or repeat an hour when clocks change
         raise SourceError(
             f"{source}: {why}; make it with: SLURM_TIME_FORMAT=%s {' '.join(sacct_command(90))}"

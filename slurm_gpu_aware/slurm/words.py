@@ -1,10 +1,10 @@
-"""Words of Slurm: node lists, durations, licences, indices, lists of slurm.conf."""
+"""Words of Slurm: node lists, durations, licences, indices, constraints, lists of slurm.conf."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import lru_cache
 from itertools import groupby, product
 
@@ -24,6 +24,8 @@ _WORD = re.compile(r"(?:[^,\s\[]|\[[^\]]*\]?)+")
 
 It reads each character once, as a text can have tens of thousands of commas.
 """
+_TOKEN = re.compile(r"\s*([()&|,]|[A-Za-z0-9_.:+=-]+)")
+"""Of a constraint: operator, parenthesis or feature."""
 _MOST = 65_536
 """Names of one list, with repetitions; Slurm has no more nodes (MAX_SLURM_NODES)."""
 _LONGEST_NAME = 255
@@ -153,3 +155,49 @@ def parse_indices(text: str) -> tuple[int, ...]:
         first, _, last = item.partition("-")
         indices.extend(range(int(first), int(last or first) + 1))
     return tuple(indices)
+
+
+def understood(expression: str | None) -> bool:
+    """Whether `matches` can evaluate the expression."""
+    try:
+        matches(expression, frozenset())
+    except ValueError:
+        return False
+    return True
+
+
+def matches(expression: str | None, features: Set[str]) -> bool:
+    """Whether ``--constraint`` allows a node with these features.
+
+    Slurm reads ``&``, ``,`` and ``|`` from left to right without precedence. Raises ValueError for
+    counts (``a*2``), brackets, negation and wrong expressions.
+    """
+    if not expression:
+        return True
+    tokens = _TOKEN.findall(expression)[::-1]
+    value = _expression(tokens, features)
+    if tokens or _TOKEN.sub("", expression):
+        raise ValueError(f"constraint {expression!r} is not understood")
+    return value
+
+
+def _expression(tokens: list[str], features: Set[str]) -> bool:
+    """Value of an expression, which is taken from the end of ``tokens``."""
+    value = _operand(tokens, features)
+    while tokens and tokens[-1] in "&|,":
+        operator = tokens.pop()
+        right = _operand(tokens, features)
+        value = (value or right) if operator == "|" else (value and right)
+    return value
+
+
+def _operand(tokens: list[str], features: Set[str]) -> bool:
+    word = tokens.pop() if tokens else ")"
+    if word in "&|,)":
+        raise ValueError("constraint ends too early")
+    if word != "(":
+        return word in features
+    value = _expression(tokens, features)
+    if not tokens or tokens.pop() != ")":
+        raise ValueError("constraint lacks a closing parenthesis")
+    return value

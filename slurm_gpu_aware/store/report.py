@@ -19,6 +19,7 @@ from slurm_gpu_aware.bounds import (
     MAX_MHZ,
     MAX_TIME_MS,
     MAX_TIME_S,
+    MIN_GBPS,
     MIN_TIME_MS,
     quoted,
 )
@@ -53,7 +54,7 @@ NvLinks = Annotated[int, whole(0, 99)]
 Number = Annotated[float, number(0, 1e9)]
 """Watts, shares, MHz."""
 Degrees = Annotated[float, number(-273, 1e9)]
-Gbps = Annotated[float, number(1e-6, MAX_GBPS)]
+Gbps = Annotated[float, number(MIN_GBPS, MAX_GBPS)]
 Name = Annotated[str, text(NODE_NAME, "a name of letters, digits, '.', '_' and '-'")]
 Version = Annotated[str, text(r"[0-9]{1,2}\.[0-9]{1,2}", "a version such as 4.0")]
 ClassName = Annotated[str, text(NAME, "a class name")]

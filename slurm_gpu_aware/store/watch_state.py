@@ -26,6 +26,8 @@ WELL, SLOW, DRIFTED, ILL, UNKNOWN = "well", "slow", "drifted", "ill", "unknown"
 STATES = (ILL, SLOW, DRIFTED, UNKNOWN, WELL)
 """Worst first."""
 BAD = frozenset({ILL, SLOW, DRIFTED})
+PREFIX = "gpu-aware: "
+"""Start of the reason of each node that watch drains. It touches no other drained node."""
 UNDER_JOB = "job"
 """Kind of a trouble that was seen while a job ran: a user's program may be its cause."""
 _MOST_BYTES = 256 << 20

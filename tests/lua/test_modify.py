@@ -171,6 +171,31 @@ def test_a_running_job_keeps_its_clock(filter_: Filter) -> None:
     assert filter_.modify(PLACED, extra="theirs").job["extra"].startswith("theirs,freq=900@0+2,gpu")
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("class=A,gpus=2", None),
+        ("gpus=1-4", None),
+        ("run 7 of mine", None),
+        ("", None),
+        ("gpus=4-8", "gpus=4-8 does not hold the 2 GPUs"),
+        ("gpus=1", "gpus=1 does not hold the 2 GPUs"),
+        ("gpus=8-4", "gpus=8-4 is not valid"),
+        ("class=Z", "class=Z is not valid"),
+    ],
+)
+def test_the_comment_of_a_running_job_is_checked(
+    filter_: Filter, text: str, told: str | None
+) -> None:
+    """It counts when the job is requeued."""
+    for tres in ("gres/gpu:g0:1,gres/gpu:g2:1", "gres/gpu:2"):
+        out = filter_.modify(RUNNING | {"tres_per_node": tres}, comment=text)
+        assert (out.rc, out.written) == (SUCCESS if told is None else ERROR, [])
+        assert (told or "") in "".join(out.messages)
+    other = RUNNING | {"tres_per_node": None, "tres_per_job": None}
+    assert filter_.modify(other, comment=text).rc == SUCCESS
+
+
 @pytest.mark.parametrize("shown", ["", "gpu-aware n1:0,2,V=1.02", "of the site"])
 @pytest.mark.parametrize("state", [0, 0x8000], ids=["pending", "completing"])
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ import pytest
 from cpu_time import least_cpu_s
 from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter, Outcome
 
-from slurm_gpu_aware.admission.fitting import understood
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.request_forms import form_of
+from slurm_gpu_aware.slurm.words import understood
 
 NODE = {"tres_per_node": "gres/gpu:2"}
 TWO_NODES = {"min_nodes": 2, "max_nodes": 2}

@@ -83,7 +83,8 @@ def devices(folder: Path, node: str) -> list[list[str]]:
 def by_us(folder: Path) -> dict[str, object]:
     conf = read_conf(folder / "slurm.conf")
     keys = ("Prolog", "Epilog")
-    return {"settings": dict(conf.settings), "scripts": {key: conf.all(key) for key in keys}}
+    settings = {key: conf.get(key) for key in conf.values}
+    return {"settings": settings, "scripts": {key: conf.all(key) for key in keys}}
 
 
 def tree(folder: Path) -> dict[str, bytes]:

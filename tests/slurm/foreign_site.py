@@ -34,7 +34,7 @@ gpu-aware() {{
 LOOKED_AT = "/etc /opt /root /usr /var /home /srv /run"
 PASSING = (
     "/var/log|/var/lib/mysql|/var/cache|/var/spool/slurmctld|/var/spool/slurmd|/var/tmp|/run"
-    "|/etc/gpu-aware-fake|/home/[^/]*/load|/root/.cache|/usr/lib/python3[^/]*"
+    "|/etc/gpu-aware-fake|/home/[^/]*/(load|slurm-[0-9]+\\.out)|/root/.cache|/usr/lib/python3[^/]*"
     "|/usr/lib/python3/.*__pycache__|/root/slurm-gpu-aware"
 )
 

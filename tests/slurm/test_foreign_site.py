@@ -6,16 +6,18 @@ sees is known from its form alone.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import Cluster
 from foreign_site import USERS, ForeignSite
-from guide import Step, read_guide
+from guide import Step, read_guide, steps_of
 from site_judge import Run, Submission, bad_ends, overlaps, read_runs, read_submissions, wrong_runs
 from site_truth import untrue
 
@@ -127,20 +129,25 @@ def test_guide_from_first_command_to_last(cluster: ForeignSite) -> None:
     assert not walk.wrong, "\n".join(walk.wrong)
 
 
+CHANGES = re.compile("UPDATE|RESERVATION$|RECONFIGURE|SUSPEND|SHUTDOWN|TAKEOVER|KILL")
+"""Of the kinds of requests to slurmctld in sdiag; REQUEST_RESERVATION_INFO only reads."""
+LOG = "/var/log/cluster/slurmctld.log"
+
+
 def test_rungs_up_and_down(cluster: ForeignSite) -> None:
     """Watch, shadow, nodes, exact GPUs, and back: below the gate /etc/slurm stays as it was."""
     steps = read_guide(ROOT)
     install = next(n for n, step in enumerate(steps) if "setup --install" in step.text)
     roll = next(n for n, step in enumerate(steps) if "setup --roll" in step.text)
+    ladder = steps_of("docs/ladder.md", (ROOT / "docs/ladder.md").read_text(encoding="utf-8"))
+    watch, shadow, nodes, no_shadow, no_watch = ladder
     cluster.sh("ctl", "sed -i 's/^1,a1,A,.*/1,a1,A,95.0/' /root/times.csv")
     before = cluster.files()
-    for step in steps[:install]:
-        cluster.take(step)
-    _watch_and_shadow(cluster)
-    assert _of_slurm(before) == _of_slurm(cluster.files())
+    cluster.take(steps[0])
+    _watch_and_shadow(cluster, watch, shadow, before)
+    cluster.take(no_shadow)
 
-    cluster.sh("ctl", f"printf '[placement]\\ngpus = \"nodes\"\\n' >>{CONFIG}")
-    for step in steps[install:roll]:
+    for step in (*steps[1:install], nodes, *steps[install:roll]):
         cluster.take(step)
     gres, types = _gres(cluster.files()), _types(cluster)
     assert gres == _gres(before)
@@ -160,28 +167,43 @@ def test_rungs_up_and_down(cluster: ForeignSite) -> None:
     assert (_gres(cluster.files()), _types(cluster)) == (gres, types)
     _nodes_are_chosen(cluster)
 
-    said = "".join([cluster.take(step) for step in steps[roll + 1 :]])
+    remove, delete = steps[roll + 1 :]
+    said = cluster.take(remove)
+    _watch_and_shadow(cluster, watch, shadow, before)
+    for step in (no_shadow, no_watch):
+        cluster.take(step)
+    assert "gpu-aware" not in cluster.sh("ctl", "ls -R /etc/systemd/system")
+    said += cluster.take(delete)
     wrong = [*_left(before, cluster.files(), said), *_left_in_slurm(cluster)]
     assert not wrong, "\n".join(wrong)
 
 
-def _watch_and_shadow(cluster: ForeignSite) -> None:
-    """Rungs 1 and 2: watch names no GPU after one sweep, and the shadow sees a job start."""
-    said = cluster.run("ctl", "gpu-aware-profile watch --no-sweep", "slurm", timeout=120)
-    assert b"16 GPUs" in said.stdout, said
-    shadow = "gpu-aware selectd --shadow >/dev/null 2>/tmp/shadow.log & echo $! >/tmp/shadow.pid"
-    cluster.sh("ctl", shadow, "slurm")
-    seen = "grep -q . /tmp/shadow.log && sleep 3"
-    cluster.wait_until(lambda: not cluster.run("ctl", seen).returncode, 30, "the shadow looks")
-    job = cluster.submit("bob", ["-p", "gpu", "--gres=gpu:2"], "sleep 6")
-    cluster.wait(job, "COMPLETED")
+def _watch_and_shadow(
+    cluster: ForeignSite, watch: Step, shadow: Step, before: dict[str, dict[str, str]]
+) -> None:
+    """Rungs 1 and 2, and all that reaches slurmctld meanwhile: nothing of ours changes Slurm."""
+    logged = int(cluster.sh("ctl", f"wc -c <{LOG}"))
+    cluster.sh("ctl", ["sdiag", "-r"])
+    assert "16 GPUs" in cluster.take(watch)
 
-    def reported() -> bool:
-        text = cluster.sh("ctl", "gpu-aware report --shadow --json", "slurm", check=False)
-        return '"jobs": 1' in text
+    def report() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(cluster.sh("ctl", "gpu-aware report --shadow --json"))
+        return found
 
-    cluster.wait_until(reported, 30, lambda: cluster.sh("ctl", "cat /tmp/shadow.log"))
-    cluster.sh("ctl", "kill $(cat /tmp/shadow.pid); rm /tmp/shadow.*")
+    was = report()
+    cluster.take(shadow)
+    first = "the shadow's first look"
+    cluster.wait_until(lambda: report()["until"] not in (None, was["until"]), 60, first)
+    cluster.submit("bob", ["-p", "gpu", "--gres=gpu:2"], "sleep 6")
+    cluster.wait_until(lambda: report()["compared"] > was["compared"], 60, lambda: str(report()))
+
+    assert _of_slurm(cluster.files()) == _of_slurm(before)
+    by_type = cluster.sh("ctl", ["sdiag"]).partition("statistics by message type")[2]
+    kinds = set(re.findall(r"^\t([A-Z_]+) ", by_type.partition("statistics by user")[0], re.M))
+    assert "REQUEST_JOB_INFO" in kinds
+    assert [kind for kind in kinds if CHANGES.search(kind)] == []
+    log = cluster.sh("ctl", f"tail -c +{logged + 1} {LOG}")
+    assert re.findall(r"(?i).*(?:_slurm_rpc_update|reconfigur|reservation).*", log) == []
 
 
 def _set_gpus(cluster: ForeignSite, choice: str) -> None:

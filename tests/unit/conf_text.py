@@ -5,12 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from slurm_gpu_aware.slurm.conffile import SlurmConf, read_conf
+from slurm_gpu_aware.slurm.conffile import ConfFiles, read_conf
 
 __all__ = ["parse_conf"]
 
 
-def parse_conf(text: str) -> SlurmConf:
+def parse_conf(text: str) -> ConfFiles:
     """The content of a slurm.conf."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "slurm.conf")

@@ -29,7 +29,7 @@ from slurm_gpu_aware.model.job_hints import HINTED, JobHints, parse_comment
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import Round, plan_stages, told
+from slurm_gpu_aware.planning.stages import Round, World, plan_stages, told
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -39,6 +39,7 @@ COPY = Path(slurm_gpu_aware.__file__).parents[1]
 HOUR = 3600.0
 PACKED = PlanSettings(policy="packed")
 LARGE = Config().put(NightConfig(least_gpus=8)).sections
+NIGHT = [stage for stage in FEATURES if stage.name == "night"]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def by_day() -> Round:
         Request("small", 2, priority=8.0),
         Request("patient", 1, priority=7.0, facets=named(HINTED, JobHints({"night": "only"}))),
     ]
-    return told(Round(queue, Cluster.uniform(1, 8), PACKED, 12 * HOUR), FEATURES, LARGE)
+    return told(Round(queue, Cluster.uniform(1, 8), PACKED, 12 * HOUR), NIGHT, World(LARGE))
 
 
 def test_a_plan_holds_jobs_by_day() -> None:
@@ -134,13 +135,13 @@ def test_a_plan_holds_jobs_by_day() -> None:
     assert plan.wake_s == 18 * HOUR
     night = plan_stages(replace(by_day(), now=19 * HOUR), FEATURES)
     assert (sizes(night), night.notes) == ({"large": 8}, ())
-    usual = told(by_day(), FEATURES, Config().sections)
+    usual = told(by_day(), NIGHT, World(Config().sections))
     assert sizes(plan_stages(usual, FEATURES)) == {"large": 8}
 
 
 def test_a_step_that_fails_with_a_job_is_repeated_without_it() -> None:
     """So does the selector: it repeats a step for parts of the queue (`Round.only`)."""
-    (night,) = (stage for stage in FEATURES if stage.name == "night")
+    (night,) = NIGHT
     one = night.before(by_day())
     one = replace(one, queue=[*one.queue, *one.aside])
     rest = [request for request in one.queue if request.job_id != "large"]

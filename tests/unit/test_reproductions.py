@@ -47,6 +47,7 @@ NAMES = (
     "powerflow_bench",
     "powerflow",
     "powerflow_moves",
+    "powerflow_clocks",
 )
 
 
@@ -258,6 +259,20 @@ def test_baselines_keep_to_the_gpus_there_are(scripts):
         assert 0 < used[1] <= 4, name
 
 
+def test_edf_chooses_a_size_once(scripts):
+    """Shortly before the due date of the first job all its work is left, and GPUs are free."""
+    job, nodes = due_jobs(scripts, 1)[0], [scripts.sts_optimum.DueNode("K80", 8)]
+    found = {}
+    for name in ("EDF", scripts.sts_runs.REVISES):
+        schedule = scripts.sts_runs.MADE[name]()
+        first = schedule([job], nodes, 0.0, 600.0)[0][job.job_id]
+        held = replace(job, held=first)
+        found[name] = first, schedule([held], nodes, 0.99 * job.due, 600.0)[0][job.job_id]
+    (first, later), (anew, revised) = found.values()
+    assert first == later == anew
+    assert revised.gpus == 8 > first.gpus
+
+
 def test_equal_energy_takes_our_best_run_that_needs_no_more(scripts):
     """A run with more energy does not count, nor one that has the energy and is slower."""
     point, best = scripts.powerflow.Point, scripts.powerflow.at_equal_energy
@@ -297,6 +312,34 @@ def test_powerflow_with_few_jobs(scripts, powerflow_data):
     ):
         assert f"| {row} | " in text
     assert "nan" not in text
+
+
+@pytest.mark.shared
+def test_baselines_at_lower_clocks_with_few_jobs(scripts, powerflow_data):
+    clocks = scripts.powerflow_clocks
+    count = scripts.powerflow.Count(1, (0.8,), (0.6, 1.0), 8)
+    text = clocks.section(count, scripts.powerflow.Bench(powerflow_data, count, 1))
+    for row in ("Gandiva | 100%", "AFS | 65%", "| 0.6 |"):
+        assert row in text
+    assert "nan" not in text
+
+
+@pytest.mark.shared
+def test_a_lower_clock_leaves_the_work_of_a_job(scripts, powerflow_data):
+    """Its time is longer by what its table says for its GPUs, and all lower clocks stay."""
+    bench = scripts.powerflow_bench
+    jobs = bench.trace(powerflow_data, bench.oracle(powerflow_data), bench.Load(0.8, 5), 0)
+    lower = scripts.powerflow_clocks.at_clock(jobs, 0.75)
+    for job, slow in zip(jobs.jobs, lower.jobs, strict=True):
+        row, column = job.table.row(job.gpus), len(slow.table.clocks_mhz) - 1
+        assert slow.table.clocks_mhz.tolist() == job.table.clocks_mhz[: column + 1].tolist()
+        most = 0.75 * job.table.clocks_mhz[-1]
+        assert slow.table.clocks_mhz[-1] <= most < job.table.clocks_mhz[column + 1]
+        work = [one.duration_s / one.table.time_s[row, -1] for one in (job, slow)]
+        assert work[1] == pytest.approx(work[0])
+        assert slow.duration_s > job.duration_s
+    (first, *_), (measured, *_) = jobs.jobs, scripts.powerflow_clocks.profiled(jobs).jobs
+    assert measured.duration_s == first.duration_s + 120.0
 
 
 @pytest.mark.shared
@@ -431,6 +474,7 @@ def test_every_remark_on_the_page_is_made_by_a_script():
         "sts",
         "powerflow",
         "powerflow_moves",
+        "powerflow_clocks",
         "when_it_pays",
         "queue_order",
         "cheats",

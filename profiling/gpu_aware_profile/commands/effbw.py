@@ -12,7 +12,7 @@ import click
 from gpu_aware_profile.cli import store_options
 from gpu_aware_profile.links.stored_links import MeasuredRing, measured_rings
 from gpu_aware_profile.store_writer import writable_store
-from slurm_gpu_aware.bounds import MAX_GBPS, quoted
+from slurm_gpu_aware.bounds import MAX_GBPS, MIN_GBPS, quoted
 from slurm_gpu_aware.cli.output import json_option, pairs, paragraph, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
@@ -31,7 +31,8 @@ from slurm_gpu_aware.topology.bandwidth import (
 from slurm_gpu_aware.topology.machines import machine, machine_names
 from slurm_gpu_aware.topology.matching import fitted_ring
 
-_MOST_LINKS = 10_000
+_LINKS = (0, 10_000)
+_GBPS = (MIN_GBPS, MAX_GBPS)
 _POLICIES = ("pal+mapa", "mapa-preserve")
 """Policies that use EffBW."""
 _OVERFITTED = 2.0
@@ -252,7 +253,12 @@ def _ring_samples(file: BinaryIO, machine_name: str | None) -> list[_Sample]:
     if machine_name is None:
         samples.require("x", "y", "z", "gbps")
         return samples.parse_all(
-            lambda row: _Sample(_links(row, "x"), _links(row, "y"), _links(row, "z"), _gbps(row))
+            lambda row: _Sample(
+                row.count("x", *_LINKS),
+                row.count("y", *_LINKS),
+                row.count("z", *_LINKS),
+                row.number("gbps", *_GBPS),
+            )
         )
     if machine_name not in machine_names():
         raise SourceError(
@@ -261,22 +267,8 @@ def _ring_samples(file: BinaryIO, machine_name: str | None) -> list[_Sample]:
     graph = machine(machine_name)
     samples.require("gpus", "gbps")
     return samples.parse_all(
-        lambda row: _Sample(*fitted_ring(graph, _gpus(row, graph.n)), _gbps(row))
+        lambda row: _Sample(*fitted_ring(graph, _gpus(row, graph.n)), row.number("gbps", *_GBPS))
     )
-
-
-def _links(row: Row, column: str) -> int:
-    count = row.count(column)
-    if not 0 <= count <= _MOST_LINKS:
-        raise ValueError(f"{column} is {count}: not a number of links")
-    return count
-
-
-def _gbps(row: Row) -> float:
-    value = row.number("gbps")
-    if not 0.0 < value <= MAX_GBPS:
-        raise ValueError(f"gbps is {value:g}: not a bandwidth in GB/s")
-    return value
 
 
 def _gpus(row: Row, most: int) -> tuple[int, ...]:

@@ -68,6 +68,8 @@ def import_command(
     node: str | None,
     value: str | None,
     unit: str | None,
+    app_class: str | None,
+    taken_at: float | None,
     **options: Any,
 ) -> None:
     """Import what was measured: CSV, DCGM, ReFrame, nvbandwidth, nccl-tests, nvidia-smi topo.
@@ -106,7 +108,8 @@ def import_command(
       gpu-aware-profile import n1.txt n2.txt               # of nvbandwidth or nccl-tests
       gpu-aware-profile import --new-nodes n1.txt          # of nvidia-smi topo -m
     """
-    from gpu_aware_profile.imports.importing import Import  # imports NumPy
+    from gpu_aware_profile.imports.import_rows import Given  # imports NumPy
+    from gpu_aware_profile.imports.importing import Import
 
     if node is not None and len(files) > 1:
         raise click.UsageError("--node is for one FILE; name several files after their nodes")
@@ -114,7 +117,8 @@ def import_command(
     measured = [read_measured(file, wanted, format_name) for file in files]
     for sentence in filter(None, (cut_name(one, wanted) for one in measured)):
         say(sentence)
-    if not Import(measured, path, config, time.time(), **options).run():
+    given = Given(config.site.classes, time.time(), taken_at, app_class)
+    if not Import(measured, path, config, given, **options).run():
         raise click.exceptions.Exit(PARTLY)
 
 

@@ -23,7 +23,7 @@ from gpu_aware_profile.report.report_plots import PICTURES, draw
 from gpu_aware_profile.tables import CHANGE, SHIFT, records, summarise
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 from slurm_gpu_aware.store.database import open_for_reading
@@ -166,19 +166,15 @@ def report(
     if html is None:
         return
     text = page(found, summary, pictures, now, worst, without=without)
-    try:
+    with FileFault(html, "written"):
         html.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise SourceError(f"{html}: cannot be written: {exc.strerror}") from None
     say(f"wrote {html}" + (f"; no pictures: {without}" if without else ""))
 
 
 def _drawn(found: ClusterReport, folder: Path) -> list[Path]:
     """Draw all pictures that have something to show; return their files. Raises SourceError."""
-    try:
+    with FileFault(folder, "made"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise SourceError(f"{folder}: cannot be made: {exc.strerror}") from None
     files = [(picture, folder / f"{picture.name}.png") for picture in PICTURES]
     return [file for picture, file in files if draw(file, picture, found)]
 

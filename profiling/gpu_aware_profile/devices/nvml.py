@@ -67,8 +67,16 @@ _XIDS = {
 _PROCESS_KILLED = 45
 """The driver removed the channels of a process that was killed, by us or by Slurm. An error that
 kills a process is an event of its own."""
-OF_PROGRAMS = frozenset((13, 31, 43, _PROCESS_KILLED, 68, 109))
-"""XIDs that a faulty program causes on a well GPU: NVIDIA's k8s-device-plugin ignores the same."""
+OF_PROGRAMS = frozenset((11, 13, 25, 31, 43, _PROCESS_KILLED, 68, 69, 109, 137))
+"""XIDs that a faulty program causes on a well GPU.
+
+13, 31, 43, 45, 68 and 109 are those that NVIDIA's k8s-device-plugin ignores
+(``getDisabledHealthCheckXids`` of ``internal/rm/health.go``). For 11, 25, 69 and 137 NVIDIA's
+catalogue says to check the application:
+https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. It says so for 32 and 80, too,
+but 32 comes from the PCIe bus by its text, and a wrong checksum (80) is no fault of a program.
+After 109 it wants the GPU reset: one that needs that fails the next probe.
+"""
 
 
 def cpu_list(cpus: list[int]) -> str:

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_aware_profile.imports.import_rows import read_samples
+from gpu_aware_profile.imports.import_rows import Given, read_samples
 from gpu_aware_profile.store_writer import user_name
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 from slurm_gpu_aware.features.models.hints import NAME
 from slurm_gpu_aware.features.models.performance_model import NamedSample, own_name
 from slurm_gpu_aware.features.models.store import put_samples
@@ -75,10 +75,8 @@ def collect(store: Store, folder: Path, classes: Sequence[str], now: float) -> C
 
 
 def _check_rights(folder: Path) -> None:
-    try:
+    with FileFault(folder):
         known = folder.stat()
-    except OSError as exc:
-        raise SourceError(f"{folder}: cannot be read: {exc.strerror}") from None
     mine = os.geteuid() in (0, known.st_uid)
     may = os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
     if not may or not (mine or not known.st_mode & stat.S_ISVTX):
@@ -104,19 +102,16 @@ def _names(folder: Path, now: float) -> list[str]:
     displace none.
     """
     names, taken = [], Counter[int]()
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if not _FILE.match(entry.name) or entry.is_dir(follow_symlinks=False):
-                    continue
-                with suppress(FileNotFoundError):  # a job may replace it meanwhile
-                    known = entry.stat(follow_symlinks=False)
-                    settled = not 0.0 <= now - known.st_mtime < _SETTLED_S
-                    if settled and taken[known.st_uid] < _MOST_FILES:
-                        taken[known.st_uid] += 1
-                        names.append(entry.name)
-    except OSError as exc:
-        raise SourceError(f"{folder}: cannot be read: {exc.strerror}") from None
+    with FileFault(folder), os.scandir(folder) as entries:
+        for entry in entries:
+            if not _FILE.match(entry.name) or entry.is_dir(follow_symlinks=False):
+                continue
+            with suppress(FileNotFoundError):  # a job may replace it meanwhile
+                known = entry.stat(follow_symlinks=False)
+                settled = not 0.0 <= now - known.st_mtime < _SETTLED_S
+                if settled and taken[known.st_uid] < _MOST_FILES:
+                    taken[known.st_uid] += 1
+                    names.append(entry.name)
     return sorted(names)
 
 
@@ -146,7 +141,7 @@ def _samples(
     """The rows under the owner's names. Raises SourceError if one is wrong."""
     if not _NAME.match(owner):
         raise SourceError(f"{name}: its owner {owner[:MAX_NAME]!r} is not a valid name")
-    samples, bad = read_samples(read_table(name, text), classes, at, now)
+    samples, bad = read_samples(read_table(name, text), Given(classes, now, at))
     if bad:
         raise SourceError(f"{name}: line {bad[0].line}: {bad[0].reason}")
     found = [one._replace(name=own_name(owner, one.name)) for one in samples]

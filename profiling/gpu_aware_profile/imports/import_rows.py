@@ -9,12 +9,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean, median
 
 from gpu_aware_profile.imports.formats.reader import BUS_ALONE
 from gpu_aware_profile.imports.known_gpus import KnownGpus
-from slurm_gpu_aware.bounds import MAX_GBPS, MAX_GPUS, MAX_MHZ, MAX_NODES, check_time_ms, quoted
+from slurm_gpu_aware.bounds import (
+    MAX_GBPS,
+    MAX_GPUS,
+    MAX_MHZ,
+    MAX_NODES,
+    MIN_GBPS,
+    check_time_ms,
+    quoted,
+)
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.models.hints import NAME
 from slurm_gpu_aware.features.models.performance_model import (
@@ -40,11 +49,11 @@ _CLOCKS_DIFFER_S = 86_400.0
 """A measurement is not this much later than now: it would count as the newest for good."""
 _APPLICATION = re.compile(rf"{NAME.pattern}\Z")
 _GPU_MODEL = re.compile(rf"{FEATURE}\Z")
-_MIN_BATCH, _MAX_BATCH = 1e-6, 1e9
-_MIN_W, _MAX_W = 1.0, 1e8
 _BUS = re.compile(rf"{BUS_ALONE}[0-9a-f]{{2}}\Z")
-_MIN_GBPS = 1e-6
-_MOST_BYTES = 1 << 50
+_BATCH = (1e-6, 1e9)
+_WATT = (1.0, 1e8)
+_GBPS = (MIN_GBPS, MAX_GBPS)
+_BYTES = (1, 1 << 50)
 
 
 class Kind(Enum):
@@ -85,42 +94,59 @@ def kind_of(table: Table, app_class: str | None) -> Kind:
     return kind
 
 
-def read_timings(
-    table: Table,
-    app_class: str | None,
-    classes: Sequence[str],
-    known: KnownGpus,
-    taken_at: float | None,
-    now: float,
-) -> tuple[list[Run], list[BadRow]]:
-    """Times of GPUs, and bad rows.
+@dataclass(frozen=True)
+class Given:
+    """What counts beside the rows of a file. The methods raise ValueError."""
 
-    ``classes``: those of the site. ``taken_at``: time of all measurements (Unix s); None: that of
-    the row, else ``now``.
-    """
+    classes: Sequence[str]
+    """Those of the site."""
+    now: float
+    """Unix time."""
+    taken_at: float | None = None
+    """Unix time of all measurements; None: that of the row, else ``now``."""
+    app_class: str | None = None
+    """Class of the rows of a file without a column ``class``."""
+
+    def at(self, row: Row) -> float:
+        """Unix time of a row."""
+        if self.taken_at is not None:
+            return self.taken_at
+        if not row.cells.get("taken_at"):
+            return self.now
+        at = row.number("taken_at")
+        if not 0.0 <= at <= self.now + _CLOCKS_DIFFER_S:
+            raise ValueError(f"taken_at is {at:.15g}: not a past time in Unix seconds")
+        return at
+
+    def class_of(self, row: Row) -> str:
+        """Class of a row."""
+        name = self.app_class or row.text("class")
+        if name not in self.classes:
+            raise ValueError(f"class {quoted(name)} is not one of {', '.join(self.classes)}")
+        return name
+
+
+def read_timings(table: Table, given: Given, known: KnownGpus) -> tuple[list[Run], list[BadRow]]:
+    """Times of GPUs, and bad rows."""
 
     def run(row: Row) -> Run:
         value_ms = check_time_ms(row.number("value_ms"))
-        name = _class(app_class or row.text("class"), classes)
-        node = check_name("node", row.text("node"))
-        slot, at = known.slot(row.text("gpu"), node), taken_at_of(row, taken_at, now)
-        return Run(node, slot, name, at, value_ms)
+        name, node = given.class_of(row), _node(row)
+        return Run(node, known.slot(row.text("gpu"), node), name, given.at(row), value_ms)
 
     return table.parse(run)
 
 
-def read_levels(
-    table: Table, app_class: str | None, classes: Sequence[str]
-) -> tuple[list[LevelTime], list[BadRow]]:
-    """Times per level, and bad rows. ``classes``: those of the site.
+def read_levels(table: Table, given: Given) -> tuple[list[LevelTime], list[BadRow]]:
+    """Times per level, and bad rows.
 
     If the times of a class cannot be compared with each other, all of them are left out; the first
     one is reported.
     """
 
     def level_time(row: Row) -> tuple[int, LevelTime]:
-        name, model = app_class or row.text("class"), row.cells.get("model", "")
-        time = LevelTime(_class(name, classes), row.text("level"), row.number("value_ms"), model)
+        name, model = given.class_of(row), row.cells.get("model", "")
+        time = LevelTime(name, row.text("level"), row.number("value_ms"), model)
         if time.level not in LEVELS:
             raise ValueError(f"level {quoted(time.level)} is not one of {', '.join(LEVELS)}")
         if model:
@@ -138,24 +164,6 @@ def read_levels(
         except ValueError as exc:
             bad.append(BadRow(own[0][0], str(exc)))
     return good, sorted(bad)
-
-
-def taken_at_of(row: Row, taken_at: float | None, now: float) -> float:
-    """Unix time of a row, see `read_timings`. Raises ValueError."""
-    if taken_at is not None:
-        return taken_at
-    if not row.cells.get("taken_at"):
-        return now
-    at = row.number("taken_at")
-    if not 0.0 <= at <= now + _CLOCKS_DIFFER_S:
-        raise ValueError(f"taken_at is {at:.15g}: not a past time in Unix seconds")
-    return at
-
-
-def _class(name: str, classes: Sequence[str]) -> str:
-    if name not in classes:
-        raise ValueError(f"class {quoted(name)} is not one of {', '.join(classes)}")
-    return name
 
 
 def _check_comparable(app_class: str, times: Sequence[LevelTime]) -> None:
@@ -182,25 +190,16 @@ def _check_comparable(app_class: str, times: Sequence[LevelTime]) -> None:
             raise ValueError(f"{what} only; time it at a looser level, too: {looser}")
 
 
-def read_samples(
-    table: Table, classes: Sequence[str], taken_at: float | None, now: float
-) -> tuple[list[NamedSample], list[BadRow]]:
-    """Samples of applications, and bad rows.
-
-    ``classes``: those of the site. ``taken_at``: as in `import_rows.read_timings`. Raises
-    SourceError if a column is missing.
-    """
+def read_samples(table: Table, given: Given) -> tuple[list[NamedSample], list[BadRow]]:
+    """Samples of applications, and bad rows. Raises SourceError if a column is missing."""
     table.require(*Kind.SAMPLES.value)
 
     def sample(row: Row) -> NamedSample:
-        gpus = _count(row, "gpus", MAX_GPUS)
-        nodes = _count(row, "nodes", MAX_NODES) if row.cells.get("nodes") else 1
+        gpus = row.count("gpus", 1, MAX_GPUS)
+        nodes = row.count("nodes", 1, MAX_NODES) if row.cells.get("nodes") else 1
         if nodes > gpus:
             raise ValueError(f"nodes is {nodes}: more than the {gpus} GPUs")
-        app_class = row.cells.get("class", "")
-        if app_class and app_class not in classes:
-            raise ValueError(f"class {quoted(app_class)} is not one of {', '.join(classes)}")
-        power_w = _number(row, "power_w", _MIN_W, _MAX_W, None)
+        power_w = _optional(row, "power_w", *_WATT)
         time_s = math.nan  # power alone is worth having, too
         if row.cells.get("time_s") or power_w is None:
             time_s = row.number("time_s")
@@ -208,19 +207,23 @@ def read_samples(
         return NamedSample(
             _name(row, "application", _APPLICATION),
             _name(row, "gpu_model", _GPU_MODEL),
-            taken_at_of(row, taken_at, now),
+            given.at(row),
             PerformanceSample(
                 gpus,
                 nodes,
-                _number(row, "batch_size", _MIN_BATCH, _MAX_BATCH, 1.0) or 1.0,
-                _number(row, "clock_mhz", 1.0, MAX_MHZ, NOT_LOCKED) or NOT_LOCKED,
+                _optional(row, "batch_size", *_BATCH) or 1.0,
+                _optional(row, "clock_mhz", 1.0, MAX_MHZ) or NOT_LOCKED,
                 time_s,
                 power_w,
             ),
-            app_class,
+            given.class_of(row) if row.cells.get("class") else "",
         )
 
     return table.parse(sample)
+
+
+def _node(row: Row) -> str:
+    return check_name("node", row.text("node"))
 
 
 def _name(row: Row, column: str, pattern: re.Pattern[str]) -> str:
@@ -230,53 +233,38 @@ def _name(row: Row, column: str, pattern: re.Pattern[str]) -> str:
     return text
 
 
-def _count(row: Row, column: str, most: int) -> int:
-    value = row.count(column)
-    if not 1 <= value <= most:
-        raise ValueError(f"{column} is {value}: expected 1 to {most}")
-    return value
-
-
-def _number(
-    row: Row, column: str, least: float, most: float, missing: float | None
-) -> float | None:
-    """A number of these bounds; ``missing``: the column or the cell is empty."""
-    if not row.cells.get(column):
-        return missing
-    value = row.number(column)
-    if not least <= value <= most:
-        raise ValueError(f"{column} is {value:g}: expected {least:g} to {most:g}")
-    return value
+def _optional(row: Row, column: str, least: float, most: float) -> float | None:
+    """A number within bounds; None: the column or the cell is empty."""
+    return row.number(column, least, most) if row.cells.get(column) else None
 
 
 def read_pairs(
-    table: Table, known: KnownGpus, taken_at: float | None, now: float
+    table: Table, given: Given, known: KnownGpus
 ) -> tuple[list[PairBandwidth], list[BadRow]]:
-    """Bandwidths of pairs of GPUs, and bad rows. ``taken_at``: as in `import_rows.read_timings`."""
+    """Bandwidths of pairs of GPUs, and bad rows."""
 
     def pair(row: Row) -> PairBandwidth:
-        node = check_name("node", row.text("node"))
+        node = _node(row)
         a, b = (known.probed(row.text(column), node) for column in ("a", "b"))
         if a == b:
             raise ValueError(f"a and b are the same GPU, {node}:{a}")
-        ab, ba, both = (_maybe(row, f"{what}_gbps") for what in ("ab", "ba", "both"))
+        ab, ba, both = (_optional(row, f"{what}_gbps", *_GBPS) for what in ("ab", "ba", "both"))
         if ab is ba is both is None:
             raise ValueError("no bandwidth")
         if a > b:
             a, b, ab, ba = b, a, ba, ab
-        at = taken_at_of(row, taken_at, now)
-        return PairBandwidth(node, a, b, at, ab, ba, both)
+        return PairBandwidth(node, a, b, given.at(row), ab, ba, both)
 
     return table.parse(pair)
 
 
 def read_collectives(
-    table: Table, known: KnownGpus, taken_at: float | None, now: float
+    table: Table, given: Given, known: KnownGpus
 ) -> tuple[list[Collective], list[BadRow]]:
-    """Bandwidths of collectives, and bad rows. ``taken_at``: as above."""
+    """Bandwidths of collectives, and bad rows."""
 
     def collective(row: Row) -> Collective:
-        node, operation = check_name("node", row.text("node")), row.text("operation")
+        node, operation = _node(row), row.text("operation")
         named = row.text("gpus").split()
         if all(_BUS.match(gpu) for gpu in named):
             gpus = tuple(sorted(known.on_buses(named, node)))
@@ -286,11 +274,9 @@ def read_collectives(
             raise ValueError(f"{quoted(row.cells['gpus'])} is not two or more different GPUs")
         if operation not in OPERATIONS:
             raise ValueError(f"operation {quoted(operation)} is not one of {', '.join(OPERATIONS)}")
-        size = row.count("size_bytes") if row.cells.get("size_bytes") else None
-        if size is not None and not 0 < size <= _MOST_BYTES:
-            raise ValueError(f"size_bytes is {size}: not the size of a message")
-        at = taken_at_of(row, taken_at, now)
-        return Collective(node, gpus, operation, at, _gbps(row, "gbps"), size)
+        size = row.count("size_bytes", *_BYTES) if row.cells.get("size_bytes") else None
+        gbps = row.number("gbps", *_GBPS)
+        return Collective(node, gpus, operation, given.at(row), gbps, size)
 
     return table.parse(collective)
 
@@ -368,14 +354,3 @@ def _far(values: Iterable[tuple[str, str, str, float]]) -> list[Outlier]:
         GpuTiming(node, 0, what, median(gbps), 0.0, model)
         for (what, model, node), gbps in of_node.items()
     )
-
-
-def _maybe(row: Row, column: str) -> float | None:
-    return _gbps(row, column) if row.cells.get(column) else None
-
-
-def _gbps(row: Row, column: str) -> float:
-    value = row.number(column)
-    if not _MIN_GBPS <= value <= MAX_GBPS:
-        raise ValueError(f"{column} is {value:g}: not a bandwidth in GB/s")
-    return value

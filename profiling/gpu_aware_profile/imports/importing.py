@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpu_aware_profile.imports.formats.reader import Measured
 from gpu_aware_profile.imports.formats.topology_matrix import BACKEND as MATRIX
 from gpu_aware_profile.imports.import_rows import (
+    Given,
     Kind,
     bandwidth_sentences,
     far_collectives,
@@ -71,12 +72,7 @@ class Import:
     path: Path
     """The store."""
     config: Config
-    now: float
-    """Unix time."""
-    taken_at: float | None
-    """Unix time of the measurement; None: that of the row, else now."""
-    app_class: str | None
-    """Class of files without a column ``class``."""
+    given: Given
     skip_bad: bool
     new_gpus: bool
     """Accept rows of GPUs and, of bandwidths, nodes that no sweep has seen."""
@@ -95,7 +91,7 @@ class Import:
         reports = [file.report for file in self.files if file.report is not None]
         if reports:
             return self._reports(reports)
-        kinds = {(kind_of(file.table, self.app_class), file.rate) for file in self.files}
+        kinds = {(kind_of(file.table, self.given.app_class), file.rate) for file in self.files}
         if len(kinds) > 1:
             raise SourceError(
                 "the files differ in what they measure or in its unit; import them apart"
@@ -107,17 +103,10 @@ class Import:
             return not self._levels()
         if kind is Kind.SAMPLES:
             return not self._samples()
-        if kind is Kind.PAIRS:
-            bad = self._bandwidths(
-                "pair{} of GPUs", read_pairs, fastest_pairs, far_pairs, put_bandwidths
-            )
-        else:
-            how = (read_collectives, largest_collectives, far_collectives, put_collectives)
-            bad = self._bandwidths("collective{}", *how)
-        return not bad
+        return not self._bandwidths(*_OF_BANDWIDTHS[kind])
 
     def _reports(self, reports: Sequence[ProbeReport]) -> bool:
-        if self.app_class is not None:
+        if self.given.app_class is not None:
             raise SourceError("a report or matrix of a node is of no class; leave --class out")
         if len(reports) < len(self.files):
             raise SourceError("import reports and matrices of nodes apart from other files")
@@ -140,22 +129,17 @@ class Import:
             return
         if not self.new_gpus and report.node not in pci_addresses(store):
             raise StoreError(f"no sweep has seen {report.node}; give --new-nodes to add it")
-        add_matrix(store, report, self.now if self.taken_at is None else self.taken_at)
+        add_matrix(store, report, self._taken_at)
         say(_as_counted(report.node, len(report.gpus)))
 
     def _timings(self, rate: str | None) -> int:
-        classes = self.config.site.classes
         with writable_store(self.path, self.config) as store, store.write():
             known = known_gpus(store, new=self.new_gpus)
-            good, bad = self._rows(
-                lambda table: read_timings(
-                    table, self.app_class, classes, known, self.taken_at, self.now
-                )
-            )
+            good, bad = self._rows(lambda table: read_timings(table, self.given, known))
             self._store(store, good, rate)
             gpus = {(run.node, run.slot) for run in good}
             unseen = sorted(unseen_gpus(store, gpus)) if self.new_gpus else []
-        say(f"imported {len(good)} timing{_s(good)} of {len(gpus)} GPUs into {self.path}")
+        say(f"imported {len(good)} timing{_s(good)} of {len(gpus)} GPU{_s(gpus)} into {self.path}")
         if rate is not None:
             say(f"note: the values were rates in {rate}; stored are times, 1000 / rate")
         if unseen:
@@ -185,7 +169,7 @@ class Import:
     def _bandwidths(
         self,
         what: str,
-        read: Callable[[Table, KnownGpus, float | None, float], tuple[list[T], list[BadRow]]],
+        read: Callable[[Table, Given, KnownGpus], tuple[list[T], list[BadRow]]],
         best: Callable[[list[T]], list[T]],
         far: Callable[[Store], list[Outlier]],
         put: Callable[..., None],
@@ -193,7 +177,7 @@ class Import:
         """Store bandwidths. ``what``: of what, ``{}`` for the plural."""
         with writable_store(self.path, self.config) as store, store.write():
             known = self._known(store)
-            good, bad = self._rows(lambda table: read(table, known, self.taken_at, self.now))
+            good, bad = self._rows(lambda table: read(table, self.given, known))
             good = best(good)
             before = far(store)
             put(store, good, source="import")
@@ -203,16 +187,15 @@ class Import:
 
     def _known(self, store: Store) -> KnownGpus:
         """The GPUs that bandwidths may name; with ``new_gpus`` also those of unknown nodes."""
-        at = self.now if self.taken_at is None else self.taken_at
-        added = add_nodes(store, [f.table for f in self.files], at) if self.new_gpus else {}
+        tables = [file.table for file in self.files]
+        added = add_nodes(store, tables, self._taken_at) if self.new_gpus else {}
         for node, count in added.items():
             say(_as_counted(node, count))
         known = known_gpus(store, new=False)
         return replace(known, counted={**known.counted, **added})
 
     def _samples(self) -> int:
-        classes = self.config.site.classes
-        good, bad = self._rows(lambda table: read_samples(table, classes, self.taken_at, self.now))
+        good, bad = self._rows(lambda table: read_samples(table, self.given))
         with writable_store(self.path, self.config) as store:
             put_samples(store, good, source="import")
         names = sorted({sample.name for sample in good})
@@ -221,12 +204,11 @@ class Import:
         return bad
 
     def _levels(self) -> int:
-        classes = self.config.site.classes
-        times, bad = self._rows(lambda table: read_levels(table, self.app_class, classes))
+        times, bad = self._rows(lambda table: read_levels(table, self.given))
         if not self.accept_outliers:
             _refuse_far_levels(times)
         with writable_store(self.path, self.config) as store:
-            put_level_times(store, times, self.now if self.taken_at is None else self.taken_at)
+            put_level_times(store, times, self._taken_at)
         names = list(dict.fromkeys(time.app_class for time in times))
         plural = "" if len(names) == 1 else "es"
         what = f"{len(times)} level times of class{plural} {', '.join(names)}"
@@ -234,6 +216,10 @@ class Import:
         for sentence in _hidden(times, self.config.placement.penalties_with(level_ratios(times))):
             say(sentence)
         return bad
+
+    @property
+    def _taken_at(self) -> float:
+        return self.given.now if self.given.taken_at is None else self.given.taken_at
 
     def _rows(self, read: Callable[[Table], tuple[list[T], list[BadRow]]]) -> tuple[list[T], int]:
         """The good rows of all files, and the number of bad ones, which are reported.
@@ -255,6 +241,19 @@ class Import:
         if not good and not any(file.left_out for file in self.files):
             raise StoreError(f"{self.files[0].table.name}: no row to import")
         return good, count
+
+
+_OF_BANDWIDTHS: Mapping[Kind, tuple[Any, ...]] = {
+    Kind.PAIRS: ("pair{} of GPUs", read_pairs, fastest_pairs, far_pairs, put_bandwidths),
+    Kind.COLLECTIVES: (
+        "collective{}",
+        read_collectives,
+        largest_collectives,
+        far_collectives,
+        put_collectives,
+    ),
+}
+"""Arguments of `Import._bandwidths`."""
 
 
 def _as_counted(node: str, count: int) -> str:
@@ -292,5 +291,5 @@ def _hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
     return sentences
 
 
-def _s(things: Sequence[object]) -> str:
+def _s(things: Collection[object]) -> str:
     return "" if len(things) == 1 else "s"

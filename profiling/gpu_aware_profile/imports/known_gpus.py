@@ -26,6 +26,8 @@ _PCI = re.compile(
     r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.[0-7])?\Z",
     re.IGNORECASE,
 )
+Address = tuple[int, int, int]
+"""Domain, bus, device."""
 _NVML = re.compile(r"nvml:(?P<place>[0-9]{1,2})(/(?P<count>[0-9]{1,2}))?\Z")
 """``nvml:0/4``: of a file that has all GPUs of its node, here 4."""
 
@@ -35,8 +37,8 @@ class KnownGpus:
     """GPUs that the rows of a file may name."""
 
     by_uuid: Mapping[str, Gpu]
-    by_pci: Mapping[str, Mapping[int, str]]
-    """Node -> slot -> PCI address, of GPUs that a probe has read."""
+    by_pci: Mapping[str, Mapping[Address, int]]
+    """Node -> PCI address -> slot, of GPUs that a probe has read."""
     seen: Mapping[str, set[int]]
     """Node -> GPUs that a probe has seen."""
     new: bool = False
@@ -51,7 +53,9 @@ class KnownGpus:
         if place := _NVML.match(gpu):
             return self._at_place(node, int(place["place"]), place["count"])
         if address := _pci_key(gpu):
-            return self._at_address(node, gpu, address)
+            if address in self.by_pci.get(node, ()):
+                return self.by_pci[node][address]
+            raise ValueError(self._unseen(node, f"a GPU with the PCI address {gpu} on node {node}"))
         if gpu not in self.by_uuid:
             raise ValueError(
                 f"gpu {quoted(gpu)} is neither an index (0, 1, ...) nor UUID or PCI address of a"
@@ -65,13 +69,13 @@ class KnownGpus:
     def probed(self, gpu: str, node: str) -> int:
         """The same of a GPU that a probe has read. Raises ValueError."""
         slot = self.slot(gpu, node)
-        if slot not in self.by_pci.get(node, ()) and slot >= self.counted.get(node, 0):
+        if slot not in self.by_pci.get(node, {}).values() and slot >= self.counted.get(node, 0):
             raise ValueError(self._unseen(node, f"GPU {slot} of node {node}"))
         return slot
 
     def _at_place(self, node: str, place: int, count: str | None) -> int:
         """The GPU at a place in NVML's order, which is that of the PCI addresses."""
-        slots = sorted(self.by_pci.get(node, ()), key=lambda slot: self._key(node, slot))
+        slots = [slot for _, slot in sorted(self.by_pci.get(node, {}).items())]
         if node in self.counted:
             slots = list(range(self.counted[node]))
         elif not slots:
@@ -89,20 +93,14 @@ class KnownGpus:
             raise ValueError(f"nvml:{place}: node {node} has {len(slots)} GPUs")
         return slots[place]
 
-    def _at_address(self, node: str, gpu: str, address: tuple[int, ...]) -> int:
-        for slot in self.by_pci.get(node, ()):
-            if self._key(node, slot) == address:
-                return slot
-        raise ValueError(self._unseen(node, f"a GPU with the PCI address {gpu} on node {node}"))
-
     def on_buses(self, gpus: Sequence[str], node: str) -> list[int]:
         """The GPUs on PCI buses, which an old output prints without domain and device.
 
         Raises ValueError if several GPUs share a bus, unless they are all GPUs of the node.
         """
         on_bus: dict[int, list[int]] = {}
-        for slot in self.by_pci.get(node, ()):
-            on_bus.setdefault(self._key(node, slot)[1], []).append(slot)
+        for (_, bus, _), slot in self.by_pci.get(node, {}).items():
+            on_bus.setdefault(bus, []).append(slot)
         wanted = Counter(int(gpu.removeprefix(BUS_ALONE), 16) for gpu in gpus)
         for bus, count in wanted.items():
             if bus not in on_bus:
@@ -127,9 +125,6 @@ class KnownGpus:
             f" --json' prints there, or give --new-gpus if this output has {every}"
         )
 
-    def _key(self, node: str, slot: int) -> tuple[int, ...]:
-        return _pci_key(self.by_pci[node][slot]) or ()
-
     def _checked(self, node: str, slot: int) -> int:
         """The slot. Raises ValueError if no sweep has seen it, but others."""
         if self.new or not self.seen or slot in self.seen.get(node, ()):
@@ -142,8 +137,11 @@ class KnownGpus:
 
 def known_gpus(store: Store, *, new: bool) -> KnownGpus:
     """The GPUs of a store. ``new``: rows may name others. Raises StoreError."""
-    by_pci, seen, counted = pci_addresses(store), seen_gpus(store), counted_gpus(store)
-    return KnownGpus(gpus_by_uuid(store), by_pci, seen, new, counted)
+    by_pci = {
+        node: {key: slot for slot, text in addresses.items() if (key := _pci_key(text))}
+        for node, addresses in pci_addresses(store).items()
+    }
+    return KnownGpus(gpus_by_uuid(store), by_pci, seen_gpus(store), new, counted_gpus(store))
 
 
 def add_nodes(store: Store, tables: Iterable[Table], taken_at: float) -> dict[str, int]:
@@ -185,7 +183,7 @@ def _all_addresses(gpus: Collection[str]) -> Sequence[str | None]:
     return [None] * int(counts.pop() or 0) if len(counts) == 1 and not keys else []
 
 
-def _pci_key(text: str) -> tuple[int, int, int] | None:
+def _pci_key(text: str) -> Address | None:
     """(domain, bus, device) of ``00000000:1a:00.0`` or ``1a:00``; None: not such an address."""
     match = _PCI.match(text)
     if match is None:

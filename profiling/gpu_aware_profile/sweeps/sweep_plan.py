@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from slurm_gpu_aware import records
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.words import parse_duration
 
@@ -292,11 +292,8 @@ class SweepProgress:
         """Record a node as done, after the ingest of its report. Raises SourceError."""
         name = f"{node}{_DONE}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with self._opened() as (_, folder):
-                os.close(os.open(name, flags, 0o644, dir_fd=folder))
-        except OSError as exc:
-            raise SourceError(f"{self.folder / name}: cannot be made: {exc.strerror}") from None
+        with FileFault(self.folder / name, "made"), self._opened() as (_, folder):
+            os.close(os.open(name, flags, 0o644, dir_fd=folder))
 
     def finish(self) -> None:
         """Delete the folder of a complete sweep, unless another process has. Raises OSError."""

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu_aware.names import is_node_name
-from slurm_gpu_aware.store.watch_state import ILL, SLOW, STATES, Drained, GpuState
+from slurm_gpu_aware.store.watch_state import ILL, PREFIX, SLOW, STATES, Drained, GpuState
 
-PREFIX = "gpu-aware: "
-"""Start of the reason of each node that watch drains. It touches no other drained node."""
 AGAIN = f"{PREFIX}not yet well again"
 """Reason of a node that was on trial when a pass was cut off."""
 WORTH = (ILL, SLOW)

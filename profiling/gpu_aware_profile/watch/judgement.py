@@ -135,8 +135,11 @@ def _state(
 
 def _errors(before: GpuState, reading: Running | None) -> list[Finding]:
     """The newest XID errors since the last probe: what was before it, that has judged."""
-    new = [one.text for one in (reading.errors if reading is not None else ())
-           if one.at > before.reading.at]  # fmt: skip
+    new = [
+        one.text
+        for one in (reading.errors if reading is not None else ())
+        if one.at > before.reading.at
+    ]
     return [Finding("xid", "; ".join(new[-_MOST_ERRORS:]))] if new else []
 
 

@@ -4,7 +4,8 @@ The job should be in time whatever its work, up to what its time limit allows. I
 its largest size can do by then, it should be in time in as many cases as that size can: work beyond
 them is lost in any case. Under this condition it should cost least energy: with one size for a job
 that cannot be moved, with STS's optimal growth (`stochastic`) for another one, restarts counted. A
-growth that comes a little late, as GPUs were not free, must still do: it is planned with a reserve.
+growth that comes a little late, as GPUs were not free, must still do, and GPUs that are a little
+slower than thought: plans keep a reserve. While few runs are known, longer ones are planned for.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ CASES = 100
 """Of the epochs of a job without earlier runs, so many stand for all."""
 RESERVE = 2.0
 """Restarts by which a plan with growth ends before the due date, if it can."""
+MARGIN = 0.02
+"""Share of a job's time by which its plan ends before the due date, if it can: GPUs are not exactly
+as fast as their scores say."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,9 @@ class DuePlan:
     growth: tuple[tuple[float, int], ...] = ()
     """(time, GPUs) of later sizes."""
     longest_s: float = math.inf
-    """Time to the end with the most work with which the job is in time."""
+    """Time to the end of the most work for which the job is planned."""
     least_s: float = math.inf
-    """The same with its largest number from now on."""
+    """Time to the end of the most work with which it is in time with its largest number now."""
     by_epochs: bool = False
     """There is no earlier run: it may end after each of its epochs, all alike."""
 
@@ -81,7 +85,7 @@ def due_plan(
     if due is None or speeds is None:
         return None
     work = _Work(request, due)
-    if not work.known or (running and request.gpus not in speeds.gpus):
+    if not work.seen or (running and request.gpus not in speeds.gpus):
         return None
     time_left = (due.due_s - now) / slowdown
     options = list(_options(work, speeds, time_left, running=running, slowdown=slowdown))
@@ -104,10 +108,10 @@ def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | 
     if due is None or speeds is None:
         return None
     work = _Work(request, due)
-    most = work.covered(float(speeds.speed[-1]), due.due_s - now, 1.0)
+    most = work.covered(work.reach(float(speeds.speed[-1]), due.due_s - now, 1.0))
     if most is None:
         most = min(float(work.cases.max(initial=0.0)) or math.inf, work.limit)
-    return (work.left(most), speeds) if work.known and most < math.inf else None
+    return (work.left(most), speeds) if work.seen and most < math.inf else None
 
 
 def work_rates(request: Request) -> dict[int, float]:
@@ -142,7 +146,7 @@ class _Work:
             if not len(known):
                 self.by_epochs = True
                 known = limit * np.linspace(0.0, 1.0, min(epochs, CASES) + 1)[1:]
-        self.known = len(known) > 0
+        self.seen = len(known)
         self.cases: FloatArray = known[known > due.done]
         self.limit = limit if limit > due.done else math.inf
         """The most work that it may have: its epochs, or its time limit at its least size."""
@@ -160,11 +164,16 @@ class _Work:
         short = longest_s[:-1] > self.time_limit_s * (1 + 1e-9)
         return speeds.at_least(float(speeds.gpus[np.count_nonzero(short)])) or speeds
 
-    def covered(self, speed: float, time_left: float, slowdown: float) -> float | None:
-        """The most work that may be asked of a job in time at a speed; None: no case is in time."""
+    def reach(self, speed: float, time_left: float, slowdown: float) -> float:
+        """The most work that the job does in time at a speed."""
         reach = self.done + time_left * speed * (1 + 1e-9)
         if self.has_epochs:  # Slurm ends a run at its time limit
             reach = min(reach, self.time_limit_s / slowdown * speed * (1 + 1e-9))
+        return reach
+
+    def covered(self, reach: float) -> float | None:
+        """The most work that may be asked of a job that is in time up to ``reach``; None: no case
+        is in time."""
         if self.limit <= reach:
             return self.limit
         in_time = self.cases[self.cases <= reach]
@@ -172,6 +181,17 @@ class _Work:
             return float(in_time.max())
         outlived = not len(self.cases) and math.isfinite(self.limit) and reach > self.done
         return reach if outlived else None
+
+    def planned(self, most: float, reach: float) -> float:
+        """The work for which a job is planned that should be in time up to ``most``.
+
+        If all runs would be in time, up to (n + 1) / n of the longest of n: the end of a uniform
+        distribution is expected there, and few runs say little of a longer one.
+        """
+        if most >= self.limit or self.by_epochs or not (self.cases <= most).any():
+            return most
+        beyond = most if (self.cases > most).any() else most * (self.seen + 1) / self.seen
+        return min(beyond, reach, self.limit)
 
     def left(self, most: float) -> WorkDistribution:
         """The work, up to ``most``. It is longer than all n runs with probability 1 / (n + 1)."""
@@ -207,18 +227,23 @@ def _options(
     """The plans that are in time in some case."""
     first = speeds.gpus[0] if running else 0.0
     whole = work.within_limit(speeds, slowdown)
+    margin = MARGIN * (time_left + work.done * float(speeds.unit_time[0]))
     stay = Speeds(speeds.gpus[:1], speeds.speed[:1], speeds.power[:1]) if running else whole
-    if (most := work.covered(float(stay.speed[-1]), time_left, slowdown)) is not None:
-        yield _Option(most, best_constant(work.left(most), stay, time_left))
+    reach = work.reach(float(stay.speed[-1]), time_left, slowdown)
+    if (most := work.covered(reach)) is not None:
+        left = work.left(work.planned(most, reach))
+        yield _Option(most, best_constant(left, stay, time_left - margin))
     if work.restart_s is None or len(speeds.gpus) < 2:
         return
     restarts = 0
     for _ in range(3):  # the plan tells how many restarts it needs
-        left = time_left - restarts * work.restart_s / slowdown
-        most = work.covered(float(whole.speed[-1]), left, slowdown)
+        time_s = time_left - restarts * work.restart_s / slowdown
+        reach = work.reach(float(whole.speed[-1]), time_s, slowdown)
+        most = work.covered(reach)
         if most is None:
             return
-        plan = optimum(work.left(most), whole, left - RESERVE * work.restart_s / slowdown)
+        reserve = RESERVE * work.restart_s / slowdown + margin
+        plan = optimum(work.left(work.planned(most, reach)), whole, time_s - reserve)
         needed = len(plan.gpus) - 1 + (running and plan.gpus[0] > first)
         if needed <= restarts:
             yield _Option(most, plan, needed)

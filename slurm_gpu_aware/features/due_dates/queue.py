@@ -79,7 +79,7 @@ def in_order(
         for request in ordered
         if (account := accounts.get(request.job_id)) is not None and counts(request, account)
     }
-    stay = {r.job_id for r in ordered if r.get(AT_BOUND) or now - r.submit_s >= r.expected_s}
+    stay = {r.job_id for r in ordered if r.get(AT_BOUND) or now - r.waits_since_s >= r.expected_s}
     return _exchanged(ordered, turns, stay)
 
 

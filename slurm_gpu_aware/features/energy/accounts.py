@@ -17,15 +17,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.energy.events import CHECKED
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.store.ledger import Decision, Event
 
-KINDS = ("started", "energy", "clock_failed")
-"""Kinds of the events that tell a job's energy, and that its clock saved none."""
+KINDS = ("started", "energy", "clock_failed", CHECKED)
+"""Kinds of the events that tell a job's energy, and what its clock saved."""
 _KWH_J = 3.6e6
 
 
@@ -145,9 +150,10 @@ def energy_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[
 
 
 def _saving(decision: Decision, energy: JobEnergy, events: Iterable[Event]) -> Saving:
-    """What the clock of a job saved; nothing if a node could not set it."""
+    """What the clock of a job saved; nothing if a node could not set it, or it was taken back."""
     told = decision.why.get("energy")
-    if not told or any(event.kind == "clock_failed" for event in events):
+    undone = (e.kind == "clock_failed" or e.detail.get("slow") is True for e in events)
+    if not told or any(undone):
         return Saving()
     default_j, slower = energy.energy_j / (1.0 - told["saves"]), told["slower"]
     return Saving(
@@ -155,6 +161,38 @@ def _saving(decision: Decision, energy: JobEnergy, events: Iterable[Event]) -> S
         default_j * (told["at_most"] - slower),
         energy.gpu_s * slower / (1.0 + slower),
     )
+
+
+def checked_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[dict[str, Any]]:
+    """What models said of clocks that save energy, and what the jobs measured, by application.
+
+    ``name`` (of the application as its user names it, else of the class), ``jobs`` that were
+    checked, ``slow`` of them slower than allowed; means of ``slower``, ``measured_slower``,
+    ``saves`` and ``measured_saves`` (None: no job measured its power).
+    """
+    last = {decision.job_id: decision for decision in decisions}
+    groups: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for event in events:
+        decision = last.get(event.job_id)
+        told = decision and decision.why.get("energy")
+        if decision and told and event.kind == CHECKED and "slower" in event.detail:
+            app = decision.asked.get("model")
+            kind = decision.asked.get("class") or "none"
+            name = f"{decision.user}/{app}" if app else f"class {kind}"
+            groups.setdefault(name, []).append((told, event.detail))
+    return [
+        {
+            "name": name,
+            "jobs": len(found),
+            "slow": sum(one["slow"] for _, one in found),
+            "slower": fmean(told["slower"] for told, _ in found),
+            "measured_slower": fmean(one["slower"] for _, one in found),
+            "saves": fmean(told["saves"] for told, _ in found),
+            "measured_saves": fmean(saves) if saves else None,
+        }
+        for name, found in sorted(groups.items())
+        for saves in [[one["saves"] for _, one in found if one["saves"] is not None]]
+    ]
 
 
 def _order(group: tuple[str, str]) -> tuple[int, str]:
@@ -202,34 +240,60 @@ _PAUSE_S = 2.0
 _AT_ONCE = 200
 _COMPLAINT_S = 3600.0
 _OURS = "gpu_energy"
+_SAVED = "gpu_saved"
 
 
-def comment_of(energy: JobEnergy) -> str:
-    """``gpu_energy=0.532kWh``; ``>=`` if some of it is not known."""
+def comment_of(energy: JobEnergy, saving: Saving) -> str:
+    """``gpu_energy=0.532000kWh,gpu_saved=0.061000kWh``; ``>=`` if some of it is not known.
+
+    Nothing saved is not named, nor what was saved of an energy that is not known.
+    """
     known = "=" if not energy.unknown else ">="
-    return f"{_OURS}{known}{energy.energy_j / 3.6e6:.3f}kWh"
+    saved = f",{_SAVED}={_kwh(saving.energy_j)}" if saving.energy_j and not energy.unknown else ""
+    return f"{_OURS}{known}{_kwh(energy.energy_j)}{saved}"
+
+
+def _kwh(joules: float) -> str:
+    """To a joule or so for small jobs, so that their sum is right, too."""
+    return f"{joules / _KWH_J:.6f}kWh"
+
+
+class _Texts(NamedTuple):
+    """What is written of a job; empty: nothing."""
+
+    comment: str
+    tres: str
 
 
 class EnergyComments:
-    """Jobs whose energy was recorded, until it stands in the accounting."""
+    """Jobs whose energy was recorded, until it stands in the accounting.
+
+    From Slurm 25.11 on an operator may also set the energy in a job's AllocTRES (`sacctmgr`, option
+    TRES); slurmdbd then sums up usage anew from the hour of the job's start on.
+    """
 
     def __init__(
         self,
-        events: Callable[[str], Iterable[Event]],
+        events: Callable[[str], Sequence[Event]],
+        decisions: Callable[[str], Sequence[Decision]],
+        config: Config,
         run: Callable[..., tuple[str, str]] = run_command,
         clock: Callable[[], float] = time.monotonic,
         pause_s: float = _PAUSE_S,
     ) -> None:
-        """``events``: those of a job, in the ledger; asked in the caller's thread."""
-        self._events, self._run, self._clock, self._pause_s = events, run, clock, pause_s
+        """``events``, ``decisions``: of a job, in the ledger; asked in the caller's thread."""
+        self._events, self._decisions = events, decisions
+        self._run, self._clock, self._pause_s = run, clock, pause_s
+        self._comment = config.of(PowerConfig).system_comment
+        self._tres = config.of(EnergyConfig).alloc_tres
         self._due: dict[str, float] = {}
-        self._ready: Queue[tuple[str, str]] = Queue(_MOST)
+        self._ready: Queue[tuple[str, _Texts]] = Queue(_MOST)
         self._complained = -_COMPLAINT_S
         self._thread: threading.Thread | None = None
 
     def heard(self, job_id: str) -> None:
         """A node has recorded energy of a job."""
-        if len(self._due) < _MOST:
+        if (self._comment or self._tres) and len(self._due) < _MOST:
             self._due[job_id] = self._clock() + _SETTLE_S
 
     def hand_over(self) -> None:
@@ -237,11 +301,16 @@ class EnergyComments:
         now = self._clock()
         for job_id in [job_id for job_id, due in self._due.items() if due <= now]:
             del self._due[job_id]
-            energy = job_energy(self._events(job_id))
+            events = self._events(job_id)
+            energy = job_energy(events)
             if energy is None:
                 continue
+            last = self._decisions(job_id)[-1:]
+            saving = _saving(last[0], energy, events) if last else Saving()
+            comment = comment_of(energy, saving) if self._comment else ""
+            tres = f"energy={energy.energy_j:.0f}" if self._tres and not energy.unknown else ""
             try:
-                self._ready.put_nowait((job_id, comment_of(energy)))
+                self._ready.put_nowait((job_id, _Texts(comment, tres)))
             except Full:
                 continue
             if self._thread is None:
@@ -257,7 +326,7 @@ class EnergyComments:
                     jobs.append(self._ready.get_nowait())
             self._write(dict(jobs))
 
-    def _write(self, texts: Mapping[str, str]) -> None:
+    def _write(self, texts: Mapping[str, _Texts]) -> None:
         """A text of another program (burst buffers have one) stays."""
         fields = "JobID,JobIDRaw,SystemComment"
         changes = []
@@ -266,11 +335,15 @@ class EnergyComments:
             for line in self._run(asked, _TIMEOUT_S)[0].split("\n"):
                 job_id, _, rest = line.partition("|")
                 number, _, kept = rest.partition("|")
-                free = not kept or kept.startswith(_OURS)
                 # sacctmgr knows an array's task by Slurm's number only.
-                if job_id in texts and free and number.isascii() and number.isdecimal():
-                    change = f"set SystemComment={texts[job_id]}"
+                if job_id not in texts or not (number.isascii() and number.isdecimal()):
+                    continue
+                comment, tres = texts[job_id]
+                if comment and (not kept or kept.startswith(_OURS)):
+                    change = f"set SystemComment={comment}"
                     changes.append(f"modify job where jobid={number} {change}\n")
+                if tres:
+                    changes.append(f"modify job where jobid={number} set TRES={tres}\n")
             if changes:
                 self._run(["sacctmgr", "-i", "-Q"], _TIMEOUT_S, stdin="".join(changes))
         except SourceError as exc:

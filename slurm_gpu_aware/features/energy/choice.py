@@ -12,6 +12,9 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 
+EXACT = 0.0025
+"""Share to which times are measured."""
+
 
 class Choice(NamedTuple):
     """A setting with less energy than the default one. Shares, 0.1: 10%."""
@@ -31,7 +34,8 @@ def least_energy_within(
 ) -> Choice | None:
     """The setting with the least energy that is at most ``slowdown`` slower than the default one.
 
-    The bound holds for the upper end of the error. What is not known or not positive is left out.
+    The bound holds for the upper end of the error, to a quarter of a point: times are not measured
+    more exactly. What is not known or not positive is left out.
     Of equal energies the least time counts. None: no such setting needs less energy than the
     default one, or the default one is not known.
 
@@ -47,7 +51,7 @@ def least_energy_within(
     longer = np.where(known, time_s, np.inf) / time_s[default]
     spends = np.where(known, energy, np.inf) / energy[default]
     upper = longer * (1.0 + error)
-    allowed = (upper <= 1.0 + slowdown) & (spends < 1.0)
+    allowed = (upper <= 1.0 + slowdown + EXACT) & (spends < 1.0)
     if not allowed.any():
         return None
     best = int(np.lexsort((longer, np.where(allowed, spends, np.inf)))[0])

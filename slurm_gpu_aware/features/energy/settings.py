@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from slurm_gpu_aware.model.section import Section
-from slurm_gpu_aware.records import MOST, number
+from slurm_gpu_aware.records import MOST, Text, number
 
 MOST_PERCENT = 50
 Slowdown = Annotated[float, number(0, MOST_PERCENT / 100)]
@@ -23,6 +23,11 @@ class EnergyConfig(Section):
     takes at most so much longer (0.03: 3%); absent: only jobs of ``classes`` and ``slower=``."""
     classes: Mapping[str, Slowdown] = field(default_factory=dict)
     """Class -> the same for its jobs."""
+    records: Text | None = None
+    """Folder of the records of measured jobs ("gpu-aware-profile job --out"): by them clocks are
+    checked; absent: they are not."""
+    alloc_tres: bool = False
+    """Write the energy of each job's GPUs, J, into its AllocTRES in Slurm's accounting, too."""
     price_kwh: Annotated[float, number(0, MOST)] | None = None
     """Price of a kWh, in any currency; absent: reports name no money."""
     co2_kg_kwh: Annotated[float, number(0, MOST)] | None = None

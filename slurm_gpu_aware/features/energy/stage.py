@@ -29,8 +29,8 @@ from slurm_gpu_aware.planning.stages import Round, Stage
 SETTINGS = Facet("energy", EnergyConfig(), EnergyConfig)
 _WHY = "energy"
 """Key of an assignment's account."""
-_CHOSEN: Facet[Mapping[str, tuple[int, Choice]]] = Facet("clocks that save energy", {})
-"""Of a round: job -> its clock, MHz, and what it brings."""
+_CHOSEN: Facet[Mapping[str, tuple[int, Choice, float]]] = Facet("clocks that save energy", {})
+"""Of a round: job -> its clock, MHz, what it brings, and how much slower it may be."""
 
 
 class Account(Protocol):
@@ -50,13 +50,13 @@ class Clocks(Stage):
 
     def before(self, one: Round) -> Round:
         """The queue with these clocks, and the run times that they bring."""
-        chosen: dict[str, tuple[int, Choice]] = {}
+        chosen: dict[str, tuple[int, Choice, float]] = {}
         queue = []
         for request in one.queue:
             found = None if _is_fixed(request, one) else _chosen(request, one)
             if found is not None:
                 chosen[request.job_id] = found
-                request = _slowed(request, one, *found)
+                request = _slowed(request, one, *found[:2])
             queue.append(request)
         return replace(one, queue=queue).put(_CHOSEN, chosen) if chosen else one
 
@@ -82,6 +82,18 @@ def chosen_clock(placed: Account | None) -> int | None:
     return int(found["clock_mhz"]) if found else None
 
 
+def allowed_slowdown(placed: Account | None) -> float:
+    """How much slower that clock may be; inf: none was chosen, or an earlier release chose it."""
+    found = None if placed is None else placed.why.get(_WHY)
+    return float(found.get("allowed", math.inf)) if found else math.inf
+
+
+@lru_cache(maxsize=1 << 10)
+def doubted(table: SizeTable) -> SizeTable:
+    """The table without the errors of its times: no clock is chosen by it to save energy."""
+    return replace(table, time_error=np.zeros(0))
+
+
 def bounded(table: SizeTable | None, clock_mhz: int | None) -> SizeTable | None:
     """The table of a job without the clocks above the one that was chosen for it."""
     return table if table is None or clock_mhz is None else _up_to(table, clock_mhz)
@@ -93,7 +105,7 @@ def _is_fixed(request: Request, one: Round) -> bool:
     return named or request.left is not None or request.app_class in one.settings.class_clock_mhz
 
 
-def _chosen(request: Request, one: Round) -> tuple[int, Choice] | None:
+def _chosen(request: Request, one: Round) -> tuple[int, Choice, float] | None:
     """The clock of a job that saves energy; None: there is none, or it is not known."""
     given = request.get(HINTED).get(SLOWER)
     bound = one.get(SETTINGS).of_class(request.app_class) if given is None else given / 100.0
@@ -108,7 +120,7 @@ def _chosen(request: Request, one: Round) -> tuple[int, Choice] | None:
     late = due is not None and one.now + expected_s > due.due_s
     # A job that is expected to take its whole limit has no estimate of its own.
     cut_off = request.expected_s < request.time_limit_s < expected_s
-    return None if late or cut_off else found
+    return None if late or cut_off else (*found, bound)
 
 
 @lru_cache(maxsize=1 << 10)  # jobs share tables
@@ -141,11 +153,12 @@ def _up_to(table: SizeTable, clock_mhz: int) -> SizeTable:
     return table.up_to(clock_mhz)
 
 
-def _told(assignment: Assignment, clock_mhz: int, choice: Choice) -> Assignment:
+def _told(assignment: Assignment, clock_mhz: int, choice: Choice, bound: float) -> Assignment:
     """The assignment with what its clock brings; another clock, under a limit, is not counted."""
     if assignment.clock_mhz is None:
         return assignment
     shares = {"saves": choice.saves, "slower": choice.slower, "at_most": choice.at_most}
+    shares["allowed"] = bound
     account = {"clock_mhz": clock_mhz, **{name: round(v, 4) for name, v in shares.items()}}
     why = {**assignment.why, _WHY: account}
     return replace(assignment, why=why, slowdown=assignment.slowdown * clock_factor(why))

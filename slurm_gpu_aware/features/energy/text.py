@@ -62,6 +62,28 @@ def energy_table(rows: Sequence[Mapping[str, Any]], days: int, config: EnergyCon
     return f"{paragraph(head)}\n\n{table(headers, cells, right=headers[2:])}{saved}"
 
 
+def checked_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What clocks cost and save by models, and by the marks of jobs; empty without rows."""
+    if not rows:
+        return ""
+    headers = ["checked", "jobs", "too slow", "slower", "measured", "saves", "measured"]
+    cells = [
+        (
+            row["name"],
+            row["jobs"],
+            row["slow"],
+            *(f"{row[key]:.1%}" for key in ("slower", "measured_slower", "saves")),
+            "" if row["measured_saves"] is None else f"{row['measured_saves']:.1%}",
+        )
+        for row in rows[:_MOST_ROWS]
+    ]
+    head = (
+        "Clocks that save energy, by the models and as jobs measured them; those that were slower"
+        " than allowed got their default clock back."
+    )
+    return f"{paragraph(head)}\n\n{table(headers, cells, right=headers[1:])}"
+
+
 def _with_error(row: Mapping[str, Any]) -> str:
     return f"{row['saved_kwh']:.3f} +- {row['saved_error_kwh']:.3f}"
 

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 COUNTED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY", "TIMEOUT"})
 """Ends that say something about the job; a preemption or a failed node does not."""
+CUT = frozenset({"PREEMPTED", "REQUEUED", "NODE_FAIL"})
+"""Ends after which the job may run again; that run may be the rest of its work (a checkpoint)."""
 _DAY_S = 86_400.0
 _REFRESH_S = 600.0
 _OVERLAP_S = 7_200.0  # a refresh reads again what ended shortly before, as slurmdbd may be late
@@ -58,6 +60,8 @@ class Run(NamedTuple):
     kind: JobKind
     work_s: float
     cut_off: bool
+    restarted: bool = False
+    """An earlier run of the job was cut."""
 
 
 class _Moved(NamedTuple):
@@ -85,6 +89,9 @@ class RunReader:
         self._later: deque[Run] = deque(maxlen=_MOST_RUNS)
         self._seen: set[tuple[str, float]] = set()
         """Job and start of the runs of the last reading."""
+        self._cut: dict[tuple[str, str], float] = {}
+        """Job and user -> end of its first run that was cut, Unix s; the last one read comes
+        last."""
         self._read_at: float | None = None
         self._warned = False
         self._stopped = threading.Event()
@@ -175,6 +182,7 @@ class RunReader:
             for row in self._rows(since_s):
                 with suppress(*BAD_ROW):
                     missing.note(row)
+                    self._note_cut(row)
                 run = _run_of_row(row, slowdowns)
                 if run is not None and run.end_s >= now - since_s:  # else it may have been counted
                     found[run.job_id, run.start_s] = run
@@ -192,8 +200,21 @@ class RunReader:
                 run = run_of(decision)
                 if run is not None:
                     found.setdefault((run.job_id, run.start_s), run)
-        whole = (_whole(run, moved.get(run.job_id)) for run in found.values())
+        whole = (_whole(self._with_restarts(run), moved.get(run.job_id)) for run in found.values())
         return [run for run in whole if run is not None]
+
+    def _note_cut(self, row: SacctRow) -> None:
+        """Remember a run that was cut, as sacct tells it once. Raises one of ``BAD_ROW``."""
+        if row.state not in CUT or row.is_step or row.end_s is None:
+            return
+        job = row.job_id, row.text("User")
+        self._cut[job] = min(row.end_s, self._cut.pop(job, math.inf))
+        while len(self._cut) > _MOST_RUNS:
+            del self._cut[next(iter(self._cut))]
+
+    def _with_restarts(self, run: Run) -> Run:
+        cut_s = self._cut.get((run.job_id, run.kind.user), math.inf)
+        return run._replace(restarted=True) if cut_s <= run.start_s else run
 
     def _rows(self, since_s: float) -> Iterator[SacctRow]:
         """Rows of sacct day by day, the newest first. Raises SourceError."""
@@ -221,7 +242,7 @@ def _moved(events: Iterable[Event]) -> dict[str, _Moved]:
 def _whole(run: Run, moved: _Moved | None) -> Run | None:
     """A run with the work before its move; None: only a part of its work is known."""
     if moved is None:
-        return run
+        return None if run.restarted else run
     before_s = moved.run_s.get(run.kind.gpus)
     if before_s is None or abs(run.start_s - moved.start_s) > _START_S:
         return None
@@ -267,7 +288,8 @@ def run_of(decision: Decision) -> Run | None:
         float(asked.get("time_limit_s") or math.inf),
     )
     work = (end - start) / (decision.slowdown or 1.0)
-    return Run(end, decision.job_id, float(start), kind, work, state == "TIMEOUT")
+    again = decision.restarts > 0
+    return Run(end, decision.job_id, float(start), kind, work, state == "TIMEOUT", again)
 
 
 class Estimates:

@@ -12,7 +12,7 @@ import click
 from slurm_gpu_aware.cli.options import Context
 from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.clock_conf import ACCOUNTS
-from slurm_gpu_aware.features.energy.text import energy_table
+from slurm_gpu_aware.features.energy.text import checked_table, energy_table
 from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.time_text import duration
 
@@ -58,9 +58,9 @@ def _about(seconds: float) -> str:
     return duration(max(1.0, round(seconds / step) * step))
 
 
-def report_site(context: Context, days: int, *, as_json: bool) -> None:
+def report_site(context: Context, days: int, *, energy_alone: bool, as_json: bool) -> None:
     """Print how long jobs ran against what was expected, and what energy they took."""
-    from slurm_gpu_aware.features.energy.accounts import KINDS, energy_rows
+    from slurm_gpu_aware.features.energy.accounts import KINDS, checked_rows, energy_rows
     from slurm_gpu_aware.features.energy.settings import EnergyConfig
     from slurm_gpu_aware.features.estimates.quality import quality, quality_by_user
     from slurm_gpu_aware.selector.job_answers import open_reader
@@ -72,18 +72,17 @@ def report_site(context: Context, days: int, *, as_json: bool) -> None:
         events = reader.ledger.events_since(KINDS, first)
         note = reader.note()
     rows, energy = quality(decisions), energy_rows(decisions, events)
-    users = quality_by_user(decisions)
+    users, checked = quality_by_user(decisions), checked_rows(decisions, events)
     if note:  # a reader of the public copy is an ordinary user
         users = [row for row in users if row["user"] == user_name(os.geteuid())]
     if as_json:
-        print_json({"days": days, "estimates": rows, "users": users, "energy": energy})
+        times = {} if energy_alone else {"estimates": rows, "users": users}
+        print_json({"days": days, **times, "energy": energy, "clocks": checked})
         return
-    click.echo(_text(rows, days))
-    if users:
-        click.echo(f"\n{_users_text(users)}")
-    if energy:
-        click.echo(f"\n{energy_table(energy, days, config.of(EnergyConfig))}")
-    elif decisions:
+    parts = [] if energy_alone else [_text(rows, days), _users_text(users) if users else ""]
+    parts += [energy_table(energy, days, config.of(EnergyConfig)), checked_table(checked)]
+    click.echo("\n\n".join(filter(None, parts)))
+    if decisions and not energy:
         text = f"The energy of no job is known: accounts = {ACCOUNTS} in clock.conf of the nodes"
         say(paragraph(f"{text}, and our Prolog and Epilog, keep it (gpu-aware doctor)."))
     if note:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,11 @@ class PerformanceModels:
     """Models with a larger error for measurements that their fit has not seen are not used."""
     unreadable: tuple[str, ...] = ()
     """A sentence for each row that is no model."""
+
+    @property
+    def fitted_at(self) -> float:
+        """Unix time of the fit; inf: there are no models."""
+        return min((row.fitted_at for row, _ in self.rows.values()), default=math.inf)
 
     def too_wrong(self, application: str, gpu_model: str, user: str) -> PerformanceModel | None:
         """The model of an application that is there and not used; None: there is none."""

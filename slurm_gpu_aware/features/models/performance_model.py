@@ -87,6 +87,8 @@ _REACH = 0.04
 """Distance from a measured clock, over the reference clock, within which it says much."""
 _DOUBT = 0.1
 """Weight of the curve beside that of one measured clock: measurements have noise."""
+_UNSTEADY = 0.005
+"""Measured times that rise with the clock, or bend, by a larger share are of no steady program."""
 _TINY = 1e-300
 
 Gpus = Annotated[int, whole(1, MAX_GPUS)]
@@ -157,26 +159,41 @@ class PerformanceModel:
         times = iteration_times(self.throughput, at)
         return times.total, gpu_power(self.power, times, at.batch_size)
 
-    def corrected(self, clock_mhz: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(Time and power as measured / `predict`; error of the time), shape of the clocks.
+    def corrected(self, at: Conditions) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Time and power as `predict`, moved to what was measured, and the error of the time.
 
-        Near a measured clock the curves are moved to what was measured there, and the held-out
-        error falls to 0, as in kriging with a Gaussian kernel. NaN: the error is not known.
+        ``at``: conditions of which only the clock, of shape (F,) or (1, F), differs along the last
+        axis. Near a measured clock the curves are moved to what was measured there, and the
+        held-out error falls to 0, as in kriging with a Gaussian kernel. Between two measured clocks
+        time is convex in 1 / clock, so what lies on the line between them is the most that it can
+        be. The error has the shape of the time; NaN: it is not known.
         """
+        time_s, power_w = self.predict(at)
         error = np.nan if self.quality.time_error is None else self.quality.time_error
         if not self.anchors:
-            one = np.ones_like(clock_mhz)
-            return one, one, error * one
+            return time_s, power_w, np.full_like(time_s, error)
+        ordered = sorted(self.anchors, key=lambda anchor: anchor.clock_mhz)
         clocks, times, powers = np.array(
-            [(a.clock_mhz, a.time_ratio, a.power_ratio) for a in self.anchors]
+            [(a.clock_mhz, a.time_ratio, a.power_ratio) for a in ordered]
         ).T
-        far = (clock_mhz[..., None] - clocks) / (_REACH * self.throughput.reference_mhz)
+        far = (at.clock_mhz[..., None] - clocks) / (_REACH * self.throughput.reference_mhz)
         near = np.exp(-0.5 * far**2)
         total = near.sum(axis=-1)
         weights = near / np.maximum(total, _TINY)[..., None]
         known = (total / (total + _DOUBT))[..., None] * weights
         beside = np.sqrt(1.0 - np.minimum(near.max(axis=-1), 1.0) ** 2)
-        return np.exp(known @ np.log(times)), np.exp(known @ np.log(powers)), error * beside
+        time_s, power_w = (
+            curve * np.exp(known @ np.log(ratio))
+            for curve, ratio in ((time_s, times), (power_w, powers))
+        )
+        most_s = _between(at.clock_mhz, clocks, self._at_anchors(at, clocks) * times)
+        time_s = np.minimum(time_s, most_s)
+        return time_s, power_w, np.minimum(error * beside, most_s / time_s - 1.0)
+
+    def _at_anchors(self, at: Conditions, clocks_mhz: FloatArray) -> FloatArray:
+        """(..., A) times of the curve at the anchors' clocks, ascending, in the same conditions."""
+        gpus, nodes, batch = (v[..., :1] for v in (at.gpus, at.nodes, at.batch_size))
+        return self.predict(Conditions(gpus, nodes, batch, clocks_mhz))[0]
 
     def knows_gpus(self, gpus: int) -> bool:
         """Whether the time on so many GPUs follows from measurements.
@@ -209,6 +226,27 @@ class PerformanceModel:
     def values(self) -> dict[str, Any]:
         """Plain values, for `model_from_values`."""
         return {"format": _FORMAT, **asdict(self)}
+
+
+def _between(clock_mhz: FloatArray, known_mhz: FloatArray, known_s: FloatArray) -> FloatArray:
+    """Times on the lines between known clocks (ascending) over 1 / clock; inf beyond them.
+
+    ``known_s``: (..., A). Where it rises with the clock, or is not convex, it bounds nothing: inf.
+    """
+    mhz = clock_mhz.reshape(-1)
+    if len(known_mhz) < 2:
+        return np.full((*known_s.shape[:-1], len(mhz)), np.inf)
+    right = np.clip(np.searchsorted(known_mhz, mhz), 1, len(known_mhz) - 1)
+    slower = 1.0 / known_mhz
+    part = (1.0 / mhz - slower[right - 1]) / (slower[right] - slower[right - 1])
+    found = known_s[..., right - 1] * (1.0 - part) + known_s[..., right] * part
+    inside = (mhz >= known_mhz[0]) & (mhz <= known_mhz[-1])
+    falls = np.diff(known_s, axis=-1) <= _UNSTEADY * known_s[..., -1:]
+    middle = (slower[1:-1] - slower[:-2]) / (slower[2:] - slower[:-2])
+    lines = known_s[..., :-2] * (1.0 - middle) + known_s[..., 2:] * middle
+    convex = known_s[..., 1:-1] <= (1.0 + _UNSTEADY) * lines
+    sound = falls.all(axis=-1, keepdims=True) & convex.all(axis=-1, keepdims=True)
+    return np.where(inside & sound, found, np.inf)
 
 
 def model_from_values(values: object) -> PerformanceModel:

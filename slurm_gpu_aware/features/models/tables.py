@@ -53,10 +53,8 @@ def size_table(
         each[:, None],
         clocks[None, :].astype(np.float64),
     )
-    time_s, each_w = model.predict(at)
-    time_ratio, power_ratio, error = model.corrected(clocks.astype(np.float64))
-    time_s = time_s * time_ratio
-    power_w = each_w * power_ratio * sizes[:, None]
+    time_s, each_w, error = model.corrected(at)
+    power_w = each_w * sizes[:, None]
     known = np.array([i == 0 or model.knows_gpus(int(n)) for i, n in enumerate(sizes)])
     known_clocks = np.array([model.knows_clock(float(f)) for f in clocks], dtype=np.bool_)
     known_clocks[-1:] = True
@@ -67,7 +65,7 @@ def size_table(
         np.where(hidden, np.nan, time_s),
         np.where(hidden, np.nan, power_w),
         f"{model.name} on {model.gpu_model or 'any GPU'}: {model.confidence()}",
-        error,
+        error.max(axis=0),
     )
 
 

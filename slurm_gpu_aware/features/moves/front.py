@@ -275,8 +275,6 @@ def _explained(move: Move, starts: Sequence[Request], sooner_s: float) -> Move:
     jobs = ("job " if len(names) == 1 else "jobs ") + ", ".join(names[:_NAMED]) + more
     first = "" if len(names) == 1 else "the first of them "
     gain = f"on what it gives back {jobs} can start, {first}{duration(sooner_s)} sooner"
-    why = move.assignment.why
-    summary = f"{why['summary']}; {gain}"
-    moved = {**why["moved"], "starts": list(names), "others_s": round(move.others_s, 1)}
-    target = replace(move.assignment, why={**why, "summary": summary, "moved": moved})
-    return replace(move, assignment=target, starts=names)
+    of_job = move.assignment.why["moved"]
+    moved = {**of_job, "starts": list(names), "others_s": round(move.others_s, 1)}
+    return replace(move, assignment=move.assignment.explained(gain, moved=moved), starts=names)

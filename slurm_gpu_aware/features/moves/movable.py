@@ -195,9 +195,8 @@ class Restarts:
         gpus = request.gpus
         ratio = self.time_ratio(one.request, gpus)
         saves_s = remaining_s * (1 - ratio * target.slowdown / present) - restart_s
-        names = self.cluster.nodes
-        here = set_words(names, nodes, slots)
-        there = set_words(names, target.nodes, target.slots)
+        here = set_words(self.cluster, nodes, slots)
+        there = set_words(self.cluster, target.nodes, target.slots)
         faster = "" if ratio == 1.0 else f", {1 / ratio:.2f} times as fast by their number"
         left = f"the {duration(remaining_s)} that it still needed"
         gain = f"saves {duration(saves_s)} of {left}"

@@ -119,8 +119,7 @@ def with_account(request: Request, assignment: Assignment, settings: PlanSetting
     )
     if account is None:
         return assignment
-    summary = "; ".join(filter(None, [assignment.why.get("summary"), size_words(account)]))
-    return replace(assignment, why={**assignment.why, "power": account, "summary": summary})
+    return assignment.explained(size_words(account), power=account)
 
 
 def sized(
@@ -306,8 +305,7 @@ def _over_limit(assignment: Assignment, planned_w: float, limit_w: float) -> Ass
         f"the power limit cannot be met: with this job alone {planned_w:.0f} W are planned, and"
         f" without its margin the limit leaves {limit_w:.0f} W"
     )
-    summary = "; ".join(filter(None, [assignment.why.get("summary"), text]))
-    return replace(assignment, why={**assignment.why, "over_limit": text, "summary": summary})
+    return assignment.explained(text, over_limit=text)
 
 
 def _after_lowering(more: Mapping[str, float], room_w: float) -> frozenset[str]:

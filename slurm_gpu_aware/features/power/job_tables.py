@@ -30,12 +30,13 @@ from slurm_gpu_aware.features.power.power_budget import (
     least_w,
     present_w,
 )
+from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
-from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 
 _MOST_KEPT = 10_000
 
@@ -92,6 +93,21 @@ class JobTables:
         if name is None:
             return None
         return self.why_missing(name, request.app_class, gpu_model, request.user)
+
+    def noted(self, plan: Plan, queue: Sequence[Request]) -> Plan:
+        """The plan with a note on each job whose performance model is missing."""
+        missing = {
+            request.job_id: why
+            for request in queue
+            if request.get(MODEL) is not None and (why := self.why_none(request))
+        }
+        if not missing:
+            return plan
+        assignments = tuple(
+            replace(a, why={**a.why, "model": missing[a.job_id]}) if a.job_id in missing else a
+            for a in plan.assignments
+        )
+        return replace(plan, assignments=assignments)
 
     def why_missing(
         self, name: str, app_class: str, gpu_model: str | None, user: str
@@ -169,6 +185,11 @@ class JobTables:
         """The model of an application, or else of its class; see `PerformanceModels.of`."""
         return None if self._models is None else self._models.of(name, app_class, gpu_model, user)
 
+    @property
+    def fitted_at(self) -> float:
+        """When the models were fitted, Unix s; inf: there are none."""
+        return math.inf if self._models is None else self._models.fitted_at
+
     def limit_w(self, gpu_model: str) -> float:
         """The highest known power limit of GPUs of a model, else what no GPU exceeds."""
         return self._limits_w.get(gpu_model, MAX_GPU_W)
@@ -193,6 +214,25 @@ def _limits_w(profile: Profile) -> dict[str, float]:
             model = record.model or ""
             found[model] = max(record.power_limit_w, found.get(model, 0.0))
     return found
+
+
+def limits_w(cluster: Cluster, profile: Profile | None, default_w: float) -> FloatArray:
+    """(N, W) power limits of the GPUs that are usable or that a job holds, W; of others 0.
+
+    ``default_w``: that of GPUs that no sweep has read.
+    """
+    max_w = np.full(cluster.shape, default_w)
+    for row, node in enumerate(cluster.nodes if profile is not None else ()):
+        for slot in range(cluster.shape[1]):
+            record = profile.gpus.get((node, slot)) if profile is not None else None
+            known_w = None if record is None else record.power_limit_w
+            if known_w is not None and known_w > 0:
+                max_w[row, slot] = known_w
+    there = cluster.exists.copy()
+    for job in cluster.running:
+        for node_row, slots in job.gpus:
+            there[node_row, list(slots)] = True
+    return np.where(there, max_w, 0.0)
 
 
 def running_gpu_model(job: RunningJob, cluster: Cluster) -> str | None:

@@ -28,7 +28,7 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
-from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,3 +230,25 @@ def present_w(job: PoweredJob) -> float:
         return job.max_w
     drawn_w = power_at(job.table, job.gpus, () if job.clock_mhz is None else (job.clock_mhz,))
     return job.max_w if math.isnan(drawn_w) else drawn_w
+
+
+LOWERING = "waits for power: the clocks of running jobs are being lowered for it"
+
+
+def after_lowering(plan: Plan) -> frozenset[str]:
+    """Jobs that wait for clocks that the plan lowers."""
+    planned = plan.get(PLANNED)
+    return frozenset() if planned is None else planned.after_lowering
+
+
+def lowering_first(plan: Plan) -> Plan:
+    """The plan without the jobs that wait for clocks that it lowers."""
+    after = after_lowering(plan)
+    later = [a.job_id for a in plan.assignments if a.job_id in after]
+    if not later:
+        return plan
+    return replace(
+        plan,
+        assignments=tuple(a for a in plan.assignments if a.job_id not in later),
+        waiting=plan.waiting + tuple(Waiting(job_id, LOWERING) for job_id in later),
+    )

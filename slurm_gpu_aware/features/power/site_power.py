@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,17 +14,29 @@ import numpy as np
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.energy.hints import SLOWER
+from slurm_gpu_aware.features.energy.live import ClockChecks, Watched
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
-from slurm_gpu_aware.features.energy.stage import bounded, chosen_clock
+from slurm_gpu_aware.features.energy.stage import (
+    allowed_slowdown,
+    bounded,
+    chosen_clock,
+    doubted,
+)
 from slurm_gpu_aware.features.models.performance_model import MODEL, own_name
 from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
-from slurm_gpu_aware.features.power.job_tables import ExplorationPower, JobTables, running_gpu_model
+from slurm_gpu_aware.features.power.job_tables import (
+    ExplorationPower,
+    JobTables,
+    limits_w,
+    running_gpu_model,
+)
 from slurm_gpu_aware.features.power.power_budget import (
     PLANNED,
     PlannedPower,
     PoweredJob,
     PowerState,
+    after_lowering,
 )
 from slurm_gpu_aware.features.power.power_limit import LimitInForce, limit_in_force
 from slurm_gpu_aware.features.power.power_reading import PowerReading, first_of, idle_nodes
@@ -35,7 +47,8 @@ from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_tracker import JobTracker
@@ -44,7 +57,6 @@ from slurm_gpu_aware.store.ledger import Decision
 log = logging.getLogger(__name__)
 
 _RECORDS = ("clock_set", "clock_failed")
-LOWERING = "waits for power: the clocks of running jobs are being lowered for it"
 _RENEW_S = 100.0
 """Longest time between two rounds while orders are out, so that they do not expire."""
 
@@ -60,12 +72,15 @@ class _Known:
     is_due: bool
     energy_mhz: int | None = None
     """Clock that saves energy, which was chosen at its start."""
+    allowed: float = math.inf
+    """How much slower it may be."""
 
     @classmethod
     def of(cls, decision: Decision) -> _Known:
         asked, mhz = decision.asked, chosen_clock(decision)
         names = str(asked.get("class")), asked.get("model"), asked.get("freq")
-        return cls(*names, decision.user, asked.get("due_s") is not None, mhz)
+        is_due = asked.get("due_s") is not None
+        return cls(*names, decision.user, is_due, mhz, allowed_slowdown(decision))
 
 
 class SitePower:
@@ -86,6 +101,8 @@ class SitePower:
         self._known: dict[str, _Known] = {}
         length_s = 0.0 if orders is None else config.of(PowerConfig).explore_s
         self._explorations = Explorations(length_s, tracker.ledger)
+        records = config.of(EnergyConfig).records
+        self._checks = ClockChecks(Path(records) if records and orders else None, tracker.ledger)
         self._missing: dict[str, str] = {}
         """Running job -> why the performance model that it names is not used."""
         self.limit = LimitInForce(limit_in_force(config, clock()).limit, "")
@@ -103,6 +120,7 @@ class SitePower:
         ledger = self._tracker.ledger
         if self._explorations.length_s > 0:
             self._explorations.load(self._clock())
+        self._checks.load(self._clock())
         for decision in ledger.open_decisions():
             self._take(decision)
             if not (self.clocks.change or self.limited):
@@ -113,6 +131,7 @@ class SitePower:
                     self._clocks.heard(decision.job_id, event.kind, event.detail)
             if self.clocks.change:
                 self._explorations.restore(decision.job_id, events)
+                self._checks.restore(decision.job_id, events)
 
     def _take(self, decision: Decision) -> None:
         self._known[decision.job_id] = _Known.of(decision)
@@ -130,7 +149,7 @@ class SitePower:
         if not self.clocks.change and self._planned is None and not self.limited:
             return False
         renews = self.clocks.change and now - self._planned_at > _RENEW_S
-        changed = self._unsettled or self._seen != self._to_see()
+        changed = self._unsettled or self._seen != self._to_see() or self._checks.looks(now)
         return changed or (
             bool(self._ours())
             and (renews or self._clocks.awaited or self._explorations.looks(self._clocks, now))
@@ -140,8 +159,9 @@ class SitePower:
         """What starts a round when it changes."""
         ours, placed = self._ours(), self._tracker.placed
         started = frozenset[str]()
-        if self._explorations.length_s > 0 or (self.clocks.change and self.limited):
-            # Only then its exploration begins, and its clock can be changed.
+        lives = self._explorations.length_s > 0 or self._checks.folder is not None
+        if lives or (self.clocks.change and self.limited):
+            # Only then its exploration or check begins, and its clock can be changed.
             started = frozenset(i for i in ours if placed[i].phase is JobPhase.STARTED)
         return self.limit.limit, ours, started
 
@@ -179,6 +199,9 @@ class SitePower:
             detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
             ledger.event(job_id, "clock_failed", detail, now)
         self.tables.renew(ledger.models(self._config.of(PowerConfig).model_error), profile, cluster)
+        with contained("checks of clocks"):
+            self._checks.follow(self._checked(cluster, kept_w), self._known)
+            self._checks.looks(now)
         state = None
         if self.limited:
             state = self._limited(cluster, profile, settings, kept_w)
@@ -198,7 +221,7 @@ class SitePower:
         kept_w: Mapping[str, float],
     ) -> PowerState:
         """The power state under a limit, with every job at its table."""
-        max_w = self._max_w(cluster, profile)
+        max_w = limits_w(cluster, profile, self._config.of(PowerConfig).gpu_watts)
         self._limit_w = self.limit.limit.watts_of(float(max_w.sum()))
         idle_w = np.where(max_w > 0, self._config.of(PowerConfig).idle_watts, 0.0)
         running = {}
@@ -245,39 +268,17 @@ class SitePower:
         energy = self._config.of(EnergyConfig)
         every = self.limited or energy.slowdown or energy.classes or any(r.sizes for r in queue)
         return [
-            self.tables.tabled(one) if every or one.get(HINTED).get(SLOWER) else one
+            self._trusted(self.tables.tabled(one)) if every or one.get(HINTED).get(SLOWER) else one
             for one in queue
         ]
 
-    def noted(self, plan: Plan, queue: Sequence[Request]) -> Plan:
-        """The plan with a note on each job whose performance model is missing."""
-        missing = {
-            request.job_id: why
-            for request in queue
-            if request.get(MODEL) is not None and (why := self.tables.why_none(request))
-        }
-        if not missing:
-            return plan
-        assignments = tuple(
-            replace(a, why={**a.why, "model": missing[a.job_id]}) if a.job_id in missing else a
-            for a in plan.assignments
-        )
-        return replace(plan, assignments=assignments)
-
-    def _max_w(self, cluster: Cluster, profile: Profile | None) -> FloatArray:
-        """(N, W) power limits of the GPUs that are usable or that a job holds."""
-        max_w = np.full(cluster.shape, self._config.of(PowerConfig).gpu_watts)
-        for row, node in enumerate(cluster.nodes if profile is not None else ()):
-            for slot in range(cluster.shape[1]):
-                record = profile.gpus.get((node, slot)) if profile is not None else None
-                known_w = None if record is None else record.power_limit_w
-                if known_w is not None and known_w > 0:
-                    max_w[row, slot] = known_w
-        there = cluster.exists.copy()
-        for job in cluster.running:
-            for node_row, slots in job.gpus:
-                there[node_row, list(slots)] = True
-        return np.where(there, max_w, 0.0)
+    def _trusted(self, request: Request) -> Request:
+        """The request without a clock that saves energy, if jobs like it were too slow with it."""
+        table, gpu_model = request.get(TABLE), self.tables.gpu_model(request)
+        of = request.user, request.get(MODEL), request.app_class, gpu_model or ""
+        if table is None or not self._checks.are_wrong(Watched(*of).key, self.tables.fitted_at):
+            return request
+        return request.put(TABLE, doubted(table))
 
     def _powered(
         self, job: RunningJob, cluster: Cluster, max_w: FloatArray, settings: PlanSettings
@@ -288,7 +289,8 @@ class SitePower:
             named = known.performance_model, known.app_class, model, known.user
             found = self.tables.model(*named)
             table = self.tables.table(found, known.app_class, model, (gpus,))
-            table = bounded(table, known.energy_mhz)
+            slow = self._checks.is_slow(job.job_id)
+            table = bounded(table, None if slow else known.energy_mhz)
         return PoweredJob(
             gpus,
             float(sum(max_w[gpu] for gpu in job.each_gpu)),
@@ -299,15 +301,27 @@ class SitePower:
 
     def _adjustable(self, job_id: str, settings: PlanSettings) -> bool:
         """Whether the clock of a job may be chosen and can be changed."""
-        may = self._ordered_as(job_id, settings) is not None
+        may = settings.frees_clock(self._known[job_id].freq) and self._number(job_id) is not None
         return may and self.clocks.can_change(job_id, self._planned_at)
 
-    def _ordered_as(self, job_id: str, settings: PlanSettings) -> int | None:
-        """Slurm's number of a running job whose clock may be chosen; None: it may not."""
+    def _number(self, job_id: str) -> int | None:
+        """Slurm's number of a running job; None: it does not run."""
         tracked = self._tracker.placed.get(job_id)
-        if tracked is None or tracked.phase is not JobPhase.STARTED:
-            return None
-        return tracked.raw_id if settings.frees_clock(self._known[job_id].freq) else None
+        return tracked.raw_id if tracked and tracked.phase is JobPhase.STARTED else None
+
+    def _checked(self, cluster: Cluster, moving: Collection[str]) -> dict[str, Watched]:
+        """The running jobs whose clocks may be checked: under a limit none."""
+        found = {}
+        for job in cluster.running if not self.limited else ():
+            job_id, known = job.job_id, self._known.get(job.job_id)
+            busy = job_id in moving or self._explorations.of(job_id) is not None
+            if known is None or not known.energy_mhz or busy or self._number(job_id) is None:
+                continue
+            if self.clocks.can_change(job_id, self._planned_at):
+                model = running_gpu_model(job, cluster) or ""
+                of = known.user, known.performance_model, known.app_class, model
+                found[job_id] = Watched(*of, known.energy_mhz, known.allowed)
+        return found
 
     def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
         """Order the clocks of a plan; none of a round that could not reckon with the limit."""
@@ -323,18 +337,21 @@ class SitePower:
 
     def _order(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
         """Write the orders for all running jobs whose clock may be chosen."""
-        now, later = self._clock(), _after_lowering(plan)
+        now, later = self._clock(), after_lowering(plan)
         new = {c.job_id: c.clock_mhz for c in plan.clocks if c.job_id not in later}
         wanted = []
         for job in cluster.running if self.clocks.change else ():
             job_id = job.job_id
-            number = self._ordered_as(job_id, settings) if job_id in self._known else None
+            freq = self._known[job_id].freq if job_id in self._known else "max"
+            frees = settings.frees_clock(freq) or self._checks.at_default(job_id)
+            number = self._number(job_id) if frees else None
             if number is None:
                 continue
             keeps = new.get(job_id, self._clocks.wanted(job_id))
             if plan.get(PLANNED) is None and not self._clocks.refused(job_id):
                 known = self._known[job_id]  # else only class and energy keep a clock down
                 keeps = known.energy_mhz or settings.class_clock_mhz.get(known.app_class)
+                keeps = None if self._checks.at_default(job_id) else keeps
             if (explored := self._explorations.of(job_id)) is not None:
                 keeps = explored.clock(now)
             gpus = {cluster.nodes[row]: tuple(sorted(slots)) for row, slots in job.gpus}
@@ -375,26 +392,9 @@ class SitePower:
                 request = candidates[one.job_id].request
                 names = request.app_class, request.get(MODEL), request.clock
                 is_due = request.get(DUE_DATE) is not None
-                more = request.user, is_due, chosen_clock(one)
-                self._known[one.job_id] = _Known(*names, *more)
+                energy = chosen_clock(one), allowed_slowdown(one)
+                self._known[one.job_id] = _Known(*names, request.user, is_due, *energy)
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
                 self._explorations.forget(one.job_id)
-
-
-def _after_lowering(plan: Plan) -> frozenset[str]:
-    planned = plan.get(PLANNED)
-    return frozenset() if planned is None else planned.after_lowering
-
-
-def lowering_first(plan: Plan) -> Plan:
-    """The plan without the jobs that wait for clocks that it lowers."""
-    after = _after_lowering(plan)
-    later = [a.job_id for a in plan.assignments if a.job_id in after]
-    if not later:
-        return plan
-    return replace(
-        plan,
-        assignments=tuple(a for a in plan.assignments if a.job_id not in later),
-        waiting=plan.waiting + tuple(Waiting(job_id, LOWERING) for job_id in later),
-    )
+                self._checks.forget(one.job_id)

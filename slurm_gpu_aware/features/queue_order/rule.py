@@ -74,8 +74,11 @@ class OrderRule:
         return replace(self, order=order, run_time_weight=float(weight))
 
     def until_s(self, request: Request) -> float:
-        """When shorter jobs pass a job for the last time, on the clock of ``submit_s``."""
-        return request.submit_s + min(self.passed_factor * request.expected_s, self.passed_s)
+        """When shorter jobs pass a job for the last time, on the clock of ``submit_s``.
+
+        A requeue gives no new time in which they may.
+        """
+        return request.waits_since_s + min(self.passed_factor * request.expected_s, self.passed_s)
 
 
 def rule_of(config: QueueConfig, age_per_s: float | None = None) -> OrderRule:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from slurm_gpu_aware.features.queue_order.rule import OrderRule, passes, reordered
 from slurm_gpu_aware.model.assignment import Assignment
@@ -105,6 +104,4 @@ def _waiting(waiting: Waiting, known: _Passed, rule: OrderRule) -> Waiting:
 
 def _started(assignment: Assignment, request: Request, longer: str) -> Assignment:
     text = f"starts before job {longer}, as it is shorter (expected {duration(request.expected_s)})"
-    summary = "; ".join(filter(None, [assignment.why.get("summary"), text]))
-    why: dict[str, Any] = {**assignment.why, "passes": longer, "summary": summary}
-    return replace(assignment, why=why)
+    return assignment.explained(text, passes=longer)

@@ -22,6 +22,8 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.placement.registry import SLURM
+from slurm_gpu_aware.placement.slurm_choice import with_slurms_gpus
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
 from slurm_gpu_aware.slurm.records import SlurmJob
@@ -41,12 +43,15 @@ class Compared:
 
 @dataclass
 class Comparer:
-    """Compares starts by the site's policy; all GPUs can be chosen, as with a GRES type each."""
+    """Compares starts by the site's policy."""
 
     settings: PlanSettings
     options: Mapping[str, Mapping[str, Any]]
     profile: Profile | None = None
     models: PerformanceModels | None = None
+    exact: bool = True
+    """All GPUs can be chosen, as with a GRES type each; False: only nodes, Slurm chooses the GPUs
+    there."""
     features: Sequence[Stage] = FEATURES
     _tables: JobTables = field(default_factory=JobTables)
 
@@ -85,13 +90,17 @@ class Comparer:
         self, request: Request, context: AdmissionContext
     ) -> tuple[Sequence[tuple[int, Sequence[int]]] | None, str]:
         """(GPUs that a round gives the job now, or None; why none)."""
-        one = Round((request,), context.cluster, self.settings, context.now, self.options)
+        cluster = context.cluster
+        if not self.exact:
+            cluster = replace(cluster, indexed=np.zeros_like(cluster.indexed))
+        one = Round((request,), cluster, self.settings, context.now, self.options)
         plan = plan_stages(one, self.features)
         if plan.assignments and request.nodes.whole:  # it gets all GPUs of its nodes
-            exists, nodes = context.cluster.exists, plan.assignments[0].nodes
+            exists, nodes = cluster.exists, plan.assignments[0].nodes
             return [(node, np.flatnonzero(exists[node]).tolist()) for node in nodes], ""
         if plan.assignments:
-            return plan.assignments[0].gpus, ""
+            options = self.options.get(SLURM, {})
+            return with_slurms_gpus(plan.assignments[0], request, cluster, options).gpus, ""
         reason = plan.waiting[0].reason if plan.waiting else "no round places it"
         return None, f"we would not start it then: {reason}"[:_LONGEST]
 

@@ -133,7 +133,8 @@ class Shadow:
         self._config, self._client, self._store, self._clock = config, client, store, clock
         self._site = SiteReader(client, config, clock)
         self._policy = PolicyInForce(config)
-        self._comparer = Comparer(self._policy.settings, self._policy.options)
+        self._exact = config.placement.gpus == "exact"
+        self._comparer = Comparer(self._policy.settings, self._policy.options, exact=self._exact)
         self._classes = ClassHistory()
         self._waiting: dict[str, SlurmJob] = {}
         """Id -> record of a job that waited at the last look."""
@@ -343,7 +344,7 @@ class Shadow:
             models = read_models(self._store, self._config.of(PowerConfig).model_error)
             self._policy.refresh()
             given = self._policy.settings, self._policy.options, profile, models
-            self._comparer = Comparer(*given)
+            self._comparer = Comparer(*given, exact=self._exact)
             for saved in saved_classes(self._store):
                 one = GivenClass(saved.user, saved.app_class, saved.saved_at, saved.name)
                 self._classes.note(one)

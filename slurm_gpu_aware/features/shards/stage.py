@@ -260,8 +260,7 @@ class _Room:
         total = int(self._total[gpu])
         self._free[gpu] = max(0, total - shards)
         words = f"the first with shards of this GPU: {shards} of {total}"
-        why = {**chosen.why, "summary": f"{chosen.why.get('summary', '')}; {words}"}
-        return replace(chosen, clock_mhz=None, why=why)
+        return replace(chosen.explained(words), clock_mhz=None)
 
     def assignment(self, request: Request, gpu: Gpu) -> Assignment:
         """The assignment of a job to a used GPU."""

@@ -148,6 +148,9 @@ class Eft(Policy):
         """
         request, cluster = supply.request, supply.cluster
         wide = [split for split in splits(request, cluster) if split.nodes != 1]
+        if any(split.uneven for split in wide):  # no set of these lies on one node
+            request = replace(request, min_nodes=max(request.min_nodes, 2))
+            supply = Supply(request, cluster, supply.table)
         levels = [level for level in level_views(cluster, request.app_class) if not level.one_node]
         cell = first_cell(supply, levels, wide, least) if wide else None
         if cell is None:

@@ -107,7 +107,7 @@ class TopoAware(Policy):
 
     def _account(self, found: SearchResult) -> dict[str, Any]:
         machines, terms = found.machines, found.best.terms
-        names, request = machines.cluster.nodes, machines.cell.supply.request
+        request = machines.cell.supply.request
         account: dict[str, Any] = {
             "utility": round(terms.utility, 4),
             "terms": _terms_account(machines, terms),
@@ -116,7 +116,7 @@ class TopoAware(Policy):
             "kinds_of_machines": len(machines.kinds),
             "alternatives": [
                 {
-                    "set": set_words(names, *_places(machines, other)),
+                    "set": set_words(machines.cluster, *_places(machines, other)),
                     "utility": round(other.terms.utility, 4),
                     "t": other.terms.t,
                     "I": round(other.terms.i, 4),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.level_views import popcount
 from slurm_gpu_aware.placement.selection.base import Choice
@@ -13,20 +13,24 @@ from slurm_gpu_aware.placement.selection.rows import groups_of, load_of_groups
 from slurm_gpu_aware.topology.subsets import slots_of
 
 _MOST_GROUPS = 32  # groups with the fewest free GPUs, for uneven splits
+_MOST_NODES = 1 << 20  # a GPU left free counts for so many nodes
+_NEVER = 1 << 60
 
 
 class ByFit(ByScores):
     """Fewest GPUs left free; for cells of a table in which all scores are equal.
 
-    An uneven split takes the nodes with the most GPUs as long as it needs all of them, then the
-    node that the rest fits best. A limit on its nodes makes it take the nodes with the most GPUs.
+    An uneven split takes the nodes that leave the fewest GPUs free, of these the fewest nodes. With
+    a limit on its nodes, or nodes that it must have, it takes the nodes with the most GPUs.
     """
 
     def uneven(self, cell: Cell) -> Choice:
         request = cell.supply.request
-        if request.max_nodes is not None or request.fewest_nodes > 1:
+        if request.max_nodes is not None or request.nodes.required or request.min_nodes > 2:
             return super().uneven(cell)
         capacity = cell.supply.capacity(cell.units, cell.masks)
+        if request.min_nodes == 2:  # so that no node suffices alone
+            capacity = np.minimum(capacity, request.gpus - 1)
         free = popcount(cell.supply.free[cell.units]).astype(np.int64)
         numbers = groups_of(cell)
         if len(numbers) > 1:
@@ -47,16 +51,35 @@ class ByFit(ByScores):
 
 
 def _fitted(gpus: int, rows: IntArray, capacity: IntArray, free: IntArray) -> dict[int, int]:
-    """Row -> GPUs that it gives. ``capacity``, ``free``: (C,) for these rows."""
+    """Row -> GPUs that it gives. ``capacity``, ``free``: (C,) for these rows.
+
+    A covering knapsack over kinds of rows, with the numbers of a kind in powers of two: exact, in
+    O(kinds x gpus x log gpus).
+    """
+    kinds, counts = np.unique(np.stack([capacity, free]), axis=1, return_counts=True)
+    least = np.full(gpus + 1, _NEVER)
+    least[0] = 0
+    steps: list[tuple[int, int, BoolArray]] = []
+    for kind, (gives, has) in enumerate(kinds.T.tolist()):
+        more, number = min(int(counts[kind]), -(-gpus // gives)), 1
+        while more:
+            number = min(number, more)
+            covers = min(number * gives, gpus)
+            before = np.concatenate([np.zeros(covers, dtype=np.int64), least[: gpus + 1 - covers]])
+            cost = before + number * (has * _MOST_NODES + 1)
+            steps.append((kind, number, cost < least))
+            least = np.minimum(least, cost)
+            more, number = more - number, number * 2
+    taken, missing = [0] * len(counts), gpus
+    for kind, number, better in reversed(steps):
+        if better[missing]:
+            taken[kind] += number
+            missing = max(missing - number * int(kinds[0, kind]), 0)
+    found: dict[int, int] = {}
     missing = gpus
-    order = np.lexsort((rows, free, -capacity)).tolist()
-    counts: dict[int, int] = {}
-    for at in order:
-        if not missing:
-            break
-        if capacity[at] > missing:
-            fitting = [one for one in order if capacity[one] >= missing and one not in counts]
-            at = min(fitting, key=lambda one: (int(free[one]), one))
-        counts[at] = min(missing, int(capacity[at]))
-        missing -= counts[at]
-    return {int(rows[at]): count for at, count in counts.items()}
+    for kind in reversed(range(len(counts))):  # the largest first
+        alike = rows[(capacity == kinds[0, kind]) & (free == kinds[1, kind])]
+        for row in alike[: taken[kind]].tolist():
+            found[row] = min(missing, int(kinds[0, kind]))
+            missing -= found[row]
+    return found

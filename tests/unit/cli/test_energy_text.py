@@ -56,5 +56,10 @@ def test_explain_and_report_show_what_the_ledger_has(tmp_path: Path) -> None:
         ["class", "A", "1", "1", "0.3", "0.200", "600"],
     ):
         assert row in [line.split() for line in shown.splitlines()]
+    alone = printed(tmp_path, "report", "--energy")
+    assert alone.startswith("Energy of the GPUs")
+    assert alone in shown
+    values = json.loads(printed(tmp_path, "report", "--energy", "--json"))
+    assert values.keys() == {"days", "energy", "clocks"}
     (first, *_) = json.loads(printed(tmp_path, "report", "--json"))["energy"]
     assert (first["by"], first["name"], first["kwh"]) == ("user", "alice", 0.2)

@@ -148,6 +148,8 @@ def test_slurm_chooses_the_gpus_of_a_node(filled: Path):
     assert "chosen n1 (Slurm chooses the GPUs)" in said
     assert "at most 7% longer" in said
     assert "by the slowest GPU that Slurm may choose" in said
+    told = " ".join(gpu_aware(filled, "explain", "71", "--details").stdout.split())
+    assert "V 1.070, of the slowest GPU that Slurm may choose" in told
     whole = " ".join(gpu_aware(filled, "explain", "72").stdout.split())
     assert "7% longer" in whole
     assert "at most 7% longer" not in whole
@@ -189,7 +191,7 @@ def test_a_placed_job_tells_everything(filled: Path):
         "n1: 1,3",
         "1380 MHz",
         "1 (level node)",
-        "1.070, of the slowest GPU",
+        "1.070, of its slowest GPU",
         "the first cell with two free GPUs",
         "no set",
         "Earlier placements",

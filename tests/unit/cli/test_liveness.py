@@ -13,7 +13,7 @@ from store_samples import decision
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.licence_gate import Silence, gate_state, selector_silence
-from slurm_gpu_aware.selector.job_answers import live_jobs
+from slurm_gpu_aware.selector.live_jobs import live_jobs
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.ledger import Ledger, RoundRecord
 

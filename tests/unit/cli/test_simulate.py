@@ -90,6 +90,35 @@ def test_the_table_names_policies_and_cluster(trace):
     assert "packed" in done.stdout
 
 
+def test_in_nodes_mode_slurm_chooses_the_gpus_on_our_nodes(tmp_path, monkeypatch):
+    """The node without the slow GPU is ours; its pair without a bridge is Slurm's."""
+    rows = ["job_id,submit_s,gpus,duration_s,class,bw"]
+    rows += ["1,0,2,100,A,high", "2,1,2,100,A,high", "3,2,1,100,A,low"]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    times = ["gpu,node,value_ms"]
+    times += [
+        f"{gpu},a{n},{150 if n == 0 and gpu == 1 else 100}" for n in (0, 1) for gpu in range(8)
+    ]
+    (tmp_path / "v.csv").write_text("\n".join(times) + "\n")
+    config = tmp_path / "config.toml"
+    monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
+    given = [str(tmp_path / "t.csv"), "--nodes", "2", "--machine", "h100-nvl-8", "--draw", "nodes"]
+    given += ["--variability", f"A={tmp_path}/v.csv", "--bandwidth-share", "0.5", "--json"]
+
+    def seconds(gpus):
+        config.write_text(f'[placement]\ngpus = "{gpus}"\n')
+        done = run(*given, "-p", "slurm", "-p", "eft")
+        assert done.exit_code == 0, done.stderr
+        output = json.loads(done.stdout)
+        return output["cluster"], [one["avg_jct_s"] for one in output["runs"]]
+
+    exact, nodes = seconds("exact"), seconds("nodes")
+    assert nodes[0] == f"{exact[0]}, of which Slurm chooses the GPUs"
+    (slurm, ours), (slurm_too, fewer) = exact[1], nodes[1]
+    assert slurm_too == slurm
+    assert ours < fewer < slurm
+
+
 def test_out_has_every_job_once(trace, tmp_path):
     folder = tmp_path / "out"
     done = run(trace, *SITE, "-p", "packed", "-p", "packed:non-sticky", "--out", str(folder))

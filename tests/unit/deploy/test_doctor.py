@@ -43,7 +43,7 @@ from slurm_gpu_aware.deploy.setup import OWNED
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.deploy.site_scripts import hook_line, join_lines
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.conffile import SlurmConf
+from slurm_gpu_aware.slurm.conffile import ConfFiles
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.measurements import Run, put_timings
 
@@ -136,7 +136,8 @@ class Cluster:
                 copied = Path(shutil.copy(source, target / kind))
                 copied.chmod(0o755)
         config = load_config(self.config)
-        (change,) = FILTER_CONF.contents(Site(config, target, target, SlurmConf(), {}, ()))
+        conf = ConfFiles(target / "slurm.conf", missing_ok=True)
+        (change,) = FILTER_CONF.contents(Site(config, target, target, conf, {}, ()))
         change.path.write_text(change.text)
 
     def profile(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.site import NodeGpus
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.conffile import read_conf
+from slurm_gpu_aware.slurm.conffile import node_fields, read_conf
 from slurm_gpu_aware.slurm.words import expand_hostlist
 
 CONF = """\
@@ -46,7 +46,9 @@ def apply(found: SiteFiles, indexed: set[str], *, features: bool = True) -> None
 
 def records(folder: Path) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for record in read_conf(folder / "slurm.conf").nodes:
+    defaults: dict[str, str] = {}
+    lines = read_conf(folder / "slurm.conf").read()
+    for record in filter(None, (node_fields(line, defaults) for line in lines)):
         for name in expand_hostlist(record["nodename"]):
             assert name not in found, "a node stands in two records"
             found[name] = dict(record)

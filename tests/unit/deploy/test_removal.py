@@ -441,7 +441,7 @@ def test_nodes_with_files_of_their_own_keep_ours_until_they_read_slurm_conf(own:
     install(own)
     text = own.config.read_text()
     own.config.write_text(text[: text.index("[setup]")])
-    (own.bin / "srun").write_text("#!/bin/sh\necho unseen\n")
+    (own.bin / "srun").write_text("#!/bin/sh\necho n1\n")
     (own.bin / "srun").chmod(0o755)
     done = own.setup("--remove", "--yes", "--json")
     assert done.exit_code == 3
@@ -499,7 +499,7 @@ def test_no_node_is_drained_for_files_that_do_not_arrive(own: Site) -> None:
     text = own.config.read_text()
     own.config.write_text(text[: text.index("[setup]")])
     (own.slurm / "gres.conf").write_text("NodeName=n[1-2] Name=gpu File=/dev/nvidia[0-3]\n")
-    (own.bin / "srun").write_text("#!/bin/sh\necho unseen\n")
+    (own.bin / "srun").write_text("#!/bin/sh\necho n1\n")
     (own.bin / "srun").chmod(0o755)
     before = own.files()
     done = own.setup("--roll", "--yes")
@@ -528,3 +528,27 @@ def test_files_of_earlier_runs_go_with_their_folder(own: Site) -> None:
     done = own.setup("--remove", "--yes")
     assert done.exit_code == 0, done.stderr
     assert not runs.parent.exists()
+
+
+def test_what_watch_and_pages_leave_is_named(own: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drained node, pages, and settings of units; the store's folder has watch's state."""
+    install(own)
+    reasons = {"n1": "gpu-aware: GPU 3 slow: class A: 3.1% slower", "n2": "fan"}
+    nodes = [
+        node_record(name, state="IDLE+DRAIN", reason=reason) for name, reason in reasons.items()
+    ]
+    own.memory.set(nodes=nodes)
+    drop_in = own.units / "gpu-aware-watch.service.d"
+    drop_in.mkdir()
+    pages = own.root / "pages"
+    pages.mkdir()
+    monkeypatch.setattr("slurm_gpu_aware.cli.removal._PAGES", pages)
+    done = own.setup("--remove", "--yes")
+    assert done.exit_code == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert "the drain of n1 by watch" in said
+    assert "scontrol update nodename=n1 state=resume" in said
+    (command,) = [line for line in done.stdout.splitlines() if str(pages) in line]
+    assert command.startswith("rm -rf ")
+    assert {str(drop_in), str(own.memory.store.parent)} <= set(command.split())
+    assert not (own.units / "gpu-aware-watch.service").exists()

@@ -21,7 +21,6 @@ from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.conffile import read_conf
 from slurm_gpu_aware.slurm.gres import parse_gres
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmReservation
-from slurm_gpu_aware.slurm.words import expand_hostlist
 
 CONF = """\
 ClusterName=test  # a comment
@@ -140,11 +139,9 @@ class World:
 
     def take_over(self) -> None:
         """What the files say is true from now on."""
-        for record in read_conf(self.folder / "slurm.conf").nodes:
+        for name, record in read_conf(self.folder / "slurm.conf").nodes().items():
             gres = [g for g in parse_gres(record.get("gres", "")) if g.name == "gpu"]
-            for name in expand_hostlist(record["nodename"]):
-                if not gres:
-                    continue
+            if gres:
                 words = record.get("features") or record.get("feature") or ""
                 self.features[name] = frozenset(words.split(","))
                 new = tuple((g.kind, g.count) for g in gres)
@@ -247,10 +244,9 @@ def test_there_and_back(world: World):
     assert world.killed_jobs == 0
     assert world.distributed == 4  # features first, then each node
     conf = read_conf(world.folder / "slurm.conf")
-    assert [(n["nodename"], n.get("gres"), n.get("features")) for n in conf.nodes] == [
-        ("n[1-3]", "gpu:g0:1,gpu:g1:1,nic:1", "ib,gpu_v100"),
-        ("login", None, None),
-    ]
+    values = {n: (of.get("gres"), of.get("features")) for n, of in conf.nodes().items()}
+    moved = dict.fromkeys(NODES, ("gpu:g0:1,gpu:g1:1,nic:1", "ib,gpu_v100"))
+    assert values == {**moved, "login": (None, None)}
     assert results(run(world)) == dict.fromkeys(NODES, "already")
     assert results(run(world, undo=True)) == dict.fromkeys(NODES, "changed")
     assert world.registered == dict.fromkeys(NODES, PLAIN)

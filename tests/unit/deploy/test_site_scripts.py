@@ -31,6 +31,7 @@ POOL = Path("/etc/slurm/resv.d/50-gpu-aware-pool")
         f"  {HOOK} || true",
         f'"{HOOK}" "$@"',
         "for file in /etc/slurm/epilog.d/*; do $file; done",
+        "for file in /etc/slurm/epilog.d/[0-9]*; do $file; done",
         "run-parts /etc/slurm/epilog.d",
     ],
 )
@@ -38,7 +39,16 @@ def test_a_call_is_found(line: str):
     assert calls(f"#!/bin/sh\n{line}\nexit 0\n", HOOK)
 
 
-@pytest.mark.parametrize("line", ["", f"# {HOOK}", f"true # {HOOK}", "/etc/slurm/prolog.d/50-x"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        f"# {HOOK}",
+        f"true # {HOOK}",
+        "/etc/slurm/prolog.d/50-x",
+        "for file in /etc/slurm/epilog.d/*.sh; do $file; done",
+    ],
+)
 def test_no_call_is_found(line: str):
     assert not calls(f"#!/bin/sh\n{line}\nexit 0\n", HOOK)
 
@@ -63,6 +73,8 @@ LINE = hook_line(HOOK)
         f"if false || true; then {LINE}; fi\n",
         f'echo "$(ours)"\nours() {{\n    {LINE}\n}}\n',
         f"exit_code=0\n{LINE}\nexit $exit_code",
+        f"if site; then log; exit 0; fi\n{LINE}\n",
+        f"[ -n a ] && {{ log; exit 0; }}\n{LINE}\n",
         f"fi\n}}\n)\ndone\nelse\n{LINE}\n",
         f'f() {{\n  x="$(sed "s \' {{" y)"\n}}\n# isn\'t\n{LINE}\n',
         f'f() {{\n  x="$(sed "s \' {{" $(y))"\n}}\n# isn\'t\n{LINE}\n',
@@ -76,6 +88,7 @@ def test_a_call_that_runs(text: str):
     "text",
     [
         f"site\nexit 0\n{LINE}\n",
+        f"site; exit 0\n{LINE}\n",
         f"if [ -n a ]; then\n    site\nfi\n    exit $?\nif true; then\n{LINE}\nfi\n",
         f"cat <<EOF\n{LINE}\nEOF\n",
         f": <<- 'EOF'; cat <<B\n{LINE}\n\tEOF\n{LINE}\nB\n",

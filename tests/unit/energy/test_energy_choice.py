@@ -45,7 +45,7 @@ def saving_job(**more):
 
 
 @pytest.mark.parametrize(
-    ("bound", "clock"), [(0.005, None), (0.01, 1000), (0.034, 1000), (0.036, 900), (0.3, 800)]
+    ("bound", "clock"), [(0.005, None), (0.01, 1000), (0.032, 1000), (0.036, 900), (0.3, 800)]
 )
 def test_the_bound_holds_for_the_upper_end_of_the_error(bound, clock):
     assert decided_at(saving_job(), bound).clock_mhz == clock

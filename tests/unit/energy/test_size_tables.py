@@ -8,7 +8,7 @@ import pytest
 from energy_samples import CLOCKS, true_model
 
 from slurm_gpu_aware.features.models.fitting import conditions_of
-from slurm_gpu_aware.features.models.performance_model import PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import Anchor, PerformanceSample
 from slurm_gpu_aware.features.models.tables import (
     at_most_slower,
     efficient_point,
@@ -123,3 +123,41 @@ def test_a_compute_bound_model_saves_energy_below_the_highest_clock():
     assert 700 <= best.clock_mhz < 1400
     assert best.energy_j < 0.9 * known[-1].energy_j
     assert best in frontier(known)
+
+
+def with_anchors(*times, error=0.1):
+    """The true model, with times that were measured at 700, 1000 and 1400 MHz against its own."""
+    model = true_model()
+    found = [Anchor(mhz, t, 1.0) for mhz, t in zip((700.0, 1000.0, 1400.0), times, strict=True)]
+    quality = replace(model.quality, time_error=error)
+    return replace(model, anchors=tuple(reversed(found)), quality=quality)
+
+
+def test_between_measured_clocks_time_is_at_most_on_their_line():
+    """At 840 MHz the line over 1 / clock is 4 / 9 on the way from 1000 to 700 MHz."""
+    clocks = (700, 840, 1000, 1400, 1600)
+    own = size_table(true_model(), (2, 4), clocks, 8).time_s
+    free = size_table(with_anchors(1.0, 1.0, 1.0), (2, 4), clocks, 8)
+    line = own[:, 2] + (own[:, 0] - own[:, 2]) * 4 / 9
+    assert (own[:, 1] < line).all()
+    assert free.time_s == pytest.approx(own)
+    assert free.time_error[[0, 2, 3]] == pytest.approx(0.0)
+    assert free.time_error[1] == pytest.approx((line / own[:, 1] - 1).max())
+    assert free.time_error[4] > 0.05  # beyond the measured clocks there is no line
+    # Faster at 1000 MHz than the curve: the line is below it.
+    fast = size_table(with_anchors(1.0, 0.95, 1.0), (2, 4), clocks, 8)
+    line = 0.95 * own[:, 2] + (own[:, 0] - 0.95 * own[:, 2]) * 4 / 9
+    assert fast.time_s[:, 1] == pytest.approx(line)
+    assert (line < own[:, 1]).all()
+
+
+def test_times_that_rise_with_the_clock_or_bend_bound_nothing():
+    clocks = (700, 840, 1000, 1400)
+    odd = size_table(with_anchors(0.5, 1.0, 1.0), (2,), clocks, 8)
+    assert odd.time_s[0, 0] < odd.time_s[0, 2]
+    assert odd.time_error[1] > 0.05
+    bent = size_table(with_anchors(1.0, 1.2, 1.0), (2,), clocks, 8)
+    assert bent.time_s[0, 0] > bent.time_s[0, 2] > bent.time_s[0, 3]
+    assert bent.time_error[1] > 0.05
+    unknown = size_table(with_anchors(1.0, 1.0, 1.0, error=None), (2,), clocks, 8)
+    assert np.isnan(unknown.time_error).all()

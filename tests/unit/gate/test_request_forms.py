@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from memory_slurm import job_record
 
-from slurm_gpu_aware.admission.fitting import matches, understood
 from slurm_gpu_aware.gate.admin_comment import (
     MARKED,
     OriginalRequest,
@@ -31,6 +30,7 @@ from slurm_gpu_aware.slurm.gres import gpu_slots, placed_slots, same_tres, typed
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.updates import JobUpdate
+from slurm_gpu_aware.slurm.words import matches, understood
 
 ONE = Binding(("n1",), (1, 3))
 TWO = Binding(("n1", "n2"), (0, 2))

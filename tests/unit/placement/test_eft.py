@@ -1,9 +1,12 @@
 """Earliest finish: what fit, scores and neighbours are worth."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
@@ -21,6 +24,44 @@ def test_the_tolerance_is_for_one_node(nodes, chosen):
         cluster.take(node, (2, 3))
     request = Request("1", 2 * nodes, min_nodes=nodes)
     assert make_policy("eft").place(request, cluster).nodes == chosen
+
+
+def broken_up(*free, width=8, penalty=1.05):
+    """Nodes with so many free GPUs; any GPUs of several nodes may be taken."""
+    cluster = Cluster.uniform(len(free), width, locality_penalty=penalty, same_indices=False)
+    for node, left in enumerate(free):
+        cluster.take(node, tuple(range(left, width)))
+    return cluster
+
+
+def test_a_set_over_several_nodes_lies_on_several():
+    """Where L is below the price of breaking up the only idle node, two parts cost less."""
+    found = make_policy("eft").place(Request("1", 4), broken_up(8, 2, 2))
+    assert found.nodes == (1, 2)
+    assert "over several nodes" in found.why["summary"]
+    assert found.slowdown == pytest.approx(1.05)
+    pair = make_policy("eft").place(Request("1", 4), broken_up(8, 1))
+    assert len(pair.nodes) == 2  # as it says
+    alone = make_policy("eft").place(Request("1", 4), broken_up(8))
+    assert alone.nodes == (0,)
+    assert "over several nodes" not in alone.why["summary"]
+
+
+@given(free=st.lists(st.integers(0, 4), min_size=2, max_size=6), gpus=st.integers(2, 16))
+def test_a_set_over_several_nodes_leaves_the_fewest_gpus(free, gpus):
+    """Of all sets of at least two nodes; of equal ones the fewest nodes."""
+    sums = [
+        (sum(chosen) - gpus, len(chosen))
+        for count in range(2, len(free) + 1)
+        for chosen in combinations([n for n in free if n], count)
+        if sum(chosen) >= gpus >= count
+    ]
+    request = Request("1", gpus)
+    found = make_policy("eft", {"breaking": 10.0}).place(request, broken_up(*free, width=5))
+    if found is None or len(found.nodes) == 1:
+        return
+    assert sum(map(len, found.slots)) == gpus
+    assert (sum(free[n] for n in found.nodes) - gpus, len(found.nodes)) == min(sums)
 
 
 LOUD = InterferenceProfile(

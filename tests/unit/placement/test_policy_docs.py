@@ -10,7 +10,7 @@ from make import job_request
 from pal_walk import traversal
 from test_mapa import numbers
 
-from gpu_aware_profile.imports.import_rows import read_levels
+from gpu_aware_profile.imports.import_rows import Given, read_levels
 from gpu_aware_profile.tables import penalty_records
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios
@@ -90,7 +90,7 @@ def test_pal_measured_penalties():
     """The file on the page, read as ``gpu-aware-profile import`` reads it, gives its table."""
     page = (POLICIES / "pal.md").read_text()
     lines = re.findall(r"^    (class,level.*|A,.*)$", page, re.M)
-    times, bad = read_levels(read_table("pal.md", "\n".join(lines)), None, ["A"])
+    times, bad = read_levels(read_table("pal.md", "\n".join(lines)), Given(["A"], 0.0))
     assert (len(times), bad) == (5, [])
     rows = penalty_records(times, combine({}, level_ratios(times), across=1.5), ["A"])
     wanted = [(row[0], *map(float, row[1:])) for row in table_rows("pal.md", "measured at")]
@@ -102,7 +102,7 @@ def test_pm_first_against_pal(row):
     scores = np.array([[0.89, 1.06], [0.89, 2.55]])
     cluster = Cluster.uniform(2, 2, scores={"A": scores}, same_indices=False)
     got = make_policy(row[3]).place(Request("1", 2, app_class="A"), cluster)
-    assert set_words(cluster.nodes, got.nodes, got.slots) == row[0]
+    assert set_words(cluster, got.nodes, got.slots) == row[0]
     assert (got.score, got.slowdown) == (float(row[1]), pytest.approx(float(row[2])))
 
 

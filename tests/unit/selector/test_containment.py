@@ -16,11 +16,13 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.classes.live import KnownClasses
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
+from slurm_gpu_aware.features.energy.live import ClockChecks
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
 from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.features.power.explorations import Explorations
+from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.features.waiting.live import Postponements
@@ -53,8 +55,10 @@ PARTS: dict[type, tuple[str, ...]] = {
     PolicyInForce: ("refresh",),
     Notes: ("write",),
     Postponements: ("noted", "note", "times", "forget"),
+    ClockChecks: ("follow", "looks"),
+    JobTables: ("noted",),
     SitePower: (
-        *("looks", "state", "_limited", "_powered", "tabled", "noted"),
+        *("looks", "state", "_limited", "_powered", "tabled"),
         *("carry_out", "_order", "placed"),
     ),
 }

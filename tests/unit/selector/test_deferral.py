@@ -17,7 +17,7 @@ from slurm_gpu_aware.config.settings import Config, EventsConfig
 from slurm_gpu_aware.gate.restore import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
-from slurm_gpu_aware.selector.job_answers import live_job
+from slurm_gpu_aware.selector.live_jobs import live_job
 
 BEGIN = int(time.time()) + 86400
 

@@ -132,7 +132,7 @@ def test_a_deadline_of_slurm_is_a_due_date_where_the_comment_has_none(
 
 def alone(site: SlurmFolder, comment: str) -> DueBench:
     """Job 7 runs with 1 GPU, alone."""
-    one = bench(site, comment, RUNS)
+    one = bench(site, comment, RUNS * 5)
     one.round()
     one.round()
     assert (one.job()["state"], gpus(one.job())) == ("RUNNING", 1)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from store_samples import decision, started
 
-from slurm_gpu_aware.features.energy.accounts import energy_rows, job_energy
+from slurm_gpu_aware.features.energy.accounts import checked_rows, energy_rows, job_energy
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
-from slurm_gpu_aware.features.energy.text import energy_table
+from slurm_gpu_aware.features.energy.text import checked_table, energy_table
 from slurm_gpu_aware.store.ledger import Event
 
 
@@ -117,3 +117,35 @@ def test_what_a_clock_has_saved_is_told_with_its_error() -> None:
     assert energy_rows([job], [*events, refused])[-1]["saved_kwh"] == 0.0
     plain = energy_rows([decision("7")], events)
     assert "saved" not in energy_table(plain, 1, EnergyConfig())
+
+
+def test_predictions_stand_beside_what_jobs_measured() -> None:
+    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.02, "at_most": 0.03}}
+    asked = [{"class": "A", "model": "bert"}, {"class": "A"}, {"class": "A"}, {"class": "A"}]
+    jobs = [replace(decision(str(i)), why=why, asked=one) for i, one in enumerate(asked)]
+    found = [
+        {"slow": True, "slower": 0.1, "saves": 0.1},
+        {"slow": False, "slower": 0.01, "saves": 0.3},
+        {"slow": False, "slower": 0.03, "saves": None},
+        {"slow": False, "error": "it marked no iteration"},
+        {"slow": False, "slower": 0.5, "saves": None},
+    ]
+    events = [Event(str(i), "clock_checked", one, 9.0) for i, one in enumerate(found)]
+    rows = checked_rows([*jobs, decision("4")], events)
+    assert [(row["name"], row["jobs"], row["slow"]) for row in rows] == [
+        ("alice/bert", 1, 1),
+        ("class A", 2, 0),
+    ]
+    assert rows[1]["slower"] == 0.02
+    assert rows[1]["measured_slower"] == pytest.approx(0.02)
+    assert rows[1]["measured_saves"] == 0.3
+    assert "class A        2         0    2.0%      2.0%  20.0%     30.0%" in checked_table(rows)
+    assert checked_table([]) == ""
+
+
+def test_a_clock_that_was_taken_back_has_saved_nothing() -> None:
+    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.25, "at_most": 0.27}}
+    events = [started("n1"), energy("n1", 100.0)]
+    taken = Event("7", "clock_checked", {"slow": True, "slower": 0.4}, 50.0)
+    rows = energy_rows([replace(decision("7"), why=why)], [*events, taken])
+    assert rows[-1]["saved_kwh"] == 0.0

@@ -3,10 +3,12 @@
 import threading
 
 import pytest
-from store_samples import started
+from store_samples import decision, started
 
+from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.store.ledger import Event
 
 
@@ -47,10 +49,12 @@ class Clock:
         return self.now
 
 
-def comments(events, accounting):
+def comments(events, accounting, decisions=(), **settings):
     clock = Clock()
     events = [started(*(event.detail["node"] for event in events)), *events]
-    return EnergyComments(lambda job_id: events, accounting.run, clock, 0.05), clock
+    asked = (lambda job_id: events), (lambda job_id: decisions)
+    config = Config().put(EnergyConfig(**settings))
+    return EnergyComments(*asked, config, accounting.run, clock, 0.05), clock
 
 
 def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
@@ -66,7 +70,9 @@ def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
     clock.now = 15.0
     energies.hand_over()
     accounting.wait(2)
-    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy=1.000kWh"]
+    assert accounting.changed == [
+        "modify job where jobid=7 set SystemComment=gpu_energy=1.000000kWh"
+    ]
     energies.hand_over()
     assert len(accounting.changed) == 1
 
@@ -79,7 +85,9 @@ def test_a_part_that_is_not_known_is_said():
     clock.now = 60.0
     energies.hand_over()
     accounting.wait(2)
-    assert accounting.changed == ["modify job where jobid=7 set SystemComment=gpu_energy>=0.500kWh"]
+    assert accounting.changed == [
+        "modify job where jobid=7 set SystemComment=gpu_energy>=0.500000kWh"
+    ]
 
 
 def test_many_jobs_cost_two_commands():
@@ -92,7 +100,7 @@ def test_many_jobs_cost_two_commands():
     energies.hand_over()
     accounting.wait(2)
     assert accounting.changed == [
-        f"modify job where jobid={number} set SystemComment=gpu_energy=0.500kWh"
+        f"modify job where jobid={number} set SystemComment=gpu_energy=0.500000kWh"
         for number in (4, 7)
     ]
 
@@ -125,3 +133,35 @@ def test_an_accounting_that_does_not_answer_is_named_once(caplog):
     energies.hand_over()
     accounting.wait(1)
     assert caplog.text.count("is not in Slurm's accounting: sacct: no answer") == 1
+
+
+def test_what_the_clock_has_saved_is_named():
+    """At a clock that saves a fifth, 0.5 kWh are 0.125 kWh less."""
+    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.02, "at_most": 0.03}}
+    accounting = Accounting()
+    energies, clock = comments([energy()], accounting, [decision("7", why=why)])
+    energies.heard("7")
+    clock.now = 60.0
+    energies.hand_over()
+    accounting.wait(2)
+    (changed,) = accounting.changed
+    assert changed.endswith("SystemComment=gpu_energy=0.500000kWh,gpu_saved=0.125000kWh")
+
+
+@pytest.mark.parametrize("kept", ["", "stage-in done"])
+def test_the_energy_of_alloc_tres_is_set_where_all_of_it_is_known(kept):
+    accounting = Accounting(f"7|7|{kept}\n")
+    energies, clock = comments([energy()], accounting, alloc_tres=True)
+    energies.heard("7")
+    clock.now = 60.0
+    energies.hand_over()
+    accounting.wait(2)
+    assert accounting.changed[-1] == "modify job where jobid=7 set TRES=energy=1800000"
+    assert len(accounting.changed) == (1 if kept else 2)
+    accounting = Accounting()
+    energies, clock = comments([energy(), energy("n2", None)], accounting, alloc_tres=True)
+    energies.heard("7")
+    clock.now = 60.0
+    energies.hand_over()
+    accounting.wait(2)
+    assert "TRES" not in "".join(accounting.changed)

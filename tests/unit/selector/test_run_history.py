@@ -155,6 +155,22 @@ def test_a_moved_job_counts_with_its_work_before_the_move(
     assert times == [1_200.0, *([] if work_s is None else [work_s])]
 
 
+@pytest.mark.parametrize("state", ["PREEMPTED", "REQUEUED", "NODE_FAIL"])
+def test_the_run_after_one_that_was_cut_does_not_count(runs_there: RunFolder, state: str) -> None:
+    """It may be the rest of its work; sacct tells the run that was cut in an earlier reading, too.
+
+    The number of a job of another user, or of one that had ended, says nothing.
+    """
+    cut = row("7", NOW - 8000, State=state)
+    other = row("8", NOW - 8000, State=state, User="bob")
+    ended = row("9", NOW - 8000, State="COMPLETED")
+    runs_there.sacct(cut, other, ended, row("7"), row("8"), row("9"))
+    assert runs_there.runs() == 3
+    runs_there.now += 4000
+    runs_there.sacct(row("7", NOW + 1000), row("8", NOW + 1000))
+    assert runs_there.runs() == 4
+
+
 def test_a_timeout_is_a_lower_bound(runs_there: RunFolder) -> None:
     runs_there.sacct(*(row(str(n), State="TIMEOUT", ElapsedRaw="14400") for n in range(3)))
     runs_there.runs()

@@ -7,7 +7,7 @@ from typing import Any
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.selector.candidates import TaskOrder, _task_room
+from slurm_gpu_aware.selector.array_tasks import TaskOrder, task_room
 
 FULL = parked("7", licenses="", admin_comment="", state="RUNNING", nodes="n1", slots=[0, 1, 2, 3])
 
@@ -26,7 +26,7 @@ def rest(tasks: str, **fields: Any) -> dict[str, Any]:
 
 def room(slurm: SlurmFolder, *records: dict[str, Any]) -> dict[int, int]:
     slurm.write(list(records), ["n1"])
-    return _task_room(slurm.client().jobs(), "gpuaware")
+    return task_room(slurm.client().jobs(), "gpuaware")
 
 
 def test_a_held_task_takes_no_room_from_its_array(slurm: SlurmFolder) -> None:

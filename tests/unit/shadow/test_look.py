@@ -309,6 +309,24 @@ def test_scores_and_links_of_the_store_count(
     assert total["slow"]["examples"][0]["loss"].startswith("25% slower on n1:0,2 than on n")
 
 
+def test_where_only_nodes_are_chosen_slurms_gpus_on_ours_count(shadow_bench: Bench) -> None:
+    """On a free node Slurm would give the same two GPUs, so only the broken node is a loss."""
+    measure(shadow_bench.store)
+    config = shadow_bench.slurm.config
+    config.write_text(f'{config.read_text()}\n[placement]\ngpus = "nodes"\n')
+    shadow_bench.begin()
+    other = running_job(1, 900, [1, 3], "n2")
+    shadow_bench.look(1000.0, other)
+    job = running_job(2, 1001, [0, 2], comment="class=B,bw=high")
+    sets = shadow_bench.look(1002.0, other, job)["2"].sets
+    assert sets.given is not None
+    assert sets.ours is not None
+    assert sets.ours.gpus == (("n2", (0, 2)),)
+    assert (sets.given.score, sets.ours.score) == (1.25, 1.25)
+    assert (sets.given.direct, sets.ours.direct) == (False, False)
+    assert (sets.given.broken, sets.ours.broken) == (("n1",), ())
+
+
 def test_two_starts_of_one_look_do_not_get_the_same_gpus(shadow_bench: Bench) -> None:
     measure(shadow_bench.store)
     shadow_bench.look(1000.0)

@@ -65,8 +65,9 @@ def test_settings_are_case_insensitive_and_without_comments():
 
 
 def test_node_lines_get_defaults_and_continuations():
-    (node,) = parse_conf(SITE).nodes
-    assert node["nodename"] == "n[1-2]"
+    nodes = parse_conf(SITE).nodes()
+    assert list(nodes) == ["n1", "n2"]
+    node = nodes["n2"]
     assert node["gres"] == "gpu:a100:4"
     assert (node["sockets"], node["realmemory"]) == ("2", "1000")
 
@@ -140,9 +141,9 @@ def test_includes_are_followed_where_they_stand_and_as_often(tmp_path: Path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "b.conf").write_text("Prolog=/p")
     read = read_conf(conf)
-    assert [n["nodename"] for n in read.nodes] == ["a"]
+    assert list(read.nodes()) == ["a"]
     assert (read.get("MaxJobCount"), read.all("Prolog")) == ("5", ("/p", "/p"))
-    assert {path.name for path in read.files} == {"slurm.conf", "a.conf", "b.conf", "x1.conf"}
+    assert {path.name for path in read.texts} == {"slurm.conf", "a.conf", "b.conf", "x1.conf"}
 
 
 def test_a_folder_includes_nothing(tmp_path: Path):
@@ -153,7 +154,7 @@ def test_a_folder_includes_nothing(tmp_path: Path):
 
 def test_feature_precedes_features_as_in_slurm():
     text = "NodeName=DEFAULT Feature=d\nNodeName=a Features=b Feature=c Features=e\nNodeName=b\n"
-    assert [node["features"] for node in parse_conf(text).nodes] == ["c", "d"]
+    assert [node["features"] for node in parse_conf(text).nodes().values()] == ["c", "d"]
 
 
 def test_a_record_can_be_written_again():
@@ -235,7 +236,7 @@ def test_a_second_edit_keeps_the_block_of_the_first(tmp_path: Path):
     edited(tmp_path, "", {"GresTypes": "gpu"})
     conf = tmp_path / "slurm.conf"
     edit(conf, {"Licenses": "x:1"})
-    assert read_conf(conf).settings == {"grestypes": "gpu", "licenses": "x:1"}
+    assert read_conf(conf).values == {"grestypes": ("gpu",), "licenses": ("x:1",)}
     assert conf.read_text().count(END) == 1
 
 

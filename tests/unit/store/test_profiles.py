@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from store_samples import ingest, report
 
-from gpu_aware_profile.imports.import_rows import read_timings
+from gpu_aware_profile.imports.import_rows import Given, read_timings
 from gpu_aware_profile.imports.known_gpus import known_gpus
 from gpu_aware_profile.store_writer import newest_timings, recompute_scores
 from slurm_gpu_aware.errors import SourceError
@@ -25,7 +25,7 @@ def dump(store: Store) -> dict[str, list[tuple[object, ...]]]:
 
 def read_csv(store: Store, *rows: str, at: float = 1.0) -> tuple[list[Run], list[BadRow]]:
     table = read_table("rows", "\n".join(["gpu,node,class,value_ms", *rows]))
-    return read_timings(table, None, ("A", "B"), known_gpus(store, new=False), at, now=at)
+    return read_timings(table, Given(("A", "B"), at, at), known_gpus(store, new=False))
 
 
 def test_a_report_comes_back_as_a_profile(store: Store) -> None:

@@ -29,6 +29,7 @@ from slurm_gpu_aware.text_file import Row
 
 _TITLES = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 """Of DCGM 4, and before."""
+_NOT_RUN = ("skip", "not_run")
 _STRESS = re.compile(r"GPU (?P<gpu>\d+) relative stress level:?\s+(?P<rate>[\d.]{1,32})")
 _RATES = {
     "diagnostic": re.compile(
@@ -57,14 +58,16 @@ def read(source: Source, options: ReadOptions) -> Measured:
         gpu, rate = _rate(result, wanted)
         return row_of(TIMING_COLUMNS, number, f"nvml:{gpu}", node, repr(as_time_ms(rate)), "")
 
-    results = enumerate(_results(source.content, wanted), 1)
-    table = read_rows(source, TIMING_COLUMNS, results, row, "result")
-    if not table.rows and not table.bad_rows:
+    results = list(enumerate(_results(source.content, wanted), 1))
+    done = [one for one in results if _word(one[1].get("status")) not in _NOT_RUN]
+    table = read_rows(source, TIMING_COLUMNS, done, row, "result")
+    if not results:
         errors = (one.get("runtime_error") for one in _reports(source.content))
         why = next((f"dcgmi diag failed: {quoted(error)}" for error in errors if error), None)
         why = why or f"no result of the test {wanted} (of dcgmi diag -r 3); {_known()}"
         raise SourceError(f"{source.name}: {why}")
-    return Measured(table, rate="gigaflops")
+    left_out = (f"{wanted}, which dcgmi diag has skipped",) * (len(results) - len(done))
+    return Measured(table, rate="gigaflops", left_out=left_out)
 
 
 def _known() -> str:

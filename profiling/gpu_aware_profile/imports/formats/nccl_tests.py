@@ -28,10 +28,12 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.hardware_graph import OPERATIONS
 from slurm_gpu_aware.text_file import Row
 
-_START = re.compile(r"^[ \t]*# nThread \d+ nGpus \d+ ", re.MULTILINE)
+_START = re.compile(
+    r"^[ \t]*# nThread (?P<threads>\d{1,6}) nGpus (?P<gpus>\d{1,6})\b", re.MULTILINE
+)
 _PROGRAM = re.compile(r"# Collective test starting: (\S*/)?(?P<name>\w{1,64})_perf\w*\Z")
 _RANK = re.compile(
-    r"#\s+Rank\s+\d{1,6}(\s+Group\s+(?P<group>\d{1,10}))?\s+Pid\s+\d{1,10}\s+on\s+(?P<host>\S{1,252})"
+    r"#\s+Rank\s+(?P<rank>\d{1,6})(\s+Group\s+(?P<group>\d{1,10}))?\s+Pid\s+\d{1,10}\s+on\s+(?P<host>\S{1,252})"
     r"\s+device\s+\d{1,3}\s+\[(0x(?P<bus>[0-9a-f]{2})|(?P<pci>[0-9a-f]{4}(:[0-9a-f]{2}){2}))\]"
 )
 _VERDICT = re.compile(r"# Out of bounds values : (?P<count>\d{1,20}) (?P<verdict>\w{1,20})")
@@ -44,10 +46,10 @@ class _Run:
     """One run of a test."""
 
     line: int
-    operation: str | None = None
-    hosts: list[str] = field(default_factory=list)
-    gpus: list[str] = field(default_factory=list)
-    groups: set[str] = field(default_factory=set)
+    operation: str | None
+    of_process: int
+    """Ranks of each process."""
+    ranks: list[re.Match[str]] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     best: tuple[int, list[str]] = (0, [])
     """Size and words of the line with the largest message."""
@@ -55,6 +57,13 @@ class _Run:
     """It has a verdict."""
     failed: str | None = None
     """Why the program says that the run failed."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether no line with a rank is missing."""
+        count = len(self.ranks)
+        listed = sorted(int(rank["rank"]) for rank in self.ranks) == list(range(count))
+        return count > 0 and listed and count % max(self.of_process, 1) == 0
 
 
 def matches(source: Source) -> bool:
@@ -72,7 +81,7 @@ def read(source: Source, options: ReadOptions) -> Measured:
     runs = list(_runs(source.text.split("\n")))
     left_out = {run.line: why for run in runs if (why := _useless(run))}
     useful = [run for run in runs if run.line not in left_out]
-    options.node_or([host for run in useful for host in run.hosts], source.name)
+    options.node_or([rank["host"] for run in useful for rank in run.ranks], source.name)
     lines = ((run.line, run) for run in useful)
     row = partial(_row, options, source.name)
     table = read_rows(source, COLLECTIVE_COLUMNS, lines, row)
@@ -86,10 +95,11 @@ def _runs(lines: Sequence[str]) -> Iterator[_Run]:
         line = raw.strip()
         if match := _PROGRAM.match(line):
             program = match["name"]
-        elif _START.match(line):
+        elif match := _START.match(line):
             if run is not None:
                 yield run
-            run, program = _Run(number, program), None
+            of_process = int(match["threads"]) * int(match["gpus"])
+            run, program = _Run(number, program, of_process), None
         elif run is not None:
             _take(run, line)
     if run is not None:
@@ -98,11 +108,8 @@ def _runs(lines: Sequence[str]) -> Iterator[_Run]:
 
 def _take(run: _Run, line: str) -> None:
     if match := _RANK.match(line):
-        run.hosts.append(match["host"])
-        run.gpus.append(match["pci"] or f"{BUS_ALONE}{match['bus']}")
-        run.groups.add(match["group"] or "0")
-        return
-    if match := _VERDICT.match(line):
+        run.ranks.append(match)
+    elif match := _VERDICT.match(line):
         run.ended = True
         if match["verdict"] != "OK":
             run.failed = f"{match['count']} results out of bounds"
@@ -125,11 +132,11 @@ def _useless(run: _Run) -> str | None:
     """What a run is for which the store has no place; None: it has one."""
     if run.operation not in (None, *OPERATIONS):
         return f"{run.operation}"
-    if len(set(run.hosts)) > 1:
+    if len({rank["host"] for rank in run.ranks}) > 1:
         return "a run on several nodes"
-    if len(run.groups) > 1:
+    if len({rank["group"] for rank in run.ranks}) > 1:
         return "a run of several groups of ranks"
-    return "a run on one GPU" if len(run.gpus) == 1 else None
+    return "a run on one GPU" if run.whole and len(run.ranks) == 1 else None
 
 
 def _row(options: ReadOptions, name: str, line: int, run: _Run) -> Row:
@@ -139,15 +146,16 @@ def _row(options: ReadOptions, name: str, line: int, run: _Run) -> Row:
         raise ValueError("the output does not name the operation; give it with --value all_reduce")
     if run.failed:
         raise ValueError(f"the program says that the run failed: {quoted(run.failed)}")
-    if not run.hosts:
-        raise ValueError("no line with a rank: neither its node nor its GPUs are known")
+    if not run.whole:
+        raise ValueError("lines with ranks are missing: it is not known which GPUs took part")
     size, words = run.best
     if not size:
         raise ValueError("no line with a result: the run did not get so far")
     if not run.ended:
         raise ValueError("no verdict: the run was cut off, perhaps before its largest message")
     values = [number_of(words[i], "busbw") for i, what in enumerate(run.columns) if what == "busbw"]
-    node = options.node_or(run.hosts, name)
+    node = options.node_or([rank["host"] for rank in run.ranks], name)
+    gpus = " ".join(rank["pci"] or f"{BUS_ALONE}{rank['bus']}" for rank in run.ranks)
     gbps = repr(sum(values) / len(values))
-    cells = (node, " ".join(run.gpus), operation, gbps, str(size), "")
+    cells = (node, gpus, operation, gbps, str(size), "")
     return row_of(COLLECTIVE_COLUMNS, line, *cells)

@@ -11,9 +11,10 @@ without them the GPUs are counted in CUDA's order.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, pairwise, permutations
 from typing import NamedTuple
 
 from gpu_aware_profile.imports.formats.reader import (
@@ -43,18 +44,29 @@ _FAILED = re.compile(
     re.IGNORECASE,
 )
 _BAD_STATUS = ("error", "failed")
+_SAID = "failed, says the program"
 _RUNNING = re.compile(r"Running (?P<name>\w{1,100})\.\Z")
 
 Matrix = Sequence[Sequence[float]]
-"""GB/s by row and column; 0: not measured."""
+"""GB/s by row and column; 0: not measured; NaN: not a number."""
 
 
 class _Test(NamedTuple):
     name: str
     description: str
     matrix: Matrix
-    failed: bool = False
-    """The program says so; there may be a matrix or none."""
+    failed: str = ""
+    """Why its values do not count; there may be a matrix or none."""
+
+    @property
+    def problem(self) -> str:
+        """Why its bandwidths of pairs of GPUs do not count; empty: they do."""
+        if self.failed:
+            return self.failed
+        if any(len(row) != len(self.matrix) for row in self.matrix):
+            return "was cut off: its matrix is not whole"
+        wrong = any(map(math.isnan, chain(*self.matrix)))
+        return "has a value that is not a bandwidth" if wrong else ""
 
 
 class _Run(NamedTuple):
@@ -89,11 +101,11 @@ def read(source: Source, options: ReadOptions) -> Measured:
     for run in runs:
         node = options.node or options.named(run.host or "") or given
         node = node or node_of(source, options)
-        failed = dict.fromkeys(test.name for test in run.tests if test.failed)
+        pairs = [test for test in run.tests if _place(test.name) is None]
+        failed = {test.name: test.problem for test in pairs if test.problem}
         bad += [
-            BadRow(n, f"{name} failed, says the program", "test")
-            for n, name in enumerate(failed, len(bad) + 1)
-            if _place(name) is None
+            BadRow(n, f"{name} {why}", "test")
+            for n, (name, why) in enumerate(failed.items(), len(bad) + 1)
         ]
         names = dict.fromkeys(test.name for test in run.tests)
         left_out += [why for name in names if (why := _place(name))]
@@ -103,14 +115,16 @@ def read(source: Source, options: ReadOptions) -> Measured:
             for name in names.keys() - totals - failed.keys()
             if _BOTH_WAYS.match(name)
         ]
-        one_way, both_ways = _fastest([t for t in run.tests if t.name not in failed])
-        gpus = run.gpus or _counted(run.tests)
+        gpus = run.gpus or _counted(pairs)
+        found = _fastest([test for test in pairs if test.name not in failed], gpus)
         rows += [
-            _row(number, node, pair, gpus, one_way, both_ways)
-            for number, pair in enumerate(_pairs(one_way, both_ways, gpus), len(rows) + 1)
+            row_of(PAIR_COLUMNS, number, node, gpus[a], gpus[b], *map(_cell, values), "")
+            for number, ((a, b), values) in enumerate(sorted(found.items()), len(rows) + 1)
         ]
     if not rows and not bad and not left_out:
-        raise SourceError(f"{source.name}: no bandwidth between two GPUs")
+        said = filter(_FAILED.match, map(str.strip, source.text.split("\n")))
+        why = next((f"nvbandwidth failed: {quoted(line)}" for line in said), None)
+        raise SourceError(f"{source.name}: {why or 'no bandwidth between two GPUs'}")
     table = Table(source.name, PAIR_COLUMNS, tuple(rows), tuple(bad), "pair")
     return Measured(table, left_out=tuple(left_out))
 
@@ -135,9 +149,9 @@ def _gpus(lines: Sequence[str]) -> dict[int, str]:
     return {int(match["number"]): _pci(match["pci"]) for match in found}
 
 
-def _counted(tests: Sequence[_Test]) -> dict[int, str]:
+def _counted(pairs: Sequence[_Test]) -> dict[int, str]:
     """The GPUs of a run without PCI addresses, in CUDA's order, which must be all of the node."""
-    count = max((len(test.matrix) for test in tests if _place(test.name) is None), default=0)
+    count = max((len(test.matrix) for test in pairs), default=0)
     return {number: f"nvml:{number}/{count}" for number in range(min(count, MAX_GPUS_PER_NODE))}
 
 
@@ -151,7 +165,8 @@ def _place(name: str) -> str | None:
 
 def _json_tests(root: Mapping[str, object]) -> Iterator[_Test]:
     for test in objects(root.get("testcases")):
-        failed = bool(test.get("error")) or str(test.get("status")).lower() in _BAD_STATUS
+        wrong = test.get("error") or str(test.get("status")).lower() in _BAD_STATUS
+        failed = _SAID if wrong else ""
         rows = test.get("bandwidth_matrix")
         if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
             if failed:
@@ -167,7 +182,8 @@ def _json_tests(root: Mapping[str, object]) -> Iterator[_Test]:
 def _text_tests(lines: Sequence[str]) -> Iterator[_Test]:
     name = description = ""
     matrix: list[list[float]] = []
-    for line in (*lines, "Running end."):
+    *whole, cut = lines  # behind the last end of line
+    for line in (*whole, *filter(_FAILED.match, [cut.strip()]), "Running end."):
         words = line.split()
         if matrix and not (words and words[0] == str(len(matrix))):
             yield _Test(name, description, matrix)
@@ -175,7 +191,7 @@ def _text_tests(lines: Sequence[str]) -> Iterator[_Test]:
         if match := _RUNNING.match(line.strip()):
             name, description = match["name"], ""
         elif _FAILED.match(line.strip()) and name:
-            yield _Test(name, description, [], failed=True)
+            yield _Test(name, description, [], _SAID)
         elif "(row)" in line:
             description = line
         elif description and words[:1] == [str(len(matrix))] and not _is_header(words):
@@ -188,12 +204,12 @@ def _is_header(words: Sequence[str]) -> bool:
 
 
 def _gbps(value: object) -> float:
-    """A bandwidth; 0: ``N/A``, or no number."""
+    """A bandwidth; 0: ``N/A``; NaN: no number."""
     try:
-        number = float(value) if isinstance(value, str | int | float) else 0.0
+        number = float(value) if isinstance(value, str | int | float) else math.nan
     except (ValueError, OverflowError):
-        return 0.0
-    return number if number > 0.0 else 0.0
+        return 0.0 if value == "N/A" else math.nan
+    return number if number >= 0.0 else math.nan
 
 
 def _host(lines: Sequence[str]) -> str | None:
@@ -209,45 +225,23 @@ def _pci(address: str) -> str:
     return f"{domain:04x}:{bus:02x}:{device:02x}"
 
 
-Bandwidths = dict[tuple[int, int], float]
-
-
-def _fastest(tests: Sequence[_Test]) -> tuple[Bandwidths, Bandwidths]:
-    """((from, to) -> GB/s, (lower, higher) -> GB/s of both directions at once)."""
-    one_way: Bandwidths = {}
-    both_ways: Bandwidths = {}
+def _fastest(tests: Sequence[_Test], gpus: Collection[int]) -> dict[tuple[int, int], list[float]]:
+    """(lower, higher GPU) -> GB/s to the higher one, back, and in both directions at once."""
+    found: dict[tuple[int, int], list[float]] = {}
     for test in tests:
-        one, both = _ONE_WAY.match(test.name), _BOTH_WAYS.match(test.name)
-        if one is None and (both is None or "Total" not in test.description):
+        one_way = _ONE_WAY.match(test.name)
+        if one_way is None and "Total" not in test.description:
             continue
-        for i, row in enumerate(test.matrix[:MAX_GPUS_PER_NODE]):
-            for j, gbps in enumerate(row[:MAX_GPUS_PER_NODE]):
-                if i == j or not gbps:
-                    continue
-                if one is None:
-                    pair, found = (min(i, j), max(i, j)), both_ways
-                else:
-                    pair, found = ((j, i) if one["what"] == "read" else (i, j)), one_way
-                found[pair] = max(gbps, found.get(pair, 0.0))
-    return one_way, both_ways
+        for i, j in permutations(gpus, 2):
+            gbps = test.matrix[i][j] if max(i, j) < len(test.matrix) else 0.0
+            if gbps:
+                pair = min(i, j), max(i, j)
+                source = j if one_way and one_way["what"] == "read" else i
+                way = pair.index(source) if one_way else 2
+                values = found.setdefault(pair, [0.0, 0.0, 0.0])
+                values[way] = max(values[way], gbps)
+    return found
 
 
-def _pairs(
-    one_way: Bandwidths, both_ways: Bandwidths, names: Mapping[int, str]
-) -> list[tuple[int, int]]:
-    found = {(min(pair), max(pair)) for pair in (*one_way, *both_ways)}
-    return sorted(pair for pair in found if names.keys() >= set(pair))
-
-
-def _row(
-    number: int,
-    node: str,
-    pair: tuple[int, int],
-    names: Mapping[int, str],
-    one_way: Bandwidths,
-    both_ways: Bandwidths,
-) -> Row:
-    a, b = pair
-    values = one_way.get((a, b)), one_way.get((b, a)), both_ways.get(pair)
-    cells = (node, names[a], names[b], *("" if v is None else repr(v) for v in values), "")
-    return row_of(PAIR_COLUMNS, number, *cells)
+def _cell(gbps: float) -> str:
+    return repr(gbps) if gbps else ""

@@ -93,11 +93,10 @@ def _report(
 ) -> dict[str, Any]:
     """A report of the probe, without the node. Raises ValueError."""
     names = [name for name in header if _GPU.match(name)]
-    if names != [f"GPU{i}" for i in range(len(names))]:
+    if header[: len(names)] != [f"GPU{i}" for i in range(len(names))]:
         raise ValueError(f"columns {quoted(' '.join(names))}: not GPU0 and those after it")
-    for name in names:
+    for own, name in enumerate(names):
         cells = rows.get(name, [])[: len(header)]
-        own = header.index(name)
         if len(cells) < len(header) or cells[own] != "X":
             raise ValueError(f"no whole row of {name}")
         for column, word in zip(header, cells, strict=True):
@@ -112,23 +111,14 @@ def _report(
         for i, name in enumerate(names)
     ]
     links = []
-    for (a, one), (b, other) in combinations(enumerate(names), 2):
-        word = rows[one][header.index(other)]
-        if rows[other][header.index(one)] != word:
-            raise ValueError(
-                f"{one} to {other} is {quoted(word)},"
-                f" {other} to {one} {quoted(rows[other][header.index(one)])}"
-            )
+    for a, b in combinations(range(len(names)), 2):
+        word, back = rows[names[a]][b], rows[names[b]][a]
+        if back != word:
+            raise ValueError(f"GPU{a} to GPU{b} is {quoted(word)}, GPU{b} to GPU{a} {quoted(back)}")
         links_gbps = direct_links(word) * nvlink_gbps(gpus[a].get("model"))
         gbps = links_gbps if word.startswith("NV") else class_gbps(word)
         links.append({"a": a, "b": b, "class": word, "gbps": gbps})
-    return {
-        "schema": SCHEMA,
-        "taken_at": 0.0,
-        "backend": BACKEND,
-        "gpus": gpus,
-        "links": links,
-    }
+    return {"schema": SCHEMA, "taken_at": 0.0, "backend": BACKEND, "gpus": gpus, "links": links}
 
 
 def _named(match: re.Match[str] | None) -> dict[str, Any]:

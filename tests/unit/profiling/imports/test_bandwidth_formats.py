@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click.testing
@@ -173,8 +174,8 @@ def test_a_node_with_bits_for_bytes_is_refused(store_path: Path, run_import: Cal
     [
         ("n1,0,0,1,1,1", "a and b are the same GPU, n1:0"),
         ("n1,0,1,,,", "no bandwidth"),
-        ("n1,0,1,-1,,", "ab_gbps is -1: not a bandwidth in GB/s"),
-        ("n1,0,1,,1e9,", "ba_gbps is 1e+09: not a bandwidth"),
+        ("n1,0,1,-1,,", "ab_gbps is -1: expected 1e-06 to 1e+06"),
+        ("n1,0,1,,1e9,", "ba_gbps is 1e+09: expected 1e-06 to 1e+06"),
         ("n1,0,7,1,1,1", "no sweep has seen GPU 7 of node n1"),
         ("n;1,0,1,1,1,1", "'n;1' is not a node name"),
     ],
@@ -208,8 +209,9 @@ def nccl(
     )
     columns = "time algbw busbw #wrong"
     return (
-        f"{start}# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 1"
-        " iters: 20 agg iters: 1 validation: 1 graph: 0 unalign: 0\n#\n# Using devices\n"
+        f"{start}# nThread 1 nGpus {len(gpus)} minBytes 8 maxBytes 1073741824 step: 2(factor)"
+        " warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0 unalign: 0\n"
+        "#\n# Using devices\n"
         f"{ranks}#\n#                                  out-of-place          in-place\n"
         f"#       size         count      type   redop    root {columns} {columns}\n"
         "#        (B)    (elements)                              (us)  (GB/s)  (GB/s)\n"
@@ -295,6 +297,43 @@ def test_no_damage_breaks_a_reader(text: str, damages: list[tuple[int, int, str]
         except SourceError as exc:
             if len(str(exc)) > 2000:
                 raise
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("nvbandwidth", nvbandwidth_text()), ("nccl-tests", nccl())]
+)
+def test_an_output_that_is_cut_off_gives_no_other_value(name: str, text: str) -> None:
+    """A file system that is full or a job that is killed cuts in the middle of a number, too."""
+
+    def values(text: str) -> set[str]:
+        table = FORMATS[name].read(Source("n1.txt", text), ReadOptions()).table
+        return {value for row in table.rows for value in row.cells.values()}
+
+    whole = values(text)
+    assert len(whole) > 4
+    for end in range(text.index("Running" if name == "nvbandwidth" else "# Using"), len(text)):
+        with suppress(SourceError):
+            assert values(text[:end]) <= {*whole, ""}, text[end - 60 : end]
+
+
+@pytest.mark.parametrize("value", ["nan", "-11.00", "11,00", "1.1e"])
+def test_a_value_that_is_no_bandwidth_is_not_taken_for_none(run_import: Call, value: str) -> None:
+    done = run_import("-", text=nvbandwidth_text().replace("11.00", value))
+    assert "device_to_device_memcpy_read_ce has a value that is not a bandwidth" in done.stderr
+
+
+def test_nvbandwidth_that_failed_before_its_first_test(run_import: Call) -> None:
+    said = "[CUDA_ERROR_SYSTEM_NOT_READY] system not yet initialized in expression cuInit(0)"
+    done = run_import("-", "--node", "n1", text=f"nvbandwidth Version: v0.8\n\n{said}\n")
+    assert "nvbandwidth failed: '[CUDA_ERROR_SYSTEM_NOT_READY]" in done.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_line_with_a_rank_that_is_missing(run_import: Call, rank: int) -> None:
+    """The GPUs of the run are then not known, as if another program wrote into the line."""
+    gpus = tuple(("n1", f"0000:0{n}:00") for n in range(3))
+    text = nccl(gpus=gpus).replace(f"[0000:0{rank}:00]", "[0000:0NCCL WARN")
+    assert "lines with ranks are missing" in run_import("-", text=text).stderr
 
 
 OLD = """# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1

@@ -121,6 +121,17 @@ def test_the_stress_tests_have_a_rate_too(store_path: Path, run_import: Call, in
     assert times(store_path) == {("n1", 0): pytest.approx(1000 / 577)}
 
 
+@pytest.mark.parametrize("status", ["Skip", "Not Run"])
+def test_what_dcgm_skips_is_left_out(run_import: Call, status: str) -> None:
+    text = dcgm4({0: 9000.0, 1: 9001.0})
+    first = text.index('"Pass"', text.index("9000.00"))
+    text = text[:first] + text[first:].replace("Pass", status, 1)
+    done = run_import("-", "--class", "A", "--node", "n1", text=text)
+    assert done.exit_code == 0, done.stderr
+    assert "diagnostic, which dcgmi diag has skipped (1)" in done.stderr
+    assert "imported 1 timing of 1 GPU into" in done.stderr
+
+
 def test_what_dcgm_does_not_say_is_asked_for_or_refused(run_import: Call, tmp_path: Path) -> None:
     def error(text: str, *options: str) -> str:
         done = run_import("-", *options, text=text)

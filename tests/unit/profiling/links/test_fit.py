@@ -173,7 +173,7 @@ def test_links_are_counted_on_a_known_machine(files: Path) -> None:
         ((), "x,y,z,gbps\n1,0,0,10\n", "at least two"),
         ((), "x,y,z\n1,0,0\n", "no column 'gbps'"),
         ((), "x,y,z,gbps\n1,0,0,fast\n", "line 2: gbps is 'fast': not a number"),
-        ((), "x,y,z,gbps\n-1,0,0,4\n", "line 2: x is -1: not a number of links"),
+        ((), "x,y,z,gbps\n-1,0,0,4\n", "line 2: x is -1: expected 0 to 10000"),
         ((), "x,y,z,gbps\n1,0,0,nan\n", "line 2: gbps is 'nan'"),
         ((), "x,y,z,gbps\n1,0\n", "line 2: 2 cells, expected 4"),
         (("--machine", "toaster"), "gpus,gbps\n0 1,2\n", "'toaster' is not known; known: dgx-1"),

@@ -4,7 +4,6 @@ import pytest
 
 from gpu_aware_profile.watch.draining import (
     AGAIN,
-    PREFIX,
     Budget,
     Node,
     parse_nodes,
@@ -12,7 +11,7 @@ from gpu_aware_profile.watch.draining import (
     reason_of,
 )
 from slurm_gpu_aware.model.gpu_health import GpuHealth
-from slurm_gpu_aware.store.watch_state import UNDER_JOB, Drained, GpuState, Reading, Trouble
+from slurm_gpu_aware.store.watch_state import PREFIX, UNDER_JOB, Drained, GpuState, Reading, Trouble
 
 NOW = 1000.0
 

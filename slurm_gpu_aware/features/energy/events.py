@@ -1,0 +1,30 @@
+"""Events of a job whose clock is checked against its default clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+CHECKING, CHECKED = "clock_checking", "clock_checked"
+"""The check has begun; what it found."""
+EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    CHECKING: lambda _: "runs at its default clock for some iterations, to compare",
+    CHECKED: lambda detail: (
+        "gets its default clock back" if detail.get("slow") else "was compared with its default"
+    ),
+}
+
+
+def sentences(answer: Mapping[str, Any]) -> list[str]:
+    """The sentence on what the clock of the job costs, by its own iterations."""
+    ended = [event["detail"] for event in answer["events"] if event["kind"] == CHECKED]
+    if not ended:
+        return []
+    last = ended[-1]
+    if "slower" not in last:
+        return [f"Its clock was not checked: {last.get('error')}."]
+    saves = "" if last.get("saves") is None else f", with {last['saves']:.0%} less energy"
+    found = f"At {last['clock_mhz']} MHz it is {last['slower']:.1%} slower by its own marks{saves}"
+    if not last["slow"]:
+        return [f"{found}."]
+    return [f"{found}: more than the {last['allowed']:.0%} allowed, so its default clock is back."]

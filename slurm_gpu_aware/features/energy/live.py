@@ -1,0 +1,263 @@
+"""Clocks that save energy, checked on running jobs: what they cost by the marks of a job itself.
+
+A job that `gpu-aware-profile job` measures leaves a record in a folder of the site: the time of an
+iteration at each SM clock that it ran at. Once its chosen clock is in it, the job runs at its
+default clock for a slice or two; both times together say how much slower it is. One that is slower
+than allowed stays at the default clock, and jobs like it get no such clock until the models are
+fitted anew. The record is the user's own, so it decides on this user's jobs only.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_GPUS, MAX_MHZ
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.energy.events import CHECKED, CHECKING
+from slurm_gpu_aware.files import open_plain, user_name
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.store.ledger import Event
+from slurm_gpu_aware.text_file import Row, decoded, read_table
+
+log = logging.getLogger(__name__)
+
+_NOISE = 0.01
+"""Slower than allowed by less says nothing: iterations vary."""
+_SAME = 0.02
+"""Clocks that differ by a smaller share are one."""
+_SETTLE_S = 20.0
+"""Time after the first slice in which a program warms up."""
+_MOST_S = 60.0
+"""Time at the default clock after which a check without a slice there ends."""
+_READ_S = 5.0
+_MOST_BYTES = 1 << 16
+_MOST_FILES = 50_000
+"""Names of the folder that are looked at: users fill it."""
+_KEPT_S = 90 * 86_400.0
+"""A job that was slower than allowed counts for so long, unless the models are fitted anew."""
+_SLOWEST_S = 1e6
+
+
+class AtClock(NamedTuple):
+    """What a job measured at one clock."""
+
+    clock_mhz: float
+    time_s: float
+    """Of an iteration."""
+    power_w: float | None
+    """Of all its GPUs; None: not known."""
+
+
+def measured(text: str) -> list[AtClock]:
+    """The rows of a record with a time. Raises SourceError if it is none."""
+    table = read_table("record", text)
+    table.require("clock_mhz", "time_s", "power_w")
+    return [one for one in table.parse_all(_at_clock) if one is not None]
+
+
+def _at_clock(row: Row) -> AtClock | None:
+    if not row.cells["time_s"]:
+        return None
+    mhz, time_s = row.number("clock_mhz"), row.number("time_s")
+    power_w = row.number("power_w") if row.cells["power_w"] else None
+    if not (0 < mhz <= MAX_MHZ and 0 < time_s <= _SLOWEST_S):
+        raise ValueError("clock_mhz or time_s is out of range")
+    if power_w is not None and not 0 < power_w <= MAX_GPU_W * MAX_GPUS:
+        raise ValueError("power_w is out of range")
+    return AtClock(mhz, time_s, power_w)
+
+
+def at_clock(rows: Sequence[AtClock], clock_mhz: float) -> AtClock | None:
+    """What was measured nearest to a clock; None: nothing there."""
+    near = [row for row in rows if abs(row.clock_mhz - clock_mhz) <= _SAME * clock_mhz]
+    return min(near, key=lambda row: abs(row.clock_mhz - clock_mhz), default=None)
+
+
+def compared(rows: Sequence[AtClock], clock_mhz: float) -> tuple[float, float | None] | None:
+    """(Slower, saves): shares against the highest clock that was measured; None: no two clocks.
+
+    ``saves`` None: the power is not known.
+    """
+    slow = at_clock(rows, clock_mhz)
+    fast = max(rows, key=lambda row: row.clock_mhz, default=None)
+    if slow is None or fast is None or fast.clock_mhz <= (1.0 + _SAME) * slow.clock_mhz:
+        return None
+    longer, saves = slow.time_s / fast.time_s, None
+    if slow.power_w is not None and fast.power_w is not None:
+        saves = 1.0 - longer * slow.power_w / fast.power_w
+    return longer - 1.0, saves
+
+
+class Watched(NamedTuple):
+    """A running job at a clock that saves energy."""
+
+    user: str
+    application: str | None
+    app_class: str
+    gpu_model: str
+    clock_mhz: int = 0
+    allowed: float = math.inf
+    """How much slower it may be."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What a verdict counts for: jobs of a user of one application, else of one class."""
+        name = self.application or ""
+        return self.user, name, "" if name else self.app_class, self.gpu_model
+
+
+@dataclass
+class _Check:
+    of: Watched
+    seen_at: float | None = None
+    """When its first iterations at its clock were known."""
+    begun_at: float | None = None
+    """Since when it runs at the default clock."""
+    read_at: float = 0.0
+
+
+class ClockChecks:
+    """The checks of running jobs. Times are Unix s."""
+
+    def __init__(self, folder: Path | None, ledger: LedgerWriter) -> None:
+        """``folder``: that of the records; None: no job is checked."""
+        self.folder = folder
+        self._ledger = ledger
+        self._checks: dict[str, _Check] = {}
+        self._done: dict[str, bool] = {}
+        """Job that was checked -> whether it was slower than allowed."""
+        self._wrong: dict[tuple[str, ...], float] = {}
+        """Key of jobs that are slower than allowed -> since when."""
+        self._files: dict[str, str] = {}
+        """Job -> its record."""
+        self._complained = ""
+
+    def load(self, now: float) -> None:
+        """Take up which jobs were slower than allowed."""
+        events = [] if self.folder is None else self._ledger.events_since((CHECKED,), now - _KEPT_S)
+        for event in events:
+            if event.detail.get("slow") is True:
+                with suppress(LookupError):
+                    self._wrong[tuple(map(str, event.detail["key"]))] = event.at
+
+    def restore(self, job_id: str, events: Sequence[Event]) -> None:
+        """Take up what a previous selector found; a check that it only began begins anew."""
+        for event in events:
+            if event.kind == CHECKED:
+                self._done[job_id] = event.detail.get("slow") is True
+
+    def forget(self, job_id: str) -> None:
+        """Forget the earlier run of a job."""
+        self._checks.pop(job_id, None)
+        self._done.pop(job_id, None)
+
+    def follow(self, jobs: Mapping[str, Watched], held: Collection[str]) -> None:
+        """Check these jobs and no others, of those that hold GPUs (``held``)."""
+        self._done = {job_id: slow for job_id, slow in self._done.items() if job_id in held}
+        known, self._checks = self._checks, {}
+        for job_id, of in jobs.items():
+            if job_id not in self._done and self.folder is not None:
+                self._checks[job_id] = known.get(job_id) or _Check(of)
+
+    def is_slow(self, job_id: str) -> bool:
+        """Whether a job is slower than allowed, so that it stays at its default clock."""
+        return self._done.get(job_id, False)
+
+    def at_default(self, job_id: str) -> bool:
+        """Whether a job should run at its default clock now."""
+        check = self._checks.get(job_id)
+        return self.is_slow(job_id) or (check is not None and check.begun_at is not None)
+
+    def are_wrong(self, key: tuple[str, ...], fitted_at: float) -> bool:
+        """Whether jobs of a key were slower than allowed, by models that were fitted then."""
+        return self._wrong.get(key, fitted_at) > fitted_at
+
+    def looks(self, now: float) -> bool:
+        """Read the records that are due; whether a job should get another clock."""
+        due = {i: one for i, one in self._checks.items() if not 0 <= now - one.read_at < _READ_S}
+        if due:
+            self._find(due)
+        changed = [self._looked(job_id, check, now) for job_id, check in due.items()]
+        return any(changed)
+
+    def _looked(self, job_id: str, check: _Check, now: float) -> bool:
+        check.read_at = now
+        rows = self._rows(job_id, check.of.user)
+        if check.begun_at is not None:
+            found = compared(rows, check.of.clock_mhz)
+            if found is None and now - check.begun_at < _MOST_S:
+                return False
+            self._end(job_id, check.of, found, now)
+            return True
+        if at_clock(rows, check.of.clock_mhz) is None:
+            return False
+        check.seen_at = check.seen_at or now
+        if now - check.seen_at < _SETTLE_S:
+            return False
+        check.begun_at = now
+        self._ledger.event(job_id, CHECKING, {"clock_mhz": check.of.clock_mhz}, now)
+        return True
+
+    def _end(
+        self, job_id: str, of: Watched, found: tuple[float, float | None] | None, now: float
+    ) -> None:
+        slow = found is not None and found[0] > of.allowed + _NOISE
+        del self._checks[job_id]
+        self._done[job_id] = slow
+        if slow:
+            self._wrong[of.key] = now
+        detail: dict[str, Any] = {"clock_mhz": of.clock_mhz, "allowed": of.allowed, "slow": slow}
+        if found is None:
+            detail["error"] = f"it marked no iteration at its default clock within {_MOST_S:.0f} s"
+        else:
+            detail |= {"slower": round(found[0], 4), "key": list(of.key)}
+            detail["saves"] = None if found[1] is None else round(found[1], 4)
+        self._ledger.event(job_id, CHECKED, detail, now)
+
+    def _find(self, due: Collection[str]) -> None:
+        """Note the newest record of each job that has one of its user."""
+        assert self.folder is not None  # noqa: S101 - else no job is followed
+        names = re.compile(r"gpu-aware-job-([0-9][0-9_+]{0,30})-[0-9a-f]{8}\.csv\Z")
+        newest: dict[str, float] = {}
+        try:
+            with os.scandir(self.folder) as entries:
+                for _, entry in zip(range(_MOST_FILES), entries, strict=False):
+                    job_id = found[1] if (found := names.match(entry.name)) else ""
+                    if job_id not in due:
+                        continue
+                    with suppress(FileNotFoundError):  # its job may replace it meanwhile
+                        status = entry.stat(follow_symlinks=False)
+                        own = user_name(status.st_uid) == self._checks[job_id].of.user
+                        if own and status.st_mtime >= newest.get(job_id, 0.0):
+                            newest[job_id], self._files[job_id] = status.st_mtime, entry.name
+        except OSError as exc:
+            self._complain(f"{self.folder}: cannot be read: {exc.strerror}")
+
+    def _rows(self, job_id: str, user: str) -> Sequence[AtClock]:
+        """What a job has measured so far; nothing if its record is not there, or damaged."""
+        name = self._files.pop(job_id, None)
+        if name is None or self.folder is None:
+            return ()
+        try:
+            stream, status = open_plain(self.folder / name)
+            with stream:
+                data = stream.read(_MOST_BYTES + 1)
+            if status.st_nlink != 1 or user_name(status.st_uid) != user or len(data) > _MOST_BYTES:
+                return ()
+            return measured(decoded(data, name))
+        except (OSError, SourceError) as exc:
+            self._complain(f"the record of job {job_id} is not used: {exc}")
+            return ()
+
+    def _complain(self, text: str) -> None:
+        if text != self._complained:
+            self._complained = text
+            log.warning("%s", text)

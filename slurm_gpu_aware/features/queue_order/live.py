@@ -1,0 +1,40 @@
+"""First submissions of requeued jobs, for which Slurm only has the time of the requeue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.selector.candidates import Candidate
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.slurm.records import SlurmJob
+
+
+@dataclass
+class FirstSubmissions:
+    """Adds them to requests, from the ledger's decisions. One that it lacks stays unknown."""
+
+    ledger: LedgerWriter
+    _known: dict[str, float | None] = field(default_factory=dict)
+    """Requeued job of the queue -> its first submission, Unix seconds."""
+
+    def noted(self, queue: Sequence[Request], candidates: Mapping[str, Candidate]) -> list[Request]:
+        """The queue with what is known."""
+        jobs = {request.job_id: candidates[request.job_id].gated.job for request in queue}
+        again = {job_id: job for job_id, job in jobs.items() if job.restarts}
+        self._known = {
+            job_id: self._known[job_id] if job_id in self._known else self._first(job_id, job)
+            for job_id, job in again.items()
+        }
+        return [
+            replace(request, wait=replace(request.wait, first_submit_s=first_s))
+            if (first_s := self._known.get(request.job_id)) is not None
+            else request
+            for request in queue
+        ]
+
+    def _first(self, job_id: str, job: SlurmJob) -> float | None:
+        """The earliest submission with which it was placed; ids of other users' jobs may repeat."""
+        placed = [one for one in self.ledger.decisions(job_id) if one.user == job.user]
+        return min((one.submitted_at for one in placed), default=None)

@@ -1,0 +1,254 @@
+"""Clocks that save energy, on real Slurm: chosen from a sweep, counted by the GPUs' meters."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from site_files import CONFIG, kept, new_store
+from test_clocks_live import kinds, locked
+from test_exploring import RECORDS, TRAIN, told
+
+from slurm_gpu_aware.features.energy.choice import EXACT
+
+BOUND = 0.05
+IDLE_W, MOST_W, TOP_MHZ = 42.0, 300.0, 1530
+BASE_MHZ = 1312
+"""Clock at which the fake GPUs need the times of their machine files."""
+ALLOWED_ERROR = 0.02
+WAIT = "sleep 300"
+ITERATIONS, ITERATION_S = 100, 0.25
+PROGRAM = f"""python3 - <<'END'
+import os, time
+node, gpu = os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_GPUS"]
+began = time.monotonic()
+for _ in range({ITERATIONS}):
+    mhz = int(open(f"/shared/fakegpu/{{node}}/gpu{{gpu}}.locked_clocks").read().split()[0])
+    time.sleep({ITERATION_S} * (1 - SHARE + SHARE * {BASE_MHZ} / mhz))
+print("worked", time.monotonic() - began)
+END"""
+
+
+@dataclass(frozen=True)
+class Application:
+    """What a job runs: ``clock_share`` of its time at BASE_MHZ scales with 1 / clock."""
+
+    node: str
+    user: str
+    hint: str
+    clock_share: float
+    load: float
+
+    def time(self, mhz: float) -> float:
+        return 1 - self.clock_share + self.clock_share * BASE_MHZ / mhz
+
+    def power(self, mhz: float) -> float:
+        return IDLE_W + self.load * (MOST_W - IDLE_W) * (mhz / TOP_MHZ) ** 3
+
+
+APPLICATIONS = (
+    Application("n1", "alice", "class=A", 0.95, 0.9),
+    Application("n2", "bob", "class=B", 0.6, 0.7),
+    Application("n3", "alice", "class=C", 0.1, 0.5),
+    Application("n4", "bob", "class=B,model=stencil", 0.3, 0.8),
+)
+"""Three classes as the fake GPUs have them, and an application with times of its own."""
+
+
+@pytest.fixture
+def saving(cluster: Cluster) -> Iterator[None]:
+    """A site that lets jobs run 5% longer, and has swept its clocks; loads as of the jobs."""
+    with kept(cluster, CONFIG):
+        cluster.sh("ctl", f"sed -i '/^.classes/d; /^clock_mhz/d' {CONFIG}")
+        said = f'[energy]\\nslowdown = {BOUND}\\nrecords = "{RECORDS}"'
+        cluster.sh("ctl", f"printf '\\n{said}\\n' >> {CONFIG}")
+        cluster.sh("ctl", f"install -d -o slurm -m 1733 {RECORDS}; rm -f {RECORDS}/*")
+        with new_store(cluster):
+            swept = "gpu-aware-profile sweep --clocks 6 --allow-clock-changes --time-limit 600"
+            cluster.sh("ctl", swept, timeout=600)
+            shown = cluster.sh("ctl", ["gpu-aware-profile", "show", "--json"])
+            found = re.search(r'"model": "([^"]+)"', shown)
+            assert found is not None, shown
+            own = APPLICATIONS[-1]
+            lines = ["application,gpu_model,gpus,clock_mhz,time_s,power_w"]
+            lines += [
+                f"stencil,{found[1]},1,{mhz},{own.time(mhz)},{own.power(mhz)}"
+                for mhz in (900, 1005, 1200, 1350, 1440, TOP_MHZ)
+            ]
+            cluster.sh("ctl", "printf '%s\\n' " + " ".join(lines) + " >/tmp/samples.csv")
+            cluster.sh("ctl", ["gpu-aware-profile", "import", "/tmp/samples.csv"])
+            cluster.sh("ctl", ["gpu-aware", "models", "fit"], timeout=120)
+            cluster.kill("ctl", "selectd", "TERM")  # it reads models when it starts
+            cluster.await_gate()
+            for one in APPLICATIONS:
+                loads = " ".join(f"/shared/fakegpu/{one.node}/gpu{n}.load" for n in range(4))
+                cluster.sh("ctl", f"echo {100 * one.load:.0f} | tee {loads}")
+            try:
+                yield
+            finally:
+                cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
+
+
+def submit(cluster: Cluster, one: Application, more: str = "", script: str = "") -> str:
+    asked = ["--gres=gpu:1", "-w", one.node, f"--comment={one.hint}{more}"]
+    return cluster.submit(one.user, asked, script or PROGRAM.replace("SHARE", str(one.clock_share)))
+
+
+def accounted(cluster: Cluster, job: str) -> dict[str, float]:
+    """kWh by name, of the job's SystemComment; empty: it has none yet."""
+    asked = ["sacct", "-n", "-X", "-P", "-j", job, "-o", "SystemComment"]
+    pairs = re.findall(r"(\w+)=([0-9.]+)kWh", cluster.sh("ctl", asked))
+    return {name: float(kwh) for name, kwh in pairs}
+
+
+def metered(cluster: Cluster, one: Application, gpu: int, mhz: int) -> tuple[float, float]:
+    """(Seconds, kWh) of the last time that a GPU was locked, by the record of the fake driver."""
+    out = cluster.sh("ctl", f"grep 'gpu{gpu} locked_clocks' /shared/fakegpu/{one.node}/history")
+    changes = [line.split() for line in out.splitlines()[-2:]]
+    assert [change[3] for change in changes] == [str(mhz), "reset"], out
+    seconds = float(changes[1][0]) - float(changes[0][0])
+    return seconds, seconds * one.power(mhz) / 3.6e6
+
+
+def worked_s(cluster: Cluster, job: str, user: str) -> float:
+    return float(cluster.output(job, user).split("worked")[1])
+
+
+def report(cluster: Cluster) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = json.loads(cluster.sh("ctl", ["gpu-aware", "report", "--json"]))["energy"]
+    return {(row["by"], row["name"]): row for row in rows}
+
+
+def test_each_job_saves_what_sacct_and_the_report_say(cluster: Cluster, saving: None) -> None:
+    jobs = {}
+    for one in APPLICATIONS:
+        jobs[one] = submit(cluster, one), submit(cluster, one, f",freq={TOP_MHZ}")
+    at: dict[str, tuple[int, int]] = {}
+    for one, both in jobs.items():
+        for job in both:
+            cluster.wait(job, "RUNNING")
+            (gpu,) = cluster.gpus(job)[one.node]
+            cluster.wait_until(lambda at=(one.node, gpu): at in locked(cluster), 20, "its clock")
+            at[job] = gpu, locked(cluster)[one.node, gpu]
+    for one, (own, fast) in jobs.items():
+        assert at[fast][1] == TOP_MHZ
+        assert at[own][1] < TOP_MHZ, one
+        chosen = cluster.explained(own)["why"]["energy"]
+        assert abs(chosen["clock_mhz"] - at[own][1]) <= 1
+        assert 0 < chosen["saves"] < 0.6
+        assert chosen["at_most"] <= BOUND + EXACT
+        assert "energy" not in cluster.explained(fast)["why"]
+    for both in jobs.values():
+        for job in both:
+            cluster.wait(job, "COMPLETED", 90)
+            saves = job == both[0]
+            found = lambda job=job, saves=saves: (  # noqa: E731
+                ("gpu_saved" in accounted(cluster, job)) == saves and bool(accounted(cluster, job))
+            )
+            cluster.wait_until(found, 60, lambda job=job: f"{job}: {accounted(cluster, job)}")
+    saved = dict.fromkeys(("alice", "bob"), 0.0)
+    for one, (own, fast) in jobs.items():
+        energies = {job: accounted(cluster, job)["gpu_energy"] for job in (own, fast)}
+        for job, kwh in energies.items():
+            assert kwh == pytest.approx(metered(cluster, one, *at[job])[1], rel=ALLOWED_ERROR), job
+        slow_s, fast_s = (worked_s(cluster, job, one.user) for job in (own, fast))
+        assert slow_s / fast_s <= 1 + BOUND + 0.01, one
+        spends = slow_s * one.power(at[own][1]) / (fast_s * one.power(TOP_MHZ))
+        kwh = accounted(cluster, own)["gpu_saved"]
+        assert kwh / (kwh + energies[own]) == pytest.approx(1 - spends, abs=ALLOWED_ERROR), one
+        saved[one.user] += kwh
+    rows = report(cluster)
+    for user, kwh in saved.items():
+        assert rows["user", user]["measured"] == 4
+        assert rows["user", user]["saved_kwh"] == pytest.approx(kwh, rel=0.01)
+        own_kwh = sum(
+            accounted(cluster, job)["gpu_energy"]
+            for one in APPLICATIONS
+            for job in (jobs[one] if one.user == user else ())
+        )
+        assert rows["user", user]["kwh"] == pytest.approx(own_kwh, rel=0.01)
+    assert locked(cluster) == {}
+
+
+def test_what_the_user_says_stays_and_deaths_leave_no_clock(cluster: Cluster, saving: None) -> None:
+    own, one = APPLICATIONS[2], APPLICATIONS[1]
+    asked = ["--gres=gpu:1", "-w", own.node, f"--comment={own.hint}", "--gpu-freq=900"]
+    named = cluster.submit(own.user, asked, WAIT)
+    hints = ",slower=0", ",freq=max"
+    for job in (named, *(submit(cluster, own, more, WAIT) for more in hints)):
+        cluster.wait(job, "RUNNING")
+        decision = cluster.explained(job)
+        assert (decision["clock_mhz"], "energy" in decision["why"]) == (None, False)
+    assert "gpu:900" in cluster.job(named)["TresFreq"]
+    cluster.cancel_all()
+    for moment in ("submitted", "running", "ending"):
+        job = submit(cluster, one, "", WAIT)
+
+        def kill() -> None:
+            cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
+            cluster.run(one.node, 'kill -9 "$(services pid clockd)"')
+
+        if moment == "submitted":
+            kill()
+        cluster.wait(job, "RUNNING", 120)
+        cluster.wait_until(lambda: len(locked(cluster)) == 1, 30, lambda: str(locked(cluster)))
+        if moment == "running":
+            kill()
+            cluster.wait_until(lambda job=job: "started" in kinds(cluster, job), 60, "its start")
+            assert len(locked(cluster)) == 1
+        cluster.sh("ctl", ["scancel", job])
+        if moment == "ending":
+            kill()
+        cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
+    assert told(cluster, job)["decisions"][-1]["why"]["energy"]["saves"] > 0
+
+
+def test_a_job_slower_than_allowed_has_its_default_clock_back(
+    cluster: Cluster, saving: None
+) -> None:
+    """Its time depends on the clock by more than its class's, so that it is a tenth too slow."""
+    one = APPLICATIONS[2]
+    first = submit(cluster, one, "", WAIT)
+    cluster.wait(first, "RUNNING")
+    slow_mhz = cluster.explained(first)["why"]["energy"]["clock_mhz"]
+    cluster.sh("ctl", ["scancel", first])
+    cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
+    share = (1.1 * (1 + BOUND) - 1) / (TOP_MHZ / slow_mhz - 1)
+    program = TRAIN.replace("0.02 + 0.08", f"0.1 * {1 - share} + 0.1 * {share}")
+    job = submit(
+        cluster,
+        one,
+        "",
+        f"exec srun gpu-aware-profile job --model gas --class C --slice 4 --out {RECORDS}"
+        f" -- python3 -c '{program}'",
+    )
+    cluster.wait(job, "RUNNING")
+    cluster.wait_until(lambda: len(locked(cluster)) == 1, 30, lambda: str(locked(cluster)))
+    cluster.wait_until(
+        lambda: "clock_checked" in kinds(cluster, job),
+        *(120, lambda: f"{kinds(cluster, job)} {cluster.sh('ctl', f'tail -n 5 {RECORDS}/*')}"),
+    )
+    (found,) = [e["detail"] for e in told(cluster, job)["events"] if e["kind"] == "clock_checked"]
+    assert found["slow"], found
+    assert found["slower"] == pytest.approx(1.1 * (1 + BOUND) - 1, abs=0.03)
+    assert locked(cluster) == {}
+    assert cluster.job(job)["JobState"] == "RUNNING"
+    said = cluster.sh("ctl", ["gpu-aware", "explain", job], one.user)
+    assert "so its default clock is back" in " ".join(said.split())
+    after = submit(cluster, one, "", WAIT)
+    other = cluster.submit("bob", ["--gres=gpu:1", "-w", one.node, "--comment=class=C"], WAIT)
+    for later, saves in ((after, False), (other, True)):
+        cluster.wait(later, "RUNNING")
+        assert ("energy" in cluster.explained(later)["why"]) == saves
+    cluster.cancel_all()
+
+    def checked() -> list[tuple[object, ...]]:
+        rows = json.loads(cluster.sh("ctl", ["gpu-aware", "report", "--json"]))["clocks"]
+        return [(row["name"], row["jobs"], row["slow"]) for row in rows]
+
+    cluster.wait_until(lambda: checked() == [("class C", 1, 1)], 30, lambda: str(checked()))

@@ -1,0 +1,45 @@
+"""Order of the queue after a requeue, which is a new submission for Slurm."""
+
+from __future__ import annotations
+
+import pytest
+from rounds_bench import RoundsBench
+from slurm_folder import SlurmFolder, parked
+from store_samples import decision
+
+from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.features.registry import FEATURES
+from slurm_gpu_aware.planning.record import read_round
+from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.ledger import Ledger
+
+ORDER = '[queue]\norder = "expected"\nrun_time_weight = 100.0\npassed_s = 3600.0\n'
+WHOLE = {"tres_per_node": "gres/gpu:4", "admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1"}
+
+
+@pytest.mark.parametrize(
+    ("user", "first_s", "placed"),
+    [("same", 4000, "7"), ("same", 3000, "8"), ("another", 4000, "8")],
+)
+def test_a_requeue_begins_no_new_time_in_which_jobs_pass(
+    slurm: SlurmFolder, user: str, first_s: int, placed: str
+) -> None:
+    """Job 7 was requeued a minute ago; the shorter job 8 passes it within the bound only."""
+    slurm.config.write_text(slurm.config.read_text() + ORDER)
+    bench = RoundsBench(slurm, load_config(slurm.config))
+    long = parked(
+        "7", time_limit=600, restart_cnt=1, submit_time=int(bench.wall) - 60, priority=9, **WHOLE
+    )
+    short = parked("8", time_limit=10, submit_time=int(bench.wall) - 30, priority=8, **WHOLE)
+    slurm.write([long, short], ["n1"])
+    (owner,) = {job.user for job in slurm.client().jobs()}
+    with open_store(slurm.store) as store:
+        at = {"submitted_at": bench.wall - first_s, "decided_at": bench.wall - first_s + 1}
+        name = owner if user == "same" else user
+        Ledger(store).add_decision(decision("7", user=name, state="waiting", **at))
+    outcome = bench.rounds.run()
+    assert outcome.placed == [placed]
+    assert outcome.planned is not None
+    queue = read_round(outcome.planned(), FEATURES).asked.queue
+    since = {one.job_id: bench.wall - one.waits_since_s for one in queue}
+    assert since == {"7": first_s if user == "same" else 60, "8": 30}
