@@ -12,7 +12,8 @@ import pytest
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, PreemptionRules
 from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.snapshot import Hold, SiteProfile, build_cluster
+from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE

@@ -133,6 +133,8 @@ def predicted(series: Series, known: Sequence[int]) -> tuple[FloatArray, FloatAr
     clocks = kept(model, series)
     one = np.ones_like(clocks)
     time_s, watts, error = model.corrected(Conditions(one, one, one, clocks))
+    limited = clocks < series.clock_mhz  # their clocks are estimates
+    error[limited] = np.maximum(error[limited], model.quality.time_error or np.nan)
     time_s[known], error[known] = series.time_s[known], 0.0
     watts[known] = series.energy_j[known] / series.time_s[known]
     return time_s, time_s * watts, error

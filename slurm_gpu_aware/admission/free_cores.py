@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from slurm_gpu_aware.admission.snapshot import Hold
+from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets
 from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.records import HOLDING_CPUS, NodeCores, SlurmJob, SlurmNode

@@ -22,7 +22,7 @@ from slurm_gpu_aware.admission.fitting import (
     eligible_nodes,
     open_partitions,
 )
-from slurm_gpu_aware.admission.snapshot import Hold
+from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form

@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 
-from slurm_gpu_aware.clocks.notes import Held
+from slurm_gpu_aware.clocks.notes import Held, words_in
 from slurm_gpu_aware.files import open_lock
 
 TYPE_CHECKING = False
@@ -98,18 +98,8 @@ def _files(folder: int) -> list[str]:
 
 def _jobs(folder: int, name: str) -> list[str]:
     """Numbers of jobs in a file; none if it cannot be read."""
-    try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        handle = os.open(name, flags, dir_fd=folder)
-    except OSError:
-        return []
-    try:
-        text = os.read(handle, _LONGEST)
-    except OSError:
-        return []
-    finally:
-        os.close(handle)
-    return [word for word in text.decode("ascii", "replace").split() if word.isdecimal()]
+    words = words_in(folder, name, _LONGEST, "replace")
+    return [word for word in words if word.isdecimal()]
 
 
 def _write(folder: int, name: str, jobs: list[str]) -> None:

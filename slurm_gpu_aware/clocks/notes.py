@@ -42,6 +42,23 @@ Limits = tuple[int, ...]
 """Power limits of a GPU, mW."""
 
 
+def words_in(folder: int | None, name: str, longest: int, errors: str = "strict") -> list[str]:
+    """Words of a file of ``longest`` bytes at most; none if it cannot be read.
+
+    ``errors``: as of ``bytes.decode``.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(name, flags, dir_fd=folder)
+        try:
+            text = os.read(handle, longest)
+        finally:
+            os.close(handle)
+        return text.decode("ascii", errors).split()
+    except (OSError, ValueError):
+        return []
+
+
 class NoteFolder:
     """Files ``gpu`` and the GPU's index, of one line each, written in one step."""
 
@@ -99,16 +116,7 @@ class NoteFolder:
         return [int(word) for word in words if word.isdecimal()]
 
     def _read(self, name: str) -> list[str]:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            handle = os.open(name, flags, dir_fd=self._fd)
-            try:
-                text = os.read(handle, _LONGEST)
-            finally:
-                os.close(handle)
-            return text.decode("ascii").split()
-        except (OSError, ValueError):
-            return []
+        return words_in(self._fd, name, _LONGEST)
 
     def alone(self, wait_s: float) -> Held:
         """While no other hook is at work here; False: some were, for as long as we waited."""

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
@@ -30,6 +31,8 @@ from slurm_gpu_aware.metric import Metric
 from slurm_gpu_aware.store.watch_metrics import Watched
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _SHARE = 10.0
 """Refreshes take at most one part in so many of the time."""
@@ -70,7 +73,10 @@ class Exporter:
         with ExitStack() as stack:
             sources: dict[str, Any] = {"config": self._config, "now": now}
             read_at: dict[str, float] = {}
-            missing = self._read_counters(sources, read_at, now)
+            missing = set[str]()
+            counted = partial(counters_of, self._config, now, self._oldest_s)
+            if (counters := self._read("counters", counted, missing)) is not None:
+                sources["counters"], read_at["counters"] = counters, counters.at
             try:
                 store = stack.enter_context(open_published(self._config.store))
                 sources["store"], read_at["store"] = store, renewed_at(store.path) or now
@@ -84,7 +90,8 @@ class Exporter:
                 if "counters" in missing and view.gate is not None and view.gate.start_s is None:
                     view = replace(view, gate=replace(view.gate, used=False))
                 sources["slurm"], read_at["slurm"] = view, view.at
-            missing |= self._read_watch(sources, read_at)
+            if (watch := self._read("watch", self._watch_file.read, missing)) is not None:
+                sources["watch"], read_at["watch"] = Watched(watch, sources.get("store")), watch.at
             body = self._renderer.render(sources)
         state = ExporterState(
             now, time.monotonic() - began, read_at, missing, body.dropped, body.failed
@@ -93,33 +100,17 @@ class Exporter:
         self.page = Page(text, gzip.compress(text, 1))
         return self.page
 
-    def _read_counters(
-        self, sources: dict[str, Any], read_at: dict[str, float], now: float
-    ) -> set[str]:
-        """Add the counters; return the sources that this host does not have."""
+    def _read(self, name: str, source: Callable[[], T | None], missing: set[str]) -> T | None:
+        """What a source has now; one that this host does not have is ``missing``."""
         try:
-            counters = counters_of(self._config, now, self._oldest_s)
+            found = source()
         except SourceError as exc:
-            self._complaints.failed("counters", exc)
-            return set()
-        self._complaints.well("counters")
-        if counters is None:
-            return {"counters"}
-        sources["counters"], read_at["counters"] = counters, counters.at
-        return set()
-
-    def _read_watch(self, sources: dict[str, Any], read_at: dict[str, float]) -> set[str]:
-        """Add what watch found, once the store is there; return as `_read_counters`."""
-        try:
-            state = self._watch_file.read()
-        except SourceError as exc:
-            self._complaints.failed("watch", exc)
-            return set()
-        self._complaints.well("watch")
-        if state is None:
-            return {"watch"}
-        sources["watch"], read_at["watch"] = Watched(state, sources.get("store")), state.at
-        return set()
+            self._complaints.failed(name, exc)
+            return None
+        self._complaints.well(name)
+        if found is None:
+            missing.add(name)
+        return found
 
     def start(self) -> None:
         """Refresh from a thread, which ends with the process."""

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.admission.snapshot import Hold, is_usable
+from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.snapshot import is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.live import KnownClasses
-from slurm_gpu_aware.features.due_dates.account import due_values
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.estimates.live import Estimates
@@ -45,7 +45,6 @@ from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.successors import Successors
 from slurm_gpu_aware.selector.turns import Turns
-from slurm_gpu_aware.selector.waiting_jobs import Promises
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays
 
@@ -119,7 +118,6 @@ class Rounds:
         parts = self.policy, self.power, self.mover, self._postponements, self._due
         told = FirstSubmissions(ledger), Notes(ledger), config
         self.planner = RoundPlanner(*parts, *told, guards=config.gate.guard_head)
-        self._promises = Promises()
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""
 
@@ -281,8 +279,7 @@ class Rounds:
             with contained("power orders"):
                 self.power.carry_out(ordered, context.cluster, self.policy.settings)
         with contained("verdicts"):
-            given = candidates.to_plan, view.parked, context
-            impossible = infeasible(plan.waiting, *given)
+            impossible = infeasible(plan.waiting, candidates.to_plan, view.parked, context)
             self._turns.leave(
                 self._turns.without_waiting_before(impossible, plan, candidates), candidates
             )
@@ -291,7 +288,7 @@ class Rounds:
             may = not (self.power.limited or self.mover.under_way.jobs or self.planner.exchanges)
             last = plan, candidates, view, self.policy.settings
             plan = self._successors.extended(*last, may=may, lasting=self._turns.lasting)
-        self._tell_waiting(candidates, plan)
+        self.planner.tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
             return  # the heartbeat says why
         stay = self._place(view, outcome, candidates, plan, planning_s)
@@ -359,21 +356,6 @@ class Rounds:
             outcome.unpooled = self._pool.fill(stay, room, split, self._gate_held_until())
         with contained("comments of waiting jobs"):
             self._comments.tell(stay, outcome.waiting, split)
-
-    def _tell_waiting(self, candidates: Candidates, plan: Plan) -> None:
-        """Add the jobs that wait for GPUs, with their reasons."""
-        given_up = {job.job.raw_id for job, _ in candidates.leave}
-        broken: Mapping[str, str] = {}
-        with contained("promised starts"):
-            broken = self._promises.told(plan.waiting, candidates.context.cluster)
-        for entry in plan.waiting:
-            if candidates.to_plan[entry.job_id].gated.job.raw_id in given_up:
-                continue
-            more = due_values(plan, entry.job_id)
-            with contained("postponements", entry.job_id):
-                more |= self._postponements.times(entry)
-            reason = "; ".join(filter(None, (entry.reason, broken.get(entry.job_id))))
-            candidates.waits(entry.job_id, reason, entry.shadow_start_s, **more)
 
     def _gate_held(self, now: float) -> bool:
         # The lease is extended when at most a third of it is gone, so half of it is always left.

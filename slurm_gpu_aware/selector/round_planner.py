@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.features.due_dates.account import due_values
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
@@ -31,6 +32,7 @@ from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.notes import Notes
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
+from slurm_gpu_aware.selector.waiting_jobs import Promises
 
 
 @dataclass
@@ -49,6 +51,7 @@ class RoundPlanner:
     """Whether the GPUs of the head are held against jobs that pass the gate."""
     features: Sequence[Stage] = FEATURES
     """The stages of a round."""
+    promises: Promises = field(default_factory=Promises)
 
     @property
     def exchanges(self) -> bool:
@@ -76,6 +79,21 @@ class RoundPlanner:
         self.mover.wake_s = min(self.mover.wake_s, plan.wake_s)
         asked = replace(asked, queue=isolation.sound(asked.queue))
         return plan, partial(record_round, asked, plan, self.features)
+
+    def tell_waiting(self, candidates: Candidates, plan: Plan) -> None:
+        """Add the jobs that wait for GPUs to the candidates, with their reasons."""
+        given_up = {job.job.raw_id for job, _ in candidates.leave}
+        broken: Mapping[str, str] = {}
+        with contained("promised starts"):
+            broken = self.promises.told(plan.waiting, candidates.context.cluster)
+        for entry in plan.waiting:
+            if candidates.to_plan[entry.job_id].gated.job.raw_id in given_up:
+                continue
+            more = due_values(plan, entry.job_id)
+            with contained("postponements", entry.job_id):
+                more |= self.postponements.times(entry)
+            reason = "; ".join(filter(None, (entry.reason, broken.get(entry.job_id))))
+            candidates.waits(entry.job_id, reason, entry.shadow_start_s, **more)
 
     def _asked(
         self, isolation: Isolation, candidates: Candidates, view: View, profile: Profile | None

@@ -242,7 +242,8 @@ def is_sacct(text: str) -> bool:
     line, *others = text.lstrip().split("\n")
     known = _NAMES.intersection(re.findall("[A-Za-z]+", line))
     bars = "|" in line and (bool(known) or line[0].isdecimal())  # or without its header
-    return line.startswith("{") or bars or len(known) >= 3 or any(map(_is_header, others))
+    whole = line.startswith(("{", "Slurm accounting storage"))
+    return whole or bars or len(known) >= 3 or any(map(_is_header, others))
 
 
 def _is_header(line: str) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from make import NOW, SLURM_WITH_CORES, context_of, slurm_job, two_sockets
 
+from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.left import left_request
-from slurm_gpu_aware.admission.snapshot import Hold
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob

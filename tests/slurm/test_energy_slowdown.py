@@ -66,6 +66,8 @@ def saving(cluster: Cluster) -> Iterator[None]:
     with kept(cluster, CONFIG):
         cluster.sh("ctl", f"sed -i '/^.classes/d; /^clock_mhz/d' {CONFIG}")
         said = f'[energy]\\nslowdown = {BOUND}\\nrecords = "{RECORDS}"'
+        if cluster.suite == "sid":  # Slurm 24.11 cannot
+            said += "\\nalloc_tres = true"
         cluster.sh("ctl", f"printf '\\n{said}\\n' >> {CONFIG}")
         cluster.sh("ctl", f"install -d -o slurm -m 1733 {RECORDS}; rm -f {RECORDS}/*")
         with new_store(cluster):
@@ -156,6 +158,10 @@ def test_each_job_saves_what_sacct_and_the_report_say(cluster: Cluster, saving: 
         energies = {job: accounted(cluster, job)["gpu_energy"] for job in (own, fast)}
         for job, kwh in energies.items():
             assert kwh == pytest.approx(metered(cluster, one, *at[job])[1], rel=ALLOWED_ERROR), job
+            asked = ["sacct", "-n", "-X", "-P", "-j", job, "-o", "AllocTRES"]
+            joules = re.findall(r"energy=(\d+)", cluster.sh("ctl", asked))
+            in_tres = [pytest.approx(3.6e6 * kwh, abs=4)] if cluster.suite == "sid" else []
+            assert [float(amount) for amount in joules] == in_tres
         slow_s, fast_s = (worked_s(cluster, job, one.user) for job in (own, fast))
         assert slow_s / fast_s <= 1 + BOUND + 0.01, one
         spends = slow_s * one.power(at[own][1]) / (fast_s * one.power(TOP_MHZ))

@@ -435,7 +435,7 @@ def test_removal_loses_no_job(plain: Cluster) -> None:
     plain.wait_until(ended, 90, lambda: plain.sh("ctl", "squeue -o '%i %T %r %b %f %R'"))
     assert roll(plain, "--undo")[0] == 0
     found = [j for j in plain.jobs() if int(j["JobId"]) >= int(jobs[0])]
-    found = [j for j in found if j["JobName"] != "gpu-aware-setup"]  # asks a node for a file
+    found = [j for j in found if j["JobName"] != "gpu-aware-look"]  # asks a node for a file
     assert len(found) == 11
     assert {(j["JobState"], j["Restarts"]) for j in found} == {("COMPLETED", "0")}
     plain.sh("ctl", f"sed -i 's/^Licenses=gpuaware.*//' {SLURM_CONF}; scontrol reconfigure")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from slurm_gpu_aware.features.energy.choice import EXACT
 from slurm_gpu_aware.features.models.performance_model import PerformanceSample
 from slurm_gpu_aware.simulator.trace import read_csv
 
@@ -547,5 +548,5 @@ def test_a_setting_is_chosen_from_a_third_of_those_measured(scripts):
     series = energy.Series("half", "a100", clocks, limits, time_s, time_s * watts)
     chosen = energy.judged(series, 0)
     for bound, one in zip(energy.BOUNDS, chosen, strict=True):
-        assert one.slower <= bound
+        assert one.slower <= bound + EXACT
         assert one.saved > 0.7 * one.possible > 0

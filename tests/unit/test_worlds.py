@@ -113,8 +113,8 @@ class Job:
 class Live:
     """A selector over a Slurm of ours; its second node is slower in parts."""
 
-    def __init__(self, slurm: SlurmFolder, fitted: Path, more: str) -> None:
-        shutil.copy(fitted, slurm.store)
+    def __init__(self, slurm: SlurmFolder, net_store: Path, more: str) -> None:
+        shutil.copy(net_store, slurm.store)
         with slurm.config.open("a") as config:
             config.write(f'[placement]\npolicy = "pal"\nbackfill = true\n{more}\n')
         self.slurm, self.config = slurm, load_config(slurm.config)
@@ -161,7 +161,7 @@ class Simulated:
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def net_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the scores of all GPUs, in which ``net`` has a model."""
     path = tmp_path_factory.mktemp("fitted") / "store.db"
     samples = [
@@ -185,7 +185,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def starts(one: Round) -> dict[str, Any]:
+def places_and_clocks(one: Round) -> dict[str, Any]:
     """Job -> (nodes, GPUs, clock)."""
     return {a.job_id: (a.nodes, a.slots, a.clock_mhz) for a in one.whole_plan.assignments}
 
@@ -242,14 +242,16 @@ CASES: dict[str, tuple[str, Sequence[Job], dict[str, tuple[int, int | None]]]] =
 
 @pytest.mark.parametrize("case", CASES)
 def test_both_worlds_start_the_same_jobs_on_the_same_gpus(
-    slurm: SlurmFolder, fitted: Path, case: str
+    slurm: SlurmFolder, net_store: Path, case: str
 ) -> None:
     more, jobs, started = CASES[case]
-    live = Live(slurm, fitted, more)
+    live = Live(slurm, net_store, more)
     found = live.plan(jobs)
     again = Simulated(live).plan(jobs)
-    assert {name: (len(gpus), mhz) for name, (_, (gpus,), mhz) in starts(found).items()} == started
-    assert (starts(found), waits(found)) == (starts(again), waits(again))
+    assert {
+        name: (len(gpus), mhz) for name, (_, (gpus,), mhz) in places_and_clocks(found).items()
+    } == started
+    assert (places_and_clocks(found), waits(found)) == (places_and_clocks(again), waits(again))
 
 
 EVERYTHING = f"""
@@ -270,9 +272,9 @@ ONLY_LIVE = {SHARDS, OWN_CLOCK, HAD_GPUS}
 ASKS = "due=99h,slower=10,move=10s"
 
 
-def told_live(slurm: SlurmFolder, fitted: Path) -> list[Round]:
+def told_live(slurm: SlurmFolder, net_store: Path) -> list[Round]:
     """Rounds in which job 1 moves from n1 to n2, where job 9 has ended."""
-    live, told = Live(slurm, fitted, EVERYTHING), Told()
+    live, told = Live(slurm, net_store, EVERYTHING), Told()
     bench, now = live.bench, int(time.time())
     bench.wall = time.time()
     bench.rounds.planner.features = (told, *FEATURES)
@@ -297,9 +299,9 @@ def told_live(slurm: SlurmFolder, fitted: Path) -> list[Round]:
     return told.asked
 
 
-def told_simulated(slurm: SlurmFolder, fitted: Path) -> list[Round]:
+def told_simulated(slurm: SlurmFolder, net_store: Path) -> list[Round]:
     """Rounds in which job 1 moves to the GPUs that job 9 has left."""
-    live, told = Live(slurm, fitted, EVERYTHING), Told()
+    live, told = Live(slurm, net_store, EVERYTHING), Told()
     jobs = [Job("9", 4, priority=200), Job("1", 2, limit_min=900, sizes=(1, 2), hints=ASKS)]
     live.plan(jobs)
     trace = Trace.of("both", [job.simulated(live.tables[job.name]) for job in jobs])
@@ -311,11 +313,11 @@ def told_simulated(slurm: SlurmFolder, fitted: Path) -> list[Round]:
 @pytest.mark.parametrize(("world", "lacks"), [(told_live, set()), (told_simulated, ONLY_LIVE)])
 def test_stages_are_told_all_that_they_ask_for(
     slurm: SlurmFolder,
-    fitted: Path,
+    net_store: Path,
     world: Callable[[SlurmFolder, Path], list[Round]],
     lacks: set[Facet[Any]],
 ) -> None:
-    asked = world(slurm, fitted)
+    asked = world(slurm, net_store)
     inputs = {facet for stage in FEATURES for facet in stage.inputs}
     assert not [f for f in inputs if not any(named(f, one.get(f)) for one in asked)]
     jobs = [request for one in asked for request in one.queue]
@@ -323,8 +325,10 @@ def test_stages_are_told_all_that_they_ask_for(
     assert {f for f in reads if not any(named(f, job.get(f)) for job in jobs)} == lacks
 
 
-def test_an_input_that_a_world_does_not_know_is_an_error(slurm: SlurmFolder, fitted: Path) -> None:
-    live, unknown = Live(slurm, fitted, ""), Told(Facet("weather", "", str))
+def test_an_input_that_a_world_does_not_know_is_an_error(
+    slurm: SlurmFolder, net_store: Path
+) -> None:
+    live, unknown = Live(slurm, net_store, ""), Told(Facet("weather", "", str))
     live.plan(jobs := [Job("1", 2)])
     for world in (live, Simulated(live)):
         with pytest.raises(LookupError, match="weather"):

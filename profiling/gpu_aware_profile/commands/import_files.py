@@ -114,7 +114,7 @@ def import_command(
     if node is not None and len(files) > 1:
         raise click.UsageError("--node is for one FILE; name several files after their nodes")
     wanted = ReadOptions(node, value, unit, _nodes(path))
-    measured = [read_measured(file, wanted, format_name) for file in files]
+    measured = [one for file in files for one in read_measured(file, wanted, format_name)]
     for sentence in filter(None, (cut_name(one, wanted) for one in measured)):
         say(sentence)
     given = Given(config.site.classes, time.time(), taken_at, app_class)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpu_aware_profile.imports.formats.reader import Measured
 from gpu_aware_profile.imports.formats.topology_matrix import BACKEND as MATRIX
@@ -103,7 +103,11 @@ class Import:
             return not self._levels()
         if kind is Kind.SAMPLES:
             return not self._samples()
-        return not self._bandwidths(*_OF_BANDWIDTHS[kind])
+        if kind is Kind.PAIRS:
+            how = (read_pairs, fastest_pairs, far_pairs, put_bandwidths)
+            return not self._bandwidths("pair{} of GPUs", *how)
+        of = (read_collectives, largest_collectives, far_collectives, put_collectives)
+        return not self._bandwidths("collective{}", *of)
 
     def _reports(self, reports: Sequence[ProbeReport]) -> bool:
         if self.given.app_class is not None:
@@ -241,19 +245,6 @@ class Import:
         if not good and not any(file.left_out for file in self.files):
             raise StoreError(f"{self.files[0].table.name}: no row to import")
         return good, count
-
-
-_OF_BANDWIDTHS: Mapping[Kind, tuple[Any, ...]] = {
-    Kind.PAIRS: ("pair{} of GPUs", read_pairs, fastest_pairs, far_pairs, put_bandwidths),
-    Kind.COLLECTIVES: (
-        "collective{}",
-        read_collectives,
-        largest_collectives,
-        far_collectives,
-        put_collectives,
-    ),
-}
-"""Arguments of `Import._bandwidths`."""
 
 
 def _as_counted(node: str, count: int) -> str:

@@ -87,7 +87,7 @@ _REACH = 0.04
 """Distance from a measured clock, over the reference clock, within which it says much."""
 _DOUBT = 0.1
 """Weight of the curve beside that of one measured clock: measurements have noise."""
-_UNSTEADY = 0.005
+_UNSTEADY = 0.0075
 """Measured times that rise with the clock, or bend, by a larger share are of no steady program."""
 _TINY = 1e-300
 

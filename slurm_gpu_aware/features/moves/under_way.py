@@ -17,7 +17,7 @@ from typing import Any
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.admission.context import BeforeMove
-from slurm_gpu_aware.admission.snapshot import Hold
+from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.features.moves.settings import RATE_S
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.assignment import Assignment

@@ -5,7 +5,8 @@ from dataclasses import replace
 from make import PROFILE, SLURM, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import PreemptionRules
-from slurm_gpu_aware.admission.snapshot import Hold, build_cluster
+from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.snapshot import build_cluster
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmPartition
 

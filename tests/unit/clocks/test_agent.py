@@ -11,6 +11,7 @@ import time
 import pytest
 from clock_hooks import Hooks, gres_conf, until
 from fake_nvml import ROOT, FakeNode, machines
+from idle_clock import all_end
 
 from slurm_gpu_aware.agent_reports import agent_report
 from slurm_gpu_aware.clocks.trusted_file import read_trusted
@@ -40,6 +41,15 @@ LATER = (
 """A turn 100 s from now: of what expires by then nothing counts."""
 
 
+class Process(subprocess.Popen):
+    """One that a failed test does not wait for."""
+
+    def __exit__(self, kind, *rest):
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *rest)
+
+
 class AgentNode(Hooks):
     """A node with accounts, orders and an agent."""
 
@@ -62,7 +72,7 @@ class AgentNode(Hooks):
     def start(self, forever=True, grace=10.0, before=""):
         where = {"root": str(ROOT), "top": str(self.node.folder)}
         code = AGENT.format(**where, forever=forever, grace=grace, before=before)
-        return subprocess.Popen(
+        return Process(
             [sys.executable, "-c", code],
             env={**self.node.env, "GPU_AWARE_CLOCK_CONFIG": str(self.conf)},
             stdout=subprocess.PIPE,
@@ -497,15 +507,29 @@ def test_the_report_says_why_clocks_are_low_and_for_which_job(agent_node, tmp_pa
     assert set(report.power_w) == {0, 1, 2, 3}
 
 
+LISTENING = """
+from slurm_gpu_aware.clocks import xids
+xids._AGAIN_S = 0
+start = xids.Xids._start
+def started(self):
+    start(self)
+    with open({noted!r} + ".new", "w") as file:
+        file.write(str(self._child))
+    os.replace(file.name, {noted!r})
+xids.Xids._start = started
+one = agent.Agent(read_clock_conf(), "n1", top={top!r})
+heard = one.listening()
+heard.__enter__()
+agent.Agent = lambda *_, **__: one
+"""
+"""Notes the process that waits for the driver: the agent has others for its calls, too."""
+
+
 def test_an_xid_is_told_at_once_with_the_job_of_its_gpu(agent_node):
     """Also after the driver that waits for them has died; no process is left behind."""
     agent_node.run("prolog", 17, "0,3")
     agent_node.node.state.mkdir(exist_ok=True)
-    listening = (
-        "from slurm_gpu_aware.clocks import xids\nxids._AGAIN_S = 0\n"
-        "one = agent.Agent(read_clock_conf(), 'n1', top={top!r})\nheard = one.listening()\n"
-        "heard.__enter__()\nagent.Agent = lambda *_, **__: one"
-    )
+    noted = agent_node.node.folder / "listener"
 
     def told():
         reports = map(agent_report, agent_node.said("agent"))
@@ -516,22 +540,17 @@ def test_an_xid_is_told_at_once_with_the_job_of_its_gpu(agent_node):
         machines.report_xid(agent_node.node.state, gpu, xid)
         return (gpu, xid) in told()
 
-    with agent_node.start(before=listening.format(top=str(agent_node.node.folder))) as agent:
+    listening = LISTENING.format(top=str(agent_node.node.folder), noted=str(noted))
+    with agent_node.start(before=listening) as agent:
         until(lambda: report_until(3, 79))
-        (child,) = children(agent.pid)
+        first = int(noted.read_text())
         until(lambda: report_until(1, 48))
-        os.kill(child, signal.SIGKILL)
-        until(lambda: children(agent.pid) not in ([], [child]))
-        (child,) = children(agent.pid)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: int(noted.read_text()) != first)
         until(lambda: report_until(0, 95))
         agent.kill()
     assert told() == {(3, 79): 17, (1, 48): 0, (0, 95): 17}
-    until(lambda: not os.path.exists(f"/proc/{child}"))
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as stream:
-        return [int(word) for word in stream.read().split()]
+    assert all_end([first, noted.read_text()])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from memory_slurm import MemorySlurm, reservation_record
 from rounds_bench import RoundsBench, placed_and_stuck, reads
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.admission.snapshot import Hold, build_cluster
+from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.snapshot import build_cluster
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import Cluster

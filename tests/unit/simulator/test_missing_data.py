@@ -200,6 +200,7 @@ def test_job_id_raw_is_taken_with_and_without_the_option(tmp_path: Path) -> None
         (RAW.replace("|AllocTRES", "").replace("|cpu=64,gres/gpu=4", ""), "no column 'AllocTRES'"),
         (RAW.replace("|", "\t"), "columns between bars"),
         (RAW.replace("|", " "), "columns between bars"),
+        ("Slurm accounting storage is disabled\n", "add AccountingStorageType="),
         ("       JobID    JobName      State\n------- --------- ------\n", "columns between bars"),
         ('{"jobs": [{"job_id": 7, "job_state": ["RUNNING"]}]}', "squeue or scontrol wrote it"),
         ('{"jobs": [], "errors": [{"error": "Unable to connect"}]}', "Unable to connect"),

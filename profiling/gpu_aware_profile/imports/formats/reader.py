@@ -65,6 +65,8 @@ class Source:
     name: str
     """For messages."""
     text: str
+    host: str = ""
+    """What pdsh and the like put before each line; empty: nothing."""
 
     @cached_property
     def content(self) -> Any:
@@ -162,10 +164,11 @@ def as_time_ms(rate: float) -> float:
 
 
 def node_of(source: Source, options: ReadOptions) -> str:
-    """Node of a file that does not name it: ``--node``, or the one that the file's name means."""
+    """Node of a file that does not name it: ``--node``, the host before its lines, its name."""
     if options.node is not None:
         return options.node
-    name = "" if source.name == "stdin" else options.named(Path(source.name).name)
+    file = "" if source.name == "stdin" else Path(source.name).name
+    name = options.named(source.host or file)
     if not name:
         raise SourceError(f"{source.name}: it does not name its node; give it with --node NAME")
     return name
@@ -227,5 +230,9 @@ def outputs(source: Source) -> list[Source]:
     for line in source.text.split("\n"):
         if match := _LINE.match(line):
             lines.setdefault((match["task"] or "").strip(), []).append(line[match.end() :])
-    texts = ("\n".join(own) for own in lines.values())
-    return [Source(source.name, text) for text in texts if _FIRST.search(text)]
+    by_host = first["prefix"].rstrip().endswith(":")
+    found = (
+        Source(source.name, "\n".join(own), task if by_host and task[:1].isalpha() else "")
+        for task, own in lines.items()
+    )
+    return [task for task in found if _FIRST.search(task.text)]

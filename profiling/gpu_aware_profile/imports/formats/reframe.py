@@ -22,11 +22,12 @@ from gpu_aware_profile.imports.formats.reader import (
     as_time_ms,
     number_of,
     objects,
+    read_rows,
     row_of,
 )
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.text_file import BadRow, Row, Table
+from slurm_gpu_aware.text_file import BadRow, Row
 
 _MS = {
     "ns": 1e-6,
@@ -140,32 +141,29 @@ def _measured(
     the lines of the results count. Raises SourceError.
     """
     wanted = _wanted(source, results, options)
-    rows: list[Row] = []
-    bad: list[BadRow] = []
-    rates: set[str] = set()
-    times = False
-    for result in results:
-        for name, (value, own_unit) in result.variables.items():
-            match = wanted.fullmatch(name)
-            if match is None:
-                continue
-            try:
-                _check_sane(result.fields)
-                ms, rate = _time_ms(name, value, options.unit or own_unit)
-                node = _node(match, result.fields, options)
-                gpu = _gpu(match, result.fields)
-                at = _time(result.fields)
-                rows.append(row_of(TIMING_COLUMNS, result.line, gpu, node, repr(ms), at))
-            except ValueError as exc:
-                bad.append(BadRow(result.line, str(exc), unit))
-                continue
-            rates |= {rate} - {""}
-            times |= not rate
-    if len(rates) + times > 1:
-        units = [*sorted(rates), *(["times"] if times else [])]
-        raise SourceError(f"{source.name}: {' and '.join(units)} cannot be compared")
-    table = Table(source.name, TIMING_COLUMNS, tuple(rows), tuple(bad), unit)
-    return Measured(table, rate=next(iter(rates), None))
+    units: set[str] = set()
+    """Of rates; empty: a time."""
+
+    def row(line: int, found: tuple[_Result, re.Match[str], Any, Any]) -> Row:
+        result, match, value, own_unit = found
+        _check_sane(result.fields)
+        ms, rate = _time_ms(match[0], value, options.unit or own_unit)
+        node, gpu = _node(match, result.fields, options), _gpu(match, result.fields)
+        made = row_of(TIMING_COLUMNS, line, gpu, node, repr(ms), _time(result.fields))
+        units.add(rate)
+        return made
+
+    found = (
+        (result.line, (result, match, *variable))
+        for result in results
+        for name, variable in result.variables.items()
+        if (match := wanted.fullmatch(name))
+    )
+    table = read_rows(source, TIMING_COLUMNS, found, row, unit)
+    if len(units) > 1:
+        named = " and ".join(rate or "times" for rate in sorted(units, key=lambda r: (not r, r)))
+        raise SourceError(f"{source.name}: {named} cannot be compared")
+    return Measured(table, rate=next(filter(None, units), None))
 
 
 def _check_sane(fields: Mapping[str, Any]) -> None:

@@ -76,24 +76,29 @@ FORMATS = {reader.name: reader for reader in _READERS}
 
 def read_measured(
     file: Path | str | BinaryIO, options: ReadOptions, format_name: str | None = None
-) -> Measured:
-    """Read a file. ``format_name``: its format; None: the only one that matches.
+) -> list[Measured]:
+    """Read a file, each report in it apart. ``format_name``: None: the only one that matches.
 
     Raises SourceError.
     """
     parts = outputs(Source(name_of(file), read_text(file)))
+    hosts = {source.host for source in parts} - {""}
+    options.node_or(hosts, parts[0].name)
     found = [_reader(source, format_name).read(source, options) for source in parts]
     first, tables = found[0], [one.table for one in found]
-    if len(parts) > 1 and (
-        any(source.content is not None for source in parts)
-        or any(one.report is not None for one in found)
-        or len({table.columns for table in tables}) > 1
+    reports = [one for one in found if one.report is not None]
+    nameless = reports or any(source.content is not None for source in parts)
+    if (nameless and 1 < len(parts) != len(hosts)) or (
+        len({(one.table.columns, one.rate) for one in found}) > 1
     ):
         raise SourceError(f"{first.table.name}: output of {len(parts)} tasks; {ONE_RUN_A_FILE}")
+    if reports:
+        return found
     rows = tuple(row for table in tables for row in table.rows)
     bad = tuple(row for table in tables for row in table.bad_rows)
     left_out = tuple(what for one in found for what in one.left_out)
-    return replace(first, table=replace(first.table, rows=rows, bad_rows=bad), left_out=left_out)
+    table = replace(first.table, rows=rows, bad_rows=bad)
+    return [replace(first, table=table, left_out=left_out)]
 
 
 def _reader(source: Source, format_name: str | None) -> Reader:

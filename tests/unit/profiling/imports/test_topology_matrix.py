@@ -271,13 +271,47 @@ def test_what_a_sweep_has_read_stays(store_path: Path, run_import: Call) -> None
         (TOPO.replace("GPU3\tNIC0", "GPU3,\tNIC0"), "column 'GPU3,' is neither a GPU nor a NIC"),
         (TOPO.replace("NV12\tSYS\t X ", "NV12\tSYS\tSYS"), "no whole row of GPU2"),
         (LISTED.split("\n")[0] + "\n" + TOPO, "1 GPUs by name, 4 in the matrix"),
-        ("".join(f"{n}: {x}\n" for n in "ab" for x in TOPO.split("\n")), "output of 2 tasks"),
+        ("".join(f"{n}: {x}\n" for n in "01" for x in TOPO.split("\n")), "output of 2 tasks"),
     ],
 )
 def test_damaged_matrices_are_refused(run_import: Call, text: str, reason: str) -> None:
     done = run_import(text, "--node", "n1", "--new-nodes")
     assert done.exit_code == 1
     assert reason in done.stderr
+
+
+def test_the_matrices_of_all_nodes_in_one_file(store_path: Path, run_import: Call) -> None:
+    """As pdsh writes them, lines of the nodes mixed."""
+    text = "".join(f"{node}: {line}\n" for line in TOPO.split("\n") for node in ("n1", "n2"))
+    done = run_import(text, "--new-nodes")
+    assert done.exit_code == 0, done.stderr
+    with open_store(store_path) as store:
+        assert sorted(load_profile(store).links) == ["n1", "n2"]
+    refused = run_import(text, "--new-nodes", "--node", "n3")
+    assert "--node is for a file of one node; it has n1, n2" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("prefix", "args", "node"),
+    [
+        ("gpu-01: ", (), "gpu-01"),
+        ("gpu-01.site.org: ", (), "gpu-01"),
+        ("gpu-01: ", ("--node", "n9"), "n9"),
+        ("0: ", (), None),
+        ("gpu-1  | ", (), None),
+    ],
+)
+def test_a_host_before_each_line_names_the_node(
+    store_path: Path, run_import: Call, prefix: str, args: tuple[str, ...], node: str | None
+) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in TOPO.split("\n"))
+    done = run_import(text, "--new-nodes", *args)
+    assert (done.exit_code == 0) == (node is not None), done.stderr
+    if node is None:
+        assert "it does not name its node; give it with --node NAME" in done.stderr
+        return
+    with open_store(store_path) as store:
+        assert list(load_profile(store).links) == [node]
 
 
 def test_a_matrix_behind_a_launchers_prefix(store_path: Path, run_import: Call) -> None:
