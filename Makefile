@@ -14,7 +14,7 @@ SLURM_PYTEST := $(PYTEST) tests/slurm -n $(CLUSTERS) --dist loadfile --no-loadsc
 LONG := --timeout=7200
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test test-fast coverage test-search test-slurm test-sid test-walk test-storm test-hostile test-requests requests docker image cluster-up cluster-down demo clean
+.PHONY: help venv lint test test-fast coverage test-search test-slurm test-sid test-walk test-systemd test-storm test-hostile test-requests requests docker image cluster-up cluster-down demo clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -66,6 +66,9 @@ test-sid: venv docker  ## All of them on Slurm 26.05, with the whole matrix of r
 
 test-walk: venv docker  ## The guide's own commands on a site that is not ours, under load (SUITE=sid for Slurm 26.05)
 	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_WALK=1 $(PYTEST) $(LONG) -rA tests/slurm/test_foreign_site.py
+
+test-systemd: venv docker  ## Our units under a systemd that runs, as root
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_SYSTEMD=1 PYTHON=$(BIN)/python $(PYTEST) tests/slurm/test_systemd.py
 
 test-storm: venv docker  ## 300 submissions while the selector, or slurmctld, is killed at random (make test: 60)
 	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_STORM_JOBS=300 $(PYTEST) $(LONG) tests/slurm/test_survival.py -k random_moments

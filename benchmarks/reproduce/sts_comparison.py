@@ -57,7 +57,8 @@ def _comparison_remark(size: tuple[int, int], results: Results) -> str:
         "40% on average).",
         f"Energy alone, exponential arrivals: {percent(saved('DP', few, 'energy'))} against DP "
         f"(published: 67%) and {percent(saved('avgDP', few, 'energy'))} against avgDP (32%); with "
-        "more jobs DP finds no further GPUs to give, saves energy, and is late.",
+        "more jobs DP, which makes the sum of completion times least, finds no further GPUs to "
+        "give, saves energy, and is late.",
         "EDF chooses the size of a job when it starts, and never again, as its authors' code does: "
         f"STS saves {percent(total['EDF'])} with few jobs, {percent(saved('EDF', crowded))} with "
         f"high Poisson arrivals, {percent(saved('EDF', every))} over all (published: 32%). RG "

@@ -200,9 +200,10 @@ class Units(Owned):
     def contents(self, site: Site) -> list[Change]:
         """The units, with user, paths and commands of the site."""
         conf, changes = read_clock_conf(), []
+        file = site.config.source  # a unit that names a file does not start without it
         controller = {
             "User": site.user,
-            "Environment": f"GPU_AWARE_CONFIG={site.config.source or DEFAULT_PATH}",
+            "Environment": f"GPU_AWARE_CONFIG={file}" if file else None,
             "ReadWritePaths": _with_others(written(site.config, conf.orders)),
         }
         own = map(_above, (conf.spool, conf.locks, conf.accounts or ACCOUNTS))
@@ -217,8 +218,8 @@ class Units(Owned):
                 values = {k: v for k, v in controller.items() if k == "Environment"}
             text = source.read_text(encoding="utf-8")
             for key, value in values.items():
-                line = f"{key}={value}".replace("\\", r"\\")
-                text = re.sub(rf"^{key}=.*", line, text, flags=re.M)
+                line = "" if value is None else f"{key}={value}\n".replace("\\", r"\\")
+                text = re.sub(rf"^{key}=.*\n", line, text, flags=re.M)
             text = re.sub(r"^ExecStart=\S*/", f"ExecStart={_COMMANDS}/", text, flags=re.M)
             changes.append(Change(site.unit_dir / source.name, text))
         return changes

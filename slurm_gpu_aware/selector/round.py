@@ -111,8 +111,7 @@ class Rounds:
         self._site = SiteReader(client, config, clock, timer)
         self._classes = KnownClasses(config, ledger)
         self.estimates = Estimates(config)
-        dates = config.of(DueDatesConfig)
-        self._due = DueDates(dates, self.estimates, self.mover.under_way)
+        self._due = DueDates(config.of(DueDatesConfig), self.estimates, self.mover.under_way)
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due

@@ -20,11 +20,13 @@ LONGEST_FIRST = (
     "test_survival",
     "test_rolling",
     "test_exploring",
+    "test_energy_slowdown",
     "test_holding_pool",
     "test_requests",
     "test_preemption",
     "test_limits",
     "test_due_dates",
+    "test_fairshare",
 )
 """Files in the order in which clusters side by side take them: no long one at the end, alone."""
 

@@ -96,12 +96,12 @@ def saving(cluster: Cluster) -> Iterator[None]:
                 cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
 
 
-def submit(cluster: Cluster, one: Application, more: str = "", script: str = "") -> str:
+def submitted_job(cluster: Cluster, one: Application, more: str = "", script: str = "") -> str:
     asked = ["--gres=gpu:1", "-w", one.node, f"--comment={one.hint}{more}"]
     return cluster.submit(one.user, asked, script or PROGRAM.replace("SHARE", str(one.clock_share)))
 
 
-def accounted(cluster: Cluster, job: str) -> dict[str, float]:
+def energy_in_sacct(cluster: Cluster, job: str) -> dict[str, float]:
     """kWh by name, of the job's SystemComment; empty: it has none yet."""
     asked = ["sacct", "-n", "-X", "-P", "-j", job, "-o", "SystemComment"]
     pairs = re.findall(r"(\w+)=([0-9.]+)kWh", cluster.sh("ctl", asked))
@@ -121,7 +121,7 @@ def worked_s(cluster: Cluster, job: str, user: str) -> float:
     return float(cluster.output(job, user).split("worked")[1])
 
 
-def report(cluster: Cluster) -> dict[tuple[str, str], dict[str, Any]]:
+def energy_report(cluster: Cluster) -> dict[tuple[str, str], dict[str, Any]]:
     rows = json.loads(cluster.sh("ctl", ["gpu-aware", "report", "--json"]))["energy"]
     return {(row["by"], row["name"]): row for row in rows}
 
@@ -129,7 +129,7 @@ def report(cluster: Cluster) -> dict[tuple[str, str], dict[str, Any]]:
 def test_each_job_saves_what_sacct_and_the_report_say(cluster: Cluster, saving: None) -> None:
     jobs = {}
     for one in APPLICATIONS:
-        jobs[one] = submit(cluster, one), submit(cluster, one, f",freq={TOP_MHZ}")
+        jobs[one] = submitted_job(cluster, one), submitted_job(cluster, one, f",freq={TOP_MHZ}")
     at: dict[str, tuple[int, int]] = {}
     for one, both in jobs.items():
         for job in both:
@@ -150,12 +150,13 @@ def test_each_job_saves_what_sacct_and_the_report_say(cluster: Cluster, saving: 
             cluster.wait(job, "COMPLETED", 90)
             saves = job == both[0]
             found = lambda job=job, saves=saves: (  # noqa: E731
-                ("gpu_saved" in accounted(cluster, job)) == saves and bool(accounted(cluster, job))
+                ("gpu_saved" in energy_in_sacct(cluster, job)) == saves
+                and bool(energy_in_sacct(cluster, job))
             )
-            cluster.wait_until(found, 60, lambda job=job: f"{job}: {accounted(cluster, job)}")
+            cluster.wait_until(found, 60, lambda job=job: f"{job}: {energy_in_sacct(cluster, job)}")
     saved = dict.fromkeys(("alice", "bob"), 0.0)
     for one, (own, fast) in jobs.items():
-        energies = {job: accounted(cluster, job)["gpu_energy"] for job in (own, fast)}
+        energies = {job: energy_in_sacct(cluster, job)["gpu_energy"] for job in (own, fast)}
         for job, kwh in energies.items():
             assert kwh == pytest.approx(metered(cluster, one, *at[job])[1], rel=ALLOWED_ERROR), job
             asked = ["sacct", "-n", "-X", "-P", "-j", job, "-o", "AllocTRES"]
@@ -165,15 +166,15 @@ def test_each_job_saves_what_sacct_and_the_report_say(cluster: Cluster, saving: 
         slow_s, fast_s = (worked_s(cluster, job, one.user) for job in (own, fast))
         assert slow_s / fast_s <= 1 + BOUND + 0.01, one
         spends = slow_s * one.power(at[own][1]) / (fast_s * one.power(TOP_MHZ))
-        kwh = accounted(cluster, own)["gpu_saved"]
+        kwh = energy_in_sacct(cluster, own)["gpu_saved"]
         assert kwh / (kwh + energies[own]) == pytest.approx(1 - spends, abs=ALLOWED_ERROR), one
         saved[one.user] += kwh
-    rows = report(cluster)
+    rows = energy_report(cluster)
     for user, kwh in saved.items():
         assert rows["user", user]["measured"] == 4
         assert rows["user", user]["saved_kwh"] == pytest.approx(kwh, rel=0.01)
         own_kwh = sum(
-            accounted(cluster, job)["gpu_energy"]
+            energy_in_sacct(cluster, job)["gpu_energy"]
             for one in APPLICATIONS
             for job in (jobs[one] if one.user == user else ())
         )
@@ -186,14 +187,14 @@ def test_what_the_user_says_stays_and_deaths_leave_no_clock(cluster: Cluster, sa
     asked = ["--gres=gpu:1", "-w", own.node, f"--comment={own.hint}", "--gpu-freq=900"]
     named = cluster.submit(own.user, asked, WAIT)
     hints = ",slower=0", ",freq=max"
-    for job in (named, *(submit(cluster, own, more, WAIT) for more in hints)):
+    for job in (named, *(submitted_job(cluster, own, more, WAIT) for more in hints)):
         cluster.wait(job, "RUNNING")
         decision = cluster.explained(job)
         assert (decision["clock_mhz"], "energy" in decision["why"]) == (None, False)
     assert "gpu:900" in cluster.job(named)["TresFreq"]
     cluster.cancel_all()
     for moment in ("submitted", "running", "ending"):
-        job = submit(cluster, one, "", WAIT)
+        job = submitted_job(cluster, one, "", WAIT)
 
         def kill() -> None:
             cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
@@ -219,14 +220,14 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
 ) -> None:
     """Its time depends on the clock by more than its class's, so that it is a tenth too slow."""
     one = APPLICATIONS[2]
-    first = submit(cluster, one, "", WAIT)
+    first = submitted_job(cluster, one, "", WAIT)
     cluster.wait(first, "RUNNING")
     slow_mhz = cluster.explained(first)["why"]["energy"]["clock_mhz"]
     cluster.sh("ctl", ["scancel", first])
     cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
     share = (1.1 * (1 + BOUND) - 1) / (TOP_MHZ / slow_mhz - 1)
     program = TRAIN.replace("0.02 + 0.08", f"0.1 * {1 - share} + 0.1 * {share}")
-    job = submit(
+    job = submitted_job(
         cluster,
         one,
         "",
@@ -246,7 +247,7 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
     assert cluster.job(job)["JobState"] == "RUNNING"
     said = cluster.sh("ctl", ["gpu-aware", "explain", job], one.user)
     assert "so its default clock is back" in " ".join(said.split())
-    after = submit(cluster, one, "", WAIT)
+    after = submitted_job(cluster, one, "", WAIT)
     other = cluster.submit("bob", ["--gres=gpu:1", "-w", one.node, "--comment=class=C"], WAIT)
     for later, saves in ((after, False), (other, True)):
         cluster.wait(later, "RUNNING")

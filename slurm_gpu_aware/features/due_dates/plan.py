@@ -108,9 +108,12 @@ def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | 
     if due is None or speeds is None:
         return None
     work = _Work(request, due)
-    most = work.covered(work.reach(float(speeds.speed[-1]), due.due_s - now, 1.0))
+    reach = work.reach(float(speeds.speed[-1]), due.due_s - now, 1.0)
+    most = work.covered(reach)
     if most is None:
         most = min(float(work.cases.max(initial=0.0)) or math.inf, work.limit)
+    else:
+        most = work.planned(most, reach)
     return (work.left(most), speeds) if work.seen and most < math.inf else None
 
 

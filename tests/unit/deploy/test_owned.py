@@ -16,7 +16,7 @@ from slurm_gpu_aware.config.settings import (
     SiteConfig,
 )
 from slurm_gpu_aware.deploy.filter_conf import FILTER_CONF
-from slurm_gpu_aware.deploy.owned_files import HOOKS
+from slurm_gpu_aware.deploy.owned_files import HOOKS, UNITS
 from slurm_gpu_aware.deploy.setup import settings_of
 from slurm_gpu_aware.deploy.site import (
     NodeGpus,
@@ -79,6 +79,15 @@ def test_different_nodes_get_lines_of_their_own():
 @pytest.mark.parametrize("model", ["a b", "a&b", "", "x,y", "g1", "-a"])
 def test_a_model_that_is_no_feature_is_refused(model: str):
     assert usable_model(model) is None
+
+
+@pytest.mark.parametrize("file", [None, Path("/etc/x.toml")])
+def test_units_name_a_configuration_only_where_there_is_one(file: Path | None):
+    """One that they name must be there, or they do not start."""
+    texts = [change.text for change in UNITS.contents(parsed_site(Config(source=file), ""))]
+    named = [line for text in texts for line in text.splitlines() if "GPU_AWARE_CONFIG" in line]
+    assert set(named) == ({f"Environment=GPU_AWARE_CONFIG={file}"} if file else set())
+    assert all("[Service]" in text for text in texts if "[Timer]" not in text)
 
 
 def test_settings_of_an_empty_slurm_conf():

@@ -113,7 +113,7 @@ class Site:
 
 
 @pytest.fixture
-def plain(tmp_path: Path, slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> Site:
+def bare(tmp_path: Path, slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A site without scripts of its own."""
     slurm.serve(monkeypatch)
     slurm.write([], ["n1", "n2"])
@@ -181,14 +181,14 @@ def test_the_site_is_what_it_was(which: str, request: pytest.FixtureRequest) -> 
     ("key", "name"),
     [("JobSubmitPlugins", "job_submit.lua"), ("CliFilterPlugins", "cli_filter.lua")],
 )
-def test_a_script_that_slurm_still_loads_stays(plain: Site, key: str, name: str) -> None:
+def test_a_script_that_slurm_still_loads_stays(bare: Site, key: str, name: str) -> None:
     """As where slurm.conf.before-gpu-aware is gone: then the plugins stay."""
-    install(plain)
+    install(bare)
     loaded = {"JobSubmitPlugins": "none", "CliFilterPlugins": "(null)"}
     loaded[key] = "syslog,cli_filter/lua"
-    plain.memory.set(settings={**loaded, "SlurmctldParameters": "(null)"})
-    done = plain.setup("--remove", "--yes")
-    assert (done.exit_code, set(plain.files())) == (0, {"slurm.conf", name}), done.stderr
+    bare.memory.set(settings={**loaded, "SlurmctldParameters": "(null)"})
+    done = bare.setup("--remove", "--yes")
+    assert (done.exit_code, set(bare.files())) == (0, {"slurm.conf", name}), done.stderr
     assert f"{key}=lua" in " ".join(done.stderr.split())
 
 

@@ -154,3 +154,26 @@ def test_a_job_that_starts_meanwhile_is_not_stranded(slurm: SlurmFolder) -> None
     said: list[str] = []
     assert TypedJobs(client, said.append).convert({"v100"}) == []
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ("gpuaware/1;tn=gres/gpu:v100:2;mc=1", "it waits to be placed by node"),
+        ("gpuaware/1;tn=gres/gpu:v100:2;mc=1;lf=it%20names%20a%20GPU%20type", None),
+        ("a comment of the site", None),
+    ],
+    ids=["placed by us", "left to Slurm", "not ours"],
+)
+def test_a_job_that_nodes_mode_has_parked_keeps_its_type(
+    slurm: SlurmFolder, record: str, why: str | None
+) -> None:
+    """The selector writes back what its record has: the type would return, with the feature."""
+    State(slurm).batch(7, "SLURM_GPUS=2")
+    job = parked("7", **{**TYPED, "admin_comment": record})
+    slurm.write([job], ["n1"])
+    changed, said = convert(slurm)
+    assert changed == ([] if why else ["7"])
+    asked = (slurm.jobs["7"]["tres_per_node"], slurm.jobs["7"]["features"])
+    assert asked == (("gres/gpu:v100:2", "") if why else ("gres/gpu:2", "gpu_v100"))
+    assert why is None or why in said[0]
