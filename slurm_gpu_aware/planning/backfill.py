@@ -298,8 +298,7 @@ class BackfillRoom:
         for room in self.each():
             if not room.ends_before(request, now_s):
                 off |= room._reserved_nodes(request)
-        why = {**answer.why, "behind": self.head.job_id}
-        return replace(answer, kept_off=tuple(np.flatnonzero(off).tolist()), why=why)
+        return replace(answer, kept_off=tuple(np.flatnonzero(off).tolist()))
 
     def _reserved_nodes(self, request: Request) -> BoolArray:
         """(N,) nodes with free GPUs that are reserved; for shards, which used GPUs have, too, all

@@ -268,9 +268,8 @@ class Rounds:
         with contained("profile"):
             profile = self._ledger.profile()
         candidates = self._candidates(view, profile)
-        context = candidates.context
         outcome.blocked, outcome.waiting = candidates.blocked, candidates.waiting
-        began = self._timer()
+        context, began = candidates.context, self._timer()
         plan, record = self._plan(candidates, view, profile)
         plan, outcome.doubtful = self._verdicts.confirmed(plan, complete=view.complete)
         planning_s = self._timer() - began

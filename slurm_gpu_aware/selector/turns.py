@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.planning.plan import Plan
@@ -65,12 +66,14 @@ class Turns:
         starts, no GPUs are kept for it, and no job before it waits: it is parked again when one
         does.
         """
+        waits = {one.job_id for one in plan.waiting if not one.infeasible}
+        starts = {one.job_id for one in plan.assignments}
         good = {
-            one.job_id
-            for one in plan.assignments
-            if candidates.to_plan[one.job_id].request.left is not None
-            and self.backoff.failures(one.job_id) >= TRIES
-            and "behind" not in one.why
+            job_id
+            for job_id in takewhile(lambda i: i not in waits, candidates.to_plan)  # in queue order
+            if job_id in starts
+            and candidates.to_plan[job_id].request.left is not None
+            and self.backoff.failures(job_id) >= TRIES
         }
         self.lasting = good | self.lasting.intersection(job.id for job in released)
         anywhere = (
