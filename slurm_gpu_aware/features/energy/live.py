@@ -14,6 +14,7 @@ import math
 import os
 import re
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,10 +42,14 @@ _MOST_S = 60.0
 _READ_S = 5.0
 _WAIT_S = 0.5
 """A round waits so long for the folder, which may be of a file system that hangs."""
+_HANGS_S = 30.0
+"""A folder that takes longer is complained of."""
 _MOST_BYTES = 1 << 16
 _NAMES = re.compile(r"gpu-aware-job-([0-9][0-9_+]{0,30})-[0-9a-f]{8}\.csv\Z")
-_MOST_FILES = 50_000
-"""Names of the folder that are looked at: users fill it."""
+_MOST_FILES = 1_000_000
+"""Names of the folder that are looked at, in a second or so: users fill it."""
+_SHARE = 10.0
+"""Reading takes at most one part in so many of the time."""
 _KEPT_S = 90 * 86_400.0
 """A job that was slower than allowed counts for so long, unless the models are fitted anew."""
 _SLOWEST_S = 1e6
@@ -139,6 +144,7 @@ class _Reading(threading.Thread):
         """Job -> what it has measured so far, if it has a sound record of its user."""
         self.faults: dict[str, str] = {}
         """Job, or empty for the folder -> what is wrong."""
+        self.began, self.took_s = time.monotonic(), 0.0
 
     def run(self) -> None:
         """Read them."""
@@ -147,6 +153,7 @@ class _Reading(threading.Thread):
                 self.rows[job_id] = self._rows(name, self.users[job_id])
             except (OSError, SourceError) as exc:
                 self.faults[job_id] = f"the record of job {job_id} is not used: {exc}"
+        self.took_s = time.monotonic() - self.began
 
     def _newest(self) -> dict[str, str]:
         """Job -> name of the newest record of its user."""
@@ -194,6 +201,7 @@ class ClockChecks:
         self._wrong: dict[tuple[str, ...], float] = {}
         """Key of jobs that are slower than allowed -> since when."""
         self._reading: _Reading | None = None
+        self._every_s = _READ_S
         self._complained: set[str] = set()
         """Jobs whose records were found wrong; empty: the folder."""
 
@@ -239,7 +247,8 @@ class ClockChecks:
 
     def looks(self, now: float) -> bool:
         """Read the records that are due; whether a job should get another clock."""
-        due = {i: one for i, one in self._checks.items() if not 0 <= now - one.read_at < _READ_S}
+        read = self._checks.items()
+        due = {i: one for i, one in read if not 0 <= now - one.read_at < self._every_s}
         wait_s = 0.0
         if due and self._reading is None and self.folder is not None:
             wait_s = _WAIT_S
@@ -250,12 +259,13 @@ class ClockChecks:
             return False
         done.join(wait_s)
         if done.is_alive():
-            self._complain({"": f"{done.folder}: it does not answer"})
+            if time.monotonic() - done.began > _HANGS_S:
+                self._complain({"": f"{done.folder}: it does not answer"})
             return False
-        self._reading = None
+        self._reading, self._every_s = None, max(_READ_S, _SHARE * done.took_s)
         self._complain(done.faults)
-        read = [(i, one) for i, one in due.items() if i in done.users]
-        changed = [self._looked(i, one, done.rows.get(i, ()), now) for i, one in read]
+        found = [(i, one, done.rows.get(i, ())) for i, one in due.items() if i in done.users]
+        changed = [self._looked(*one, now) for one in found]
         return any(changed)
 
     def _looked(self, job_id: str, check: _Check, rows: Sequence[AtClock], now: float) -> bool:

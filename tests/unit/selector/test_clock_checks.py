@@ -238,6 +238,7 @@ def test_a_folder_that_hangs_holds_up_no_round(
     record = alone.folder / "gpu-aware-job-7-0123abcd.csv"
     record.write_text(f"{HEAD}bert,1,A,v100,2,1,900,1.5,200\n")
     monkeypatch.setattr(os, "scandir", hangs)
+    monkeypatch.setattr("slurm_gpu_aware.features.energy.live._HANGS_S", 0.1)
     began = time.monotonic()
     assert [alone.looks(now) for now in (0.0, 5.0, 10.0, 40.0)] == [False] * 4
     assert time.monotonic() - began < 20.0
@@ -262,6 +263,20 @@ def test_a_record_is_complained_of_once(
         assert not alone.looks(5.0 * turn)
     assert len(caplog.records) == 1
     assert "the record of job 7 is not used" in caplog.text
+
+
+def test_many_names_of_one_user_hide_no_record(alone: ClockChecks) -> None:
+    """Each of them read often would take a core, so a large folder is read less often."""
+    assert alone.folder is not None
+    for number in range(60_000):
+        os.close(os.open(alone.folder / f"x{number}", os.O_CREAT | os.O_WRONLY))
+    record = alone.folder / "gpu-aware-job-7-0123abcd.csv"
+    record.write_text(f"{HEAD}bert,1,A,v100,2,1,900,1.5,200\n")
+    end, now = time.monotonic() + 60.0, 0.0
+    while not alone.at_default("7"):
+        assert time.monotonic() < end
+        alone.looks(now)
+        now += 5.0
 
 
 def test_a_folder_with_too_many_names_is_told(
