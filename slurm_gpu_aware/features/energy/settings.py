@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
-from slurm_gpu_aware.model.section import Section
-from slurm_gpu_aware.records import MOST, number
+from slurm_gpu_aware.model.section import Rules, Section
+from slurm_gpu_aware.records import MOST, Text, number
 
 MOST_PERCENT = 50
 Slowdown = Annotated[float, number(0, MOST_PERCENT / 100)]
@@ -24,7 +23,7 @@ class EnergyConfig(Section):
     takes at most so much longer (0.03: 3%); absent: only jobs of ``classes`` and ``slower=``."""
     classes: Mapping[str, Slowdown] = field(default_factory=dict)
     """Class -> the same for its jobs."""
-    records: Path | None = None
+    records: Text | None = None
     """Folder of the records of measured jobs ("gpu-aware-profile job --out"): by them clocks are
     checked; absent: they are not."""
     alloc_tres: bool = False
@@ -33,6 +32,11 @@ class EnergyConfig(Section):
     """Price of a kWh, in any currency; absent: reports name no money."""
     co2_kg_kwh: Annotated[float, number(0, MOST)] | None = None
     """CO2 of a kWh in kg; absent: reports name none."""
+
+    def rules(self) -> Rules:
+        """A folder whose place does not depend on where the selector starts."""
+        absolute = self.records is None or self.records.startswith("/")
+        yield absolute, "energy.records", "expected an absolute path"
 
     def of_class(self, app_class: str) -> float:
         """Bound of the jobs of a class; 0: none."""

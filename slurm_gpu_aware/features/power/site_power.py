@@ -102,7 +102,7 @@ class SitePower:
         length_s = 0.0 if orders is None else config.of(PowerConfig).explore_s
         self._explorations = Explorations(length_s, tracker.ledger)
         records = config.of(EnergyConfig).records
-        self._checks = ClockChecks(records if orders else None, tracker.ledger)
+        self._checks = ClockChecks(Path(records) if records and orders else None, tracker.ledger)
         self._missing: dict[str, str] = {}
         """Running job -> why the performance model that it names is not used."""
         self.limit = LimitInForce(limit_in_force(config, clock()).limit, "")
