@@ -235,4 +235,4 @@ def outputs(source: Source) -> list[Source]:
         Source(source.name, "\n".join(own), task if by_host and task[:1].isalpha() else "")
         for task, own in lines.items()
     )
-    return [task for task in found if _FIRST.search(task.text)]
+    return [task for task in found if _FIRST.search(task.text)] or [source]

@@ -272,6 +272,7 @@ def test_what_a_sweep_has_read_stays(store_path: Path, run_import: Call) -> None
         (TOPO.replace("NV12\tSYS\t X ", "NV12\tSYS\tSYS"), "no whole row of GPU2"),
         (LISTED.split("\n")[0] + "\n" + TOPO, "1 GPUs by name, 4 in the matrix"),
         ("".join(f"{n}: {x}\n" for n in "01" for x in TOPO.split("\n")), "output of 2 tasks"),
+        ("n1: GPU0 GPU1\n", "none of the formats"),  # blanks were squeezed
     ],
 )
 def test_damaged_matrices_are_refused(run_import: Call, text: str, reason: str) -> None:
