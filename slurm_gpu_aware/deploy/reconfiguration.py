@@ -351,7 +351,7 @@ def ask_nodes(
     for first in range(0, len(nodes), MAX_NODES):
         some = nodes[first : first + MAX_NODES]
         for line in _look_on(partition, some, paths).splitlines():
-            name, *rest = line.split()
+            name, *rest = line.split() or [""]
             pairs = zip(rest[::2], rest[1::2], strict=False)
             if name in some:
                 found[name] = {path: value for value, path in pairs if _SHA256.fullmatch(value)}

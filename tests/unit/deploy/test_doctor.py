@@ -654,7 +654,8 @@ def test_nodes_are_asked_for_their_files(cluster: Cluster):
     cluster.answer(partitions=[partition_record("gpu", "n[1-2]")])
     epilog = cluster.root / "slurm" / "epilog.d" / "50-gpu-aware"
     look = 'while [ "$1" != sh ]; do shift; done; SLURMD_NODENAME=n1 "$@"'
-    cluster.script("srun", f"#!/bin/sh\n{look}\n{look} | sed 's/^n1/n2/'\n")
+    greeting = "echo; echo Welcome"  # of a profile or task prolog of the site
+    cluster.script("srun", f"#!/bin/sh\n{greeting}\n{look}\n{look} | sed 's/^n1/n2/'\n")
     found = cluster.doctor("--nodes")[1]["files of nodes"]
     assert (found["status"], found["found"]) == ("ok", "3 files as on the controller: n[1-2]")
     changed = f"s|[0-9a-f]* *{epilog}|{'0' * 64} {epilog}|; s/^n1/n2/"
