@@ -73,7 +73,7 @@ class EftOptions(LinkOptions):
     wait_weight: float = 1.0
     """Hours of running that an hour of waiting must save; more than 1: shorter waits."""
     longest_wait_s: float = math.inf
-    """Longest wait since the submission to which waiting by choice may lead, s; inf: any."""
+    """Longest wait since the first submission to which waiting by choice may lead, s; inf: any."""
     interference: InterferenceProfile | None = None
     """None: interference is not known. It counts on one node only."""
     interference_scope: str = "socket"
