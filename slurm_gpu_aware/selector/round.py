@@ -115,7 +115,7 @@ class Rounds:
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         parts = self.policy, self.power, self.mover, self._postponements, self._due
-        told = FirstSubmissions(ledger), Notes(ledger), config
+        told = FirstSubmissions(ledger, timer), Notes(ledger), config
         self.planner = RoundPlanner(*parts, *told, guards=config.gate.guard_head)
         self.ids: dict[int, str] = {}
         """Slurm's record number -> job id, as last read."""

@@ -43,3 +43,24 @@ def test_a_requeue_begins_no_new_time_in_which_jobs_pass(
     queue = read_round(outcome.planned(), FEATURES).asked.queue
     since = {one.job_id: bench.wall - one.waits_since_s for one in queue}
     assert since == {"7": first_s if user == "same" else 60, "8": 30}
+
+
+def test_a_store_that_failed_is_asked_again(slurm: SlurmFolder) -> None:
+    """What it could not tell once counts a minute later."""
+    slurm.config.write_text(slurm.config.read_text() + ORDER)
+    bench = RoundsBench(slurm, load_config(slurm.config))
+    again = {"restart_cnt": 1, "submit_time": int(bench.wall) - 60}
+    slurm.write([parked("7", **WHOLE, **again)], ["n1"], drained={"n1": [0]})
+
+    def first_s() -> float | None:
+        bench.rounds.run()
+        return bench.rounds.planner.firsts.known["7"][0]
+
+    assert first_s() is None
+    with open_store(slurm.store) as store:
+        at = {"submitted_at": bench.wall - 4000, "decided_at": bench.wall - 3999}
+        (owner,) = {job.user for job in slurm.client().jobs()}
+        Ledger(store).add_decision(decision("7", user=owner, state="waiting", **at))
+    assert first_s() is None
+    bench.steady += 61.0
+    assert first_s() == bench.wall - 4000
