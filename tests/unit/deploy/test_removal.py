@@ -155,7 +155,7 @@ def install(site: Site) -> None:
             add(site, f"{kind}.sh", hook_line(site.slurm / f"{kind}.d" / "50-gpu-aware"))
 
 
-@pytest.mark.parametrize("which", ["plain", "own"])
+@pytest.mark.parametrize("which", ["bare", "own"])
 def test_the_site_is_what_it_was(which: str, request: pytest.FixtureRequest) -> None:
     site: Site = request.getfixturevalue(which)
     before = site.files()
