@@ -88,8 +88,8 @@ class Host:
             time.sleep(0.5)
 
 
-@pytest.fixture(autouse=True)
-def clean() -> None:
+@pytest.fixture(autouse=True, name="clean")
+def no_cluster() -> None:
     """Nothing to clean: there is no cluster."""
 
 
