@@ -51,6 +51,14 @@ def shared(*needed: str) -> Path | None:
     return None if missing else folder
 
 
+def measured_data(*needed: str) -> Path:
+    """The folder of measured data. Raises SystemExit if one of the needed files is missing."""
+    data = shared(*needed)
+    if data is None:
+        sys.exit("this reproduction needs the measured data; synthetic tables would say nothing")
+    return data
+
+
 def run(what: str, runs: Sequence[Run], processes: int | None) -> list[Result]:
     """Run all and print the time."""
     started = time.perf_counter()

@@ -9,14 +9,13 @@ GPUs and on GPUs that differ as measured ones do.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from common import arguments, finish, geomean, paragraph, percent, run, shared, table
+from common import arguments, finish, geomean, measured_data, paragraph, percent, run, table
 from powerflow_bench import (
     IDLE_W,
     NEEDED,
@@ -310,9 +309,7 @@ def section(count: Count, data: Path, processes: int | None) -> str:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    data = shared(*NEEDED, *(f"variability/{name}.csv" for name in PROFILES.values()))
-    if data is None:
-        sys.exit("this reproduction needs the measured data; synthetic tables would say nothing")
+    data = measured_data(*NEEDED, *(f"variability/{name}.csv" for name in PROFILES.values()))
     text = section(QUICK if options.quick else Count(), data, options.processes)
     finish("powerflow", text, write=options.write)
 

@@ -5,12 +5,11 @@ Run ``python benchmarks/reproduce/powerflow_clocks.py [--quick] [--write]``: 5 m
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from common import arguments, finish, paragraph, run, shared, table
+from common import arguments, finish, measured_data, paragraph, run, table
 from powerflow import (
     AFS,
     GANDIVA,
@@ -177,9 +176,7 @@ def remark(found: Mapping[float, Mapping[Case, Sequence[Point]]]) -> str:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    data = shared(*NEEDED)
-    if data is None:
-        sys.exit("this reproduction needs the measured data; synthetic tables would say nothing")
+    data = measured_data(*NEEDED)
     count = QUICK if options.quick else FULL
     finish(
         "powerflow_clocks",

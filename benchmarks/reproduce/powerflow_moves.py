@@ -7,13 +7,12 @@ Run ``python benchmarks/reproduce/powerflow_moves.py [--quick] [--write]``: 15 m
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from common import arguments, finish, geomean, paragraph, run, shared, table
+from common import arguments, finish, geomean, measured_data, paragraph, run, table
 from powerflow import (
     EASY,
     LIVE,
@@ -177,9 +176,7 @@ def section(count: Count, data: Path, processes: int | None) -> str:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    data = shared(*NEEDED)
-    if data is None:
-        sys.exit("this reproduction needs the measured data; synthetic tables would say nothing")
+    data = measured_data(*NEEDED)
     text = section(QUICK if options.quick else FULL, data, options.processes)
     finish("powerflow_moves", text, write=options.write)
 
