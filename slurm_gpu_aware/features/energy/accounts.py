@@ -163,6 +163,10 @@ def _saving(decision: Decision, energy: JobEnergy, events: Iterable[Event]) -> S
     )
 
 
+_Checked = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""What a job's clock was chosen by, and what its check found."""
+
+
 def checked_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[dict[str, Any]]:
     """What models said of clocks that save energy, and what the jobs measured, by application.
 
@@ -171,7 +175,7 @@ def checked_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list
     ``saves`` and ``measured_saves`` (None: no job measured its power): users write what they like.
     """
     last = {decision.job_id: decision for decision in decisions}
-    groups: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    groups: dict[str, list[_Checked]] = {}
     for event in events:
         decision = last.get(event.job_id)
         told = decision and decision.why.get("energy")
@@ -180,19 +184,20 @@ def checked_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list
             kind = decision.asked.get("class") or "none"
             name = f"{decision.user}/{app}" if app else f"class {kind}"
             groups.setdefault(name, []).append((told, event.detail))
-    return [
-        {
-            "name": name,
-            "jobs": len(found),
-            "slow": sum(one["slow"] for _, one in found),
-            "slower": median(told["slower"] for told, _ in found),
-            "measured_slower": median(one["slower"] for _, one in found),
-            "saves": median(told["saves"] for told, _ in found),
-            "measured_saves": median(saves) if saves else None,
-        }
-        for name, found in sorted(groups.items())
-        for saves in [[one["saves"] for _, one in found if one["saves"] is not None]]
-    ]
+    return [_checked_row(name, found) for name, found in sorted(groups.items())]
+
+
+def _checked_row(name: str, found: Sequence[_Checked]) -> dict[str, Any]:
+    saves = [one["saves"] for _, one in found if one["saves"] is not None]
+    return {
+        "name": name,
+        "jobs": len(found),
+        "slow": sum(one["slow"] for _, one in found),
+        "slower": median(told["slower"] for told, _ in found),
+        "measured_slower": median(one["slower"] for _, one in found),
+        "saves": median(told["saves"] for told, _ in found),
+        "measured_saves": median(saves) if saves else None,
+    }
 
 
 def _order(group: tuple[str, str]) -> tuple[int, str]:
