@@ -9,6 +9,8 @@ from typing import Any
 from click.testing import Result
 from commands import gpu_aware
 
+from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.model.profile import RunConditions
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import ingest_report
@@ -71,6 +73,18 @@ def watts(clock_mhz: float, dynamic_w: float = 0.12) -> float:
 def ingest(store: Store, raw: object) -> None:
     """Check and store a report."""
     ingest_report(store, parse_report(raw))
+
+
+def put_net(store: Store) -> None:
+    """Samples of ``net``: each doubling of its GPUs almost halves its time."""
+    samples = [
+        PerformanceSample(n, -(-n // 4), 64 / n, clock, 100 / clock / n + 0.001, n * clock / 10)
+        for n in (1, 2, 4, 8)
+        for clock in (135.0, 1312.0, 1530.0)
+    ]
+    put_samples(
+        store, [NamedSample("net", "v100", 1000.0, one, "A") for one in samples], source="csv"
+    )
 
 
 def ingest_sweep(

@@ -14,13 +14,11 @@ import pytest
 from memory_slurm import node_record
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
-from store_samples import fit_models, ingest, report
+from store_samples import fit_models, ingest, put_net, report
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.energy.hints import OWN_CLOCK
-from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
-from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig, MoveSettings
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.queue_order.rule import rule_of
@@ -164,17 +162,10 @@ class Simulated:
 def net_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the scores of all GPUs, in which ``net`` has a model."""
     path = tmp_path_factory.mktemp("fitted") / "store.db"
-    samples = [
-        PerformanceSample(n, -(-n // 4), 64 / n, clock, 100 / clock / n + 0.001, n * clock / 10)
-        for n in (1, 2, 4, 8)
-        for clock in (135.0, 1312.0, 1530.0)
-    ]
     with open_store(path) as store:
         for node, scores in SCORES.items():
             ingest(store, report(node, times={i: 100 * s for i, s in enumerate(scores)}))
-        put_samples(
-            store, [NamedSample("net", "v100", 1000.0, one, "A") for one in samples], source="csv"
-        )
+        put_net(store)
         scored = [
             GpuScore(node, slot, "A", 100 * score, score, score, 0, 0, 1000.0)
             for node, scores in SCORES.items()

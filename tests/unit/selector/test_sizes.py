@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
-from store_samples import fit_models, ingest, report
+from store_samples import fit_models, ingest, put_net, report
 
-from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
-from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.store.database import open_store
 
 NODES = ["n1", "n2"]
@@ -27,17 +25,10 @@ TASKS = "gpuaware/1;tj=gres/gpu:2;nt=2;cpt=2;mc=4;rs=gpus"
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store in which ``net`` has a model: each doubling of its GPUs almost halves its time."""
     path = tmp_path_factory.mktemp("fitted") / "store.db"
-    samples = [
-        PerformanceSample(n, -(-n // 4), 64 / n, clock, 100 / clock / n + 0.001, n * clock / 10)
-        for n in (1, 2, 4, 8)
-        for clock in (135.0, 1312.0, 1530.0)
-    ]
     with open_store(path) as store:
         for node in NODES:
             ingest(store, report(node))
-        put_samples(
-            store, [NamedSample("net", "v100", 1000.0, one, "A") for one in samples], source="csv"
-        )
+        put_net(store)
     fit_models(path)
     return path
 
