@@ -132,7 +132,9 @@ def test_power_limits_are_set_moved_and_undone_whoever_dies(cluster: Cluster) ->
         )
         given = sorted(limits_on(cluster))
         are(dict.fromkeys(given, 250))
-        assert set(locked(cluster)) == set(given)
+        cluster.wait_until(  # clocks are set after limits
+            lambda: set(locked(cluster)) == set(given), 20, lambda: str(locked(cluster))
+        )
         gpus = "+".join(str(gpu) for _, gpu in given)
         order(cluster, "n3", f"{job} 600:200 {gpus}")
         are(dict.fromkeys(given, 200))
