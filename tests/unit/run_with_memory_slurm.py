@@ -52,7 +52,7 @@ def serve() -> None:
     while line := sys.stdin.buffer.readline():
         command = json.loads(line)
         if not (child := os.fork()):
-            for number, path in enumerate((os.devnull, *command["output"])):
+            for number, path in enumerate(command["streams"]):
                 os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
             os.environ.clear()
             os.environ.update(command["environment"])
