@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, PreemptionRules
-from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.holds import Hold, with_sockets
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.config.settings import Config, GateConfig

@@ -8,8 +8,14 @@ from typing import Any
 
 import click
 
-from slurm_gpu_aware.cli.decision_text import asked_text, decision_blocks, flat
-from slurm_gpu_aware.cli.event_text import event_text
+from slurm_gpu_aware.cli.job_text import (
+    asked_text,
+    decision_blocks,
+    event_text,
+    flat,
+    held_words,
+    slurm_words,
+)
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
     blocks_text,
@@ -20,7 +26,6 @@ from slurm_gpu_aware.cli.output import (
     say,
     some,
 )
-from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
 from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.energy.text import energy_text
 from slurm_gpu_aware.features.estimates.view import estimate_text

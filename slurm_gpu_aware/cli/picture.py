@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_gpu_aware.cli.figure import drawn_into
+from slurm_gpu_aware.cli.output import drawn_into
 from slurm_gpu_aware.model.hardware_graph import direct_links
 
 if TYPE_CHECKING:

@@ -187,7 +187,7 @@ def _request(config: Config, given: Mapping[str, Any]) -> Request:
 
 
 def _run_time_s(text: str | None) -> int | None:
-    from slurm_gpu_aware.model.hint import DURATION
+    from slurm_gpu_aware.model.job_hints import DURATION
 
     if text is None:
         return None

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from slurm_gpu_aware.bounds import ROLLOUT_HOLD
 from slurm_gpu_aware.config.settings import SetupConfig
 from slurm_gpu_aware.errors import FileFault, SourceError, StoppedError
-from slurm_gpu_aware.names import ROLLOUT_HOLD
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.records import SlurmNode

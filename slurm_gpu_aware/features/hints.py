@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.model.hint import Hint, HintValue
-from slurm_gpu_aware.model.job_hints import BANDWIDTH, CLASS, PATTERN, PLACE
+from slurm_gpu_aware.model.job_hints import BANDWIDTH, CLASS, PATTERN, PLACE, Hint, HintValue
 
 HINTS: tuple[Hint[HintValue], ...] = (
     *(CLASS, BANDWIDTH, PATTERN),

@@ -28,9 +28,14 @@ from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
-from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
-from slurm_gpu_aware.planning.impossible import Impossible
-from slurm_gpu_aware.planning.placed import Placement, Started
+from slurm_gpu_aware.planning.dispatcher import (
+    Dispatcher,
+    Impossible,
+    Placement,
+    PlacementFailedError,
+    Started,
+    shape_of,
+)
 from slurm_gpu_aware.planning.plan import Kept, Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption

@@ -14,11 +14,10 @@ from typing import Any, ClassVar, Protocol
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.facets import Facet, Faceted
+from slurm_gpu_aware.model.facets import Facet, Faceted, Section
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.section import Section
 from slurm_gpu_aware.planning.apart import kept_apart
-from slurm_gpu_aware.planning.placed import Placement
+from slurm_gpu_aware.planning.dispatcher import Placement
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.round import place_round

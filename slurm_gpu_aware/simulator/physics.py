@@ -20,8 +20,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.account import level_of, predicted_slowdown
-from slurm_gpu_aware.simulator.communication import share_of
-from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.settings import SimSettings, share_of
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
 from slurm_gpu_aware.topology.matching import eff_table, match

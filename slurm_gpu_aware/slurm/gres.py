@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from slurm_gpu_aware.bounds import MAX_GPUS
+from slurm_gpu_aware.bounds import MAX_GPUS, index_type, slot_of
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.words import UNSET, parse_indices
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Set
 from functools import lru_cache
 from itertools import groupby, product
 
+from slurm_gpu_aware.bounds import is_node_name
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import is_node_name
 
 UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
 """Slurm's spellings of no value."""

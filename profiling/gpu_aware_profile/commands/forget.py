@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from gpu_aware_profile.cli import store_options
+from slurm_gpu_aware.bounds import NODE_NAME
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.store.measurements import forget_gpus, forget_levels
 from slurm_gpu_aware.store.profiles import put_effbw
 

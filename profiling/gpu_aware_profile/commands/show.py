@@ -19,6 +19,7 @@ from gpu_aware_profile.tables import (
     SCORE,
     SUMMARY,
     Record,
+    View,
     everything,
     fault_records,
     penalties_of,
@@ -29,7 +30,6 @@ from gpu_aware_profile.tables import (
     timing_records,
     write_csv,
 )
-from gpu_aware_profile.views import View
 from slurm_gpu_aware.cli.output import json_option, json_text, print_json, say
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import StoreError

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from gpu_aware_profile.devices.driver import Device, in_time, open_driver
+from slurm_gpu_aware.bounds import MARKS
 from slurm_gpu_aware.errors import DeviceError, SourceError
-from slurm_gpu_aware.names import MARKS
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import SlurmJob
 

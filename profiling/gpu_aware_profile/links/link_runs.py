@@ -24,7 +24,7 @@ from itertools import combinations
 from typing import Any, NamedTuple, Protocol, Self
 
 from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
-from gpu_aware_profile.backends.fake_timing import FakeMachine, fake_machine
+from gpu_aware_profile.backends.timing import FakeMachine, fake_machine
 from gpu_aware_profile.child import Child, objects
 from gpu_aware_profile.devices.driver import Faults
 from slurm_gpu_aware.errors import SourceError, not_installed

@@ -9,8 +9,8 @@ from gpu_aware_profile.tables import CHANGE, CHANGES, records
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.history import UNKNOWN_CLASS
 from slurm_gpu_aware.model.profile import LOADED, Gpu, GpuTiming, gpu_names
-from slurm_gpu_aware.slurm.racks import Place, places
 from slurm_gpu_aware.slurm.records import SlurmSwitch
+from slurm_gpu_aware.slurm.topology import Place, places
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ledger import Decision, Ledger
 from slurm_gpu_aware.store.measurements import unseen_gpus

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slurm_gpu_aware.names import is_node_name
+from slurm_gpu_aware.bounds import is_node_name
 from slurm_gpu_aware.store.watch_state import ILL, PREFIX, SLOW, STATES, Drained, GpuState
 
 AGAIN = f"{PREFIX}not yet well again"

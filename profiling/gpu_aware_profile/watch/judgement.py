@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from gpu_aware_profile.watch.hardware import Finding, Seen, findings, throttle_words
 from gpu_aware_profile.watch.slow_gpus import NEWEST, Key, Named, Verdict
-from slurm_gpu_aware.model.gpu_health import THROTTLED
-from slurm_gpu_aware.model.profile import Gpu
+from slurm_gpu_aware.model.profile import THROTTLED, Gpu
 from slurm_gpu_aware.store import watch_state
 from slurm_gpu_aware.store.watch_state import (
     DRIFTED,

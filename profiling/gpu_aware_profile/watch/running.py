@@ -13,8 +13,7 @@ from gpu_aware_profile.devices.nvml import OF_PROGRAMS, NvmlDevice, reason_words
 from gpu_aware_profile.watch.judgement import Error, Running
 from slurm_gpu_aware.agent_reports import last_report, spool_file
 from slurm_gpu_aware.errors import DeviceError
-from slurm_gpu_aware.model.gpu_health import THROTTLED
-from slurm_gpu_aware.model.profile import Gpu
+from slurm_gpu_aware.model.profile import THROTTLED, Gpu
 
 FRESH_S = 600.0
 """A report that is older says nothing of now."""

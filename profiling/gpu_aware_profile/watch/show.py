@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpu_aware_profile.views import View
+from gpu_aware_profile.tables import View
 from slurm_gpu_aware.cli.output import clean
 from slurm_gpu_aware.slurm.words import by_number, hostlist
 from slurm_gpu_aware.store.watch_state import BAD, STATES, UNKNOWN, WELL, GpuState, WatchState

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from slurm_gpu_aware.model.section import Rules, Section
+from slurm_gpu_aware.model.facets import Rules, Section
 from slurm_gpu_aware.records import MOST, Text, number
 
 MOST_PERCENT = 50

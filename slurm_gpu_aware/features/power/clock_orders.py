@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.agent_reports import AgentReport
+from slurm_gpu_aware.bounds import is_node_name
 from slurm_gpu_aware.files import ReplacedFile, open_plain
-from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.node_orders import MOST_BYTES, Order, OrderError, Orders, parse_orders
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from slurm_gpu_aware.cli.figure import drawn_into
 from slurm_gpu_aware.cli.options import Context, pass_context
-from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
+from slurm_gpu_aware.cli.output import drawn_into, json_option, pairs, print_json, say, table
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.time_text import stamp
 

@@ -37,8 +37,7 @@ from slurm_gpu_aware.model.cluster import POWER_W, Cluster, RunningJob
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
-from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.placed import Started
+from slurm_gpu_aware.planning.dispatcher import Dispatcher, Started
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlanSettings
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
 

@@ -24,7 +24,7 @@ from slurm_gpu_aware.features.power.settings import (
     parse_limit,
 )
 from slurm_gpu_aware.files import read_owned, write_owned
-from slurm_gpu_aware.model.hint import DURATION
+from slurm_gpu_aware.model.job_hints import DURATION
 from slurm_gpu_aware.records import Text, number
 from slurm_gpu_aware.time_text import stamp
 

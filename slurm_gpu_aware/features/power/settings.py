@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from slurm_gpu_aware.bounds import quoted
-from slurm_gpu_aware.model.section import Rules, Section
+from slurm_gpu_aware.model.facets import Rules, Section
 from slurm_gpu_aware.records import MOST, Text, above, number, words
 
 MINUTES = 24 * 60

@@ -12,9 +12,8 @@ from slurm_gpu_aware.placement.cells import Cell, first_cell, holds, smallest_bo
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import anywhere, level_views, score_table
 from slurm_gpu_aware.placement.policy import Policy
-from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.base import Choice, fixed_scores
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
-from slurm_gpu_aware.placement.selection.rows import fixed_scores
 from slurm_gpu_aware.placement.shapes import Split, splits
 
 

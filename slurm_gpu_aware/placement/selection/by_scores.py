@@ -23,11 +23,14 @@ from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.feasible import widest_nodes
 from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.level_views import MaskArray, popcount, unpack
-from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
-from slurm_gpu_aware.placement.selection.rows import (
+from slurm_gpu_aware.placement.selection.base import (
+    MOST_CONSIDERED,
     SUM_WEIGHT,
     Candidate,
+    Choice,
+    Considered,
     GroupKey,
+    Selection,
     best_first,
     best_slots,
     fixed_scores,
