@@ -1,8 +1,8 @@
 """Dispatcher: asks the policy of each request; a failure affects only that job.
 
 `Impossible` is the one place that calls a job impossible. It asks about `Cluster.empty`: no running
-or placed job, no power limit, nothing that a reading of Slurm may have missed or counted twice plays
-a part.
+or placed job, no power limit, nothing that a reading of Slurm may have missed or counted twice
+plays a part.
 """
 
 from __future__ import annotations
