@@ -30,25 +30,31 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.queue import counts, due_accounts, due_growth, in_order
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.moves.front import Front, best_shrink, front_of
-from slurm_gpu_aware.features.moves.movable import Movable, Move, Restarts, gpus_of, may_move
+from slurm_gpu_aware.features.moves.movable import (
+    Movable,
+    Move,
+    Moving,
+    Restarts,
+    gpus_of,
+    may_move,
+)
 from slurm_gpu_aware.features.moves.moved import after_move
 from slurm_gpu_aware.features.moves.settings import RATE_S, MoveSettings
-from slurm_gpu_aware.features.power.power_budget import PowerBudget, PowerState, with_least_sizes
+from slurm_gpu_aware.features.power.power_budget import budget_of, with_least_sizes
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.later import expected_ends
-from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.plan import Round
 from slurm_gpu_aware.planning.prefix import by_class
 from slurm_gpu_aware.planning.timeline import take
 
@@ -60,24 +66,14 @@ class MoveRates:
     moves left than the user has begun in it. So no user, and no number of users that is smaller
     than `MoveSettings.per_hour`, uses up the hour: one gets half of it (rounded up), of n that want
     all of it each gets about one part in n + 1.
-
-    Parameters
-    ----------
-    movable : all running jobs that allow moves.
-    recent : (time, user) of moves that began.
     """
 
-    def __init__(
-        self,
-        moves: MoveSettings,
-        movable: Iterable[Movable],
-        recent: Iterable[tuple[float, str]],
-        now: float,
-    ) -> None:
-        self._begun = Counter(user for at, user in recent if now - at < RATE_S)
+    def __init__(self, moving: Moving, now: float) -> None:
+        moves = moving.settings
+        self._begun = Counter(user for at, user in moving.recent if now - at < RATE_S)
         self._of_hour = moves.per_hour - self._begun.total()
         self._of_round = min(moves.per_round, self._of_hour)
-        self._shared = len({one.request.user for one in movable}) > 1
+        self._shared = len({one.request.user for one in moving.movable}) > 1
 
     @property
     def full(self) -> bool:
@@ -100,35 +96,16 @@ _SIZES = 4  # numbers of GPUs that a late job tries in a round, each with a fron
 _ROTATES_S = 30.0  # late jobs beyond the first are tried in turn, others after this time
 
 
-def plan_moves(
-    movable: Iterable[Movable],
-    queue: Sequence[Request],
-    cluster: Cluster,
-    settings: PlanSettings,
-    moves: MoveSettings,
-    now: float,
-    *,
-    recent: Iterable[tuple[float, str]] = (),
-    busy: Collection[int] = frozenset(),
-    policy_options: Mapping[str, Mapping[str, Any]] | None = None,
-    power: PowerState | None = None,
-) -> tuple[Move, ...]:
-    """Plan the moves of one round, largest gain first.
+def plan_moves(here: Round, moving: Moving) -> tuple[Move, ...]:
+    """Plan the moves of a round before its starts, largest gain first.
 
-    At most one move at a time takes GPUs from a node or gives it some.
-
-    Parameters
-    ----------
-    movable : all running jobs that allow moves, of `due_dates.accounted`; their ``job`` is one of
-        ``cluster.running``.
-    queue, cluster : queue and snapshot of the round, before its starts.
-    recent : (time, user) of moves of the site that began.
-    busy : nodes of moves that have not finished.
-    power : of the round.
+    At most one move at a time takes GPUs from a node or gives it some. ``moving``: its jobs are
+    those of `due_dates.accounted`; their ``job`` is one of ``cluster.running``.
     """
-    known = list(movable)
-    rates = MoveRates(moves, known, recent, now)
-    shrinks = moves.sticky and moves.shrink and not busy and bool(queue)
+    queue, cluster, settings, now = here.queue, here.cluster, here.settings, here.now
+    known, moves = moving.movable, moving.settings
+    rates = MoveRates(moving, now)
+    shrinks = moves.sticky and moves.shrink and not moving.busy and bool(queue)
     if rates.full or not (shrinks or cluster.free.any()):
         return ()
     ends = expected_ends([one.job for one in known], now).tolist()
@@ -140,7 +117,7 @@ def plan_moves(
         return ()
     accounts = due_accounts(queue, now)
     queue = in_order(queue, settings, accounts, now)
-    budget = PowerBudget.of(cluster, settings, power)
+    budget = budget_of(here)
     if any(request.sizes for request in queue):  # as the round places them
         queue = with_least_sizes(with_due_sizes(queue, accounts, cluster, now, budget))
     if budget is not None:
@@ -148,14 +125,14 @@ def plan_moves(
         able, late = _drawing(able, cluster), _drawing(late, cluster)
     if any(request.left is not None for request in queue):
         cluster = with_slurms_choice(cluster)
-    dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
+    dispatcher = Dispatcher(settings, here.options, now, cluster.running)
     restarts = Restarts(cluster, remaining, dispatcher, budget)
     planner = _Moves(queue, restarts, moves)
     found = planner.improving(able) if moves.sticky else planner.anew(able, settings.classes)
     if shrinks and (smaller := best_shrink(able, planner.ordered, restarts, moves.margin_s)):
         found.append(smaller)
     found.sort(key=lambda move: -move.gain_s)
-    return tuple(planner.allowed(chain(planner.due(late), found), rates, set(busy)))
+    return tuple(planner.allowed(chain(planner.due(late), found), rates, set(moving.busy)))
 
 
 def _drawing(movable: Iterable[Movable], cluster: Cluster) -> list[Movable]:

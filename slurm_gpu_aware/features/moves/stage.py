@@ -10,9 +10,9 @@ from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, RETURNING
 from slurm_gpu_aware.features.moves.moved import begun, place_moved
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
-from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.plan import Round
+from slurm_gpu_aware.planning.stages import Stage
 
 
 class Returns(Stage):
@@ -23,19 +23,7 @@ class Returns(Stage):
 
     def before(self, one: Round) -> Round:
         """The queue without them, and the cluster with them."""
-        if not (targets := one.get(RETURNING)):
-            return one
-        returned, queue, cluster, power = place_moved(
-            targets,
-            one.queue,
-            one.cluster,
-            one.settings,
-            one.now,
-            policy_options=one.options,
-            power=one.get(POWER),
-        )
-        one = replace(one, first=(*returned, *one.first), queue=queue, cluster=cluster)
-        return one.put(POWER, power)
+        return place_moved(one) if one.get(RETURNING) else one
 
 
 class Moves(Stage):
@@ -51,20 +39,8 @@ class Moves(Stage):
         if (moving := one.get(MOVING)) is None:
             return one
         movable = accounted(moving.movable, one.cluster, one.now)
-        wake_s = next_growth(movable, one.now)
-        moves = plan_moves(
-            movable,
-            one.queue,
-            one.cluster,
-            one.settings,
-            moving.settings,
-            one.now,
-            recent=moving.recent,
-            busy=moving.busy,
-            policy_options=one.options,
-            power=one.get(POWER),
-        )
-        cluster, power = begun(one.cluster, moves, one.settings, one.now, one.get(POWER))
+        moves = plan_moves(one, replace(moving, movable=movable))
         moved = tuple(move.assignment for move in moves)
-        plan = replace(one.plan, moved=moved, wake_s=min(wake_s, one.plan.wake_s))
-        return replace(one, cluster=cluster, plan=plan.put(MOVES, moves)).put(POWER, power)
+        wake_s = min(next_growth(movable, one.now), one.plan.wake_s)
+        plan = replace(one.plan, moved=moved, wake_s=wake_s).put(MOVES, moves)
+        return begun(replace(one, plan=plan), moves)

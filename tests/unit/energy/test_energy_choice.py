@@ -18,8 +18,8 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import HINTED, JobHints
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.plan import PlanSettings, Round
+from slurm_gpu_aware.planning.stages import plan_stages
 
 PACKED = PlanSettings(policy="packed")
 # Energy of an iteration: 200, 150, 165, 180, 300 J.
