@@ -17,7 +17,8 @@ from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.models.performance_model import MODEL
-from slurm_gpu_aware.features.moves import moved, planning
+from slurm_gpu_aware.features.moves import moved
+from slurm_gpu_aware.features.moves import stage as moves_stage
 from slurm_gpu_aware.features.moves.movable import RETURNING, Movable, Move, Moving
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MoveSettings
 from slurm_gpu_aware.features.power.power_budget import POWER, PowerState
@@ -230,7 +231,7 @@ def plan_moves(
 ) -> tuple[Move, ...]:
     """Moves of a round; ``more``: other fields of `Moving`."""
     one = Round(queue, cluster, settings, now).put(POWER, power)
-    return planning.plan_moves(one, Moving(moves, movable, **more))
+    return moves_stage.plan_moves(one, Moving(moves, movable, **more))
 
 
 def begun(

@@ -35,8 +35,8 @@ from slurm_gpu_aware.gate.licence_gate import (
     working_elsewhere,
 )
 from slurm_gpu_aware.gate.trial import remove_trials, try_changes
+from slurm_gpu_aware.selector.backoff import Refusals
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
-from slurm_gpu_aware.selector.refusals import Refusals
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmReservation

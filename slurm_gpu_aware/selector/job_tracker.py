@@ -12,9 +12,9 @@ from slurm_gpu_aware.gate.admin_comment import BOUND
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.licence_gate import lost_reservation
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.selector.backoff import Refusals
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.ledger_writer import Entry, LedgerWriter
-from slurm_gpu_aware.selector.refusals import Refusals
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
 log = logging.getLogger(__name__)

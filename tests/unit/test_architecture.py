@@ -62,7 +62,7 @@ LAYERS = {
     """,
     "planning": """
         due_dates/account due_dates/queue due_dates/sizes estimates/history
-        moves/front moves/movable moves/moved moves/planning power/growth
+        moves/front moves/movable moves/moved power/growth
         power/power_budget queue_order/rule registry shadow/facts
     """,
     "gate": "sizes/resizing",

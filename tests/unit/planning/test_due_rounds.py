@@ -19,7 +19,7 @@ from slurm_gpu_aware.features.due_dates.queue import (
     run_times,
     work_done,
 )
-from slurm_gpu_aware.features.moves import planning as moves
+from slurm_gpu_aware.features.moves import stage as moves
 from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.moves.settings import MoveSettings
