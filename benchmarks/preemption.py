@@ -16,7 +16,8 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Cpus, PreemptionRights, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.plan import PlanSettings, Round
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.preempt import plan_preemption
 from slurm_gpu_aware.planning.stages import plan_stages
 

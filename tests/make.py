@@ -31,7 +31,8 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Round
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.slurm.records import (
     NodeCores,

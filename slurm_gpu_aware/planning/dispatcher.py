@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -27,7 +27,7 @@ from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.placement.policy import Policy, Reason
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.later import ExpectedEnds, better_later
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement, with_bound
 
 log = logging.getLogger(__name__)
@@ -192,31 +192,6 @@ def shape_of(request: Request) -> object:
     """Key of all fields that decide whether a request fits; arrays by identity."""
     options = repr(sorted(request.policy.options.items()))
     return *_SHAPE(request), id(request.nodes.eligible), options
-
-
-@dataclass(frozen=True)
-class Started:
-    """A job that a round starts."""
-
-    request: Request
-    assignment: Assignment
-    job: RunningJob
-
-
-@dataclass(frozen=True, eq=False)
-class Placement:
-    """A queue after its placement."""
-
-    plan: Plan
-    queue: Sequence[Request]
-    cluster: Cluster
-    """The cluster as the placement found it."""
-    started: Sequence[Started]
-    """The jobs of ``plan.assignments``."""
-    spare: Cluster
-    """The cluster after the placement, without what a waiting job can use, now or when the first of
-    them starts."""
-    dispatcher: Dispatcher
 
 
 _MOST_NAMES = 3

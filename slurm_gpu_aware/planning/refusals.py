@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
-from slurm_gpu_aware.planning.dispatcher import Dispatcher, Started
+from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.placed import Started
 from slurm_gpu_aware.planning.timeline import take
 
 

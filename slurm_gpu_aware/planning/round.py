@@ -31,12 +31,11 @@ from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import (
     Dispatcher,
     Impossible,
-    Placement,
     PlacementFailedError,
-    Started,
     shape_of,
 )
-from slurm_gpu_aware.planning.plan import Kept, Plan, Round, Waiting
+from slurm_gpu_aware.planning.placed import Placement, Round, Started
+from slurm_gpu_aware.planning.plan import Kept, Plan, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (

@@ -24,7 +24,8 @@ from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.plan import Note, Plan, Round
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import Note, Plan
 from slurm_gpu_aware.planning.record import record_round
 from slurm_gpu_aware.planning.stages import Stage, Step, World, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates

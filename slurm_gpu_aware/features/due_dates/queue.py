@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.account import predicted_slowdown
-from slurm_gpu_aware.planning.dispatcher import Started
+from slurm_gpu_aware.planning.placed import Started
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import exchanged, in_slurm_order
 

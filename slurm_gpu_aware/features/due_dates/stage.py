@@ -21,7 +21,8 @@ from slurm_gpu_aware.features.power.power_budget import BUDGET
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.planning.plan import Note, Round
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import Note
 from slurm_gpu_aware.planning.stages import Stage
 
 

@@ -15,7 +15,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.plan import Round
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.timeline import (
     Timeline,
     as_running,

@@ -65,7 +65,7 @@ from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.later import expected_ends
-from slurm_gpu_aware.planning.plan import Round
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.prefix import by_class
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.planning.timeline import take

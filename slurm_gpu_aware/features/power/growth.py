@@ -39,8 +39,8 @@ from slurm_gpu_aware.model.cluster import POWER_W, RunningJob
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
-from slurm_gpu_aware.planning.dispatcher import Placement, Started
-from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlanSettings, Round
+from slurm_gpu_aware.planning.placed import Placement, Round, Started
+from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlanSettings
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
 
 MOST_GPUS: Facet[Mapping[str, int]] = Facet("most GPUs", {})

@@ -28,7 +28,8 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Round, Waiting
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from slurm_gpu_aware.features.power.growth import sized
 from slurm_gpu_aware.features.power.power_budget import BUDGET, POWER, budget_of, with_least_sizes
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.planning.plan import Round
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.stages import Stage
 
 

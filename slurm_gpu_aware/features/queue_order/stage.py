@@ -9,7 +9,8 @@ from slurm_gpu_aware.features.queue_order.rule import OrderRule, passes, reorder
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.plan import Round, Waiting
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.time_text import duration, stamp

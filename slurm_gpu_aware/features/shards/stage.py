@@ -24,7 +24,8 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.backfill import takes_shards
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Round, Waiting
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Stage

@@ -16,7 +16,7 @@ from slurm_gpu_aware.placement.policies.eft import Eft
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning import stages
-from slurm_gpu_aware.planning.plan import Round
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.selector import candidates
 
