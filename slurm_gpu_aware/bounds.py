@@ -4,8 +4,6 @@ The bounds are far above what any site has and far below what exhausts memory or
 precision. A value beyond one is a typing error, a wrong unit, or an attack.
 """
 
-from __future__ import annotations
-
 NODE_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
 """Pattern of a node name that may be passed to a command."""
 NAME = "[A-Za-z][A-Za-z0-9_-]{0,31}"

@@ -5,8 +5,6 @@ A pattern is a Python regular expression and a Lua pattern of the same meaning; 
 anchors.
 """
 
-from __future__ import annotations
-
 from slurm_gpu_aware import bounds
 
 MAX_GPUS = bounds.MAX_GPUS

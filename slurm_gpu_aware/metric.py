@@ -5,8 +5,6 @@ with a pure function of one fact. `exporter.registry` lists all of them. Names f
 https://prometheus.io/docs/practices/naming/: prefix, base units, ``_total`` for counters.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Views of records: the columns of a table, described once for the terminal and for a page.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re

@@ -3,8 +3,6 @@
 A node's ``Gres`` names the socket of a GPU (``gpu:g0:1(S:0)``), a job's record its cores.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Cluster of options: the store's profiled nodes, with GPUs in use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace

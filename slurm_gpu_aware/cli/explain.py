@@ -1,7 +1,5 @@
 """``gpu-aware explain``: the reasons for the GPUs of a job, or for its wait."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts of ``explain``: Slurm's reasons, events of a job, and what was asked, chosen, and why."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

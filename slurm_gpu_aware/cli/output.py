@@ -1,7 +1,5 @@
 """Output: tables and pictures for users, JSON for programs. stdout has data, stderr messages."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import textwrap

@@ -6,8 +6,6 @@ orders each job gets back what its prolog set; once orders have expired, unless 
 no selector watches over the power of the site then.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import pwd

@@ -1,7 +1,5 @@
 """Orders at a compute node: the reader of trusted files, and what GPUs should be set to."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -8,8 +8,6 @@ The policy that ``gpu-aware tune`` has set is a file beside the store. It counts
 the owner of its folder (SlurmUser), and no other may be able to write it.
 """
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Checks of doctor on slurm-gpu-aware: selector, store, profile, events, missed NVLinks."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -1,7 +1,5 @@
 """gpu_aware_conf.lua as an owned thing: the filter's copy of the configuration."""
 
-from __future__ import annotations
-
 import pwd
 import re
 from collections.abc import Iterable, Mapping

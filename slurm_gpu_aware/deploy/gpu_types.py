@@ -10,8 +10,6 @@ filter parked is left to Slurm, as typed requests are. A selector that bound it 
 and the updates would leave it half typed, half bound, so jobs change only while no selector works.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

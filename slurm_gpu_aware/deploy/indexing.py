@@ -4,8 +4,6 @@ A record of several nodes is split into a record of the plain nodes and one of t
 all other parameters stay.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ restarts slurmctld, the slurmds still have their old files, so the reconfigure i
 Which files the nodes have is asked by short jobs on idle ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging

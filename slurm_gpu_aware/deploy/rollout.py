@@ -6,8 +6,6 @@ from the state and reason of the node. A killed run therefore resumes when it is
 state file only has the scope and the node in hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

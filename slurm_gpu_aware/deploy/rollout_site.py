@@ -1,7 +1,5 @@
 """Site of a rollout or a removal: its nodes in Slurm, its files on this host, its state."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 The GPU of Slurm index K gets the GRES type ``gK``, so that a job can request exactly this GPU.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

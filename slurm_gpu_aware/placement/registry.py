@@ -3,8 +3,6 @@
 GPUs that Slurm chooses on nodes that a policy has chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module

@@ -5,8 +5,6 @@ or placed job, no power limit, nothing that a reading of Slurm may have missed o
 plays a part.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence

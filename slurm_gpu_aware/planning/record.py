@@ -5,8 +5,6 @@ types of the round (`records`). What many requests share is written once and nam
 request's own options must be plain values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import chain

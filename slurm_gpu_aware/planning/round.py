@@ -13,8 +13,6 @@ job is treated as one that does not fit, but questions of capacity ignore its th
 set's utility may fall when more GPUs are free. It does not preempt, as enough GPUs are free.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -6,8 +6,6 @@ the placement finds, and adds to its plan. Selector, simulator and the replay of
 stages of one list, `features.FEATURES`; without any stage the jobs are placed as they ask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol

@@ -1,7 +1,5 @@
 """Back-off of jobs that could not start, and changes of parked jobs that Slurm refuses."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Set

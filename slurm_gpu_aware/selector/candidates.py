@@ -1,7 +1,5 @@
 """Candidates of a round: parked jobs to plan, to keep waiting with a reason, to leave to Slurm."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Hashable, Mapping, Sequence

@@ -4,8 +4,6 @@ The ledger keeps rounds that change something; these counts are of all of them. 
 job's or user's name, so every user may read it. It is written after rounds, every few seconds.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

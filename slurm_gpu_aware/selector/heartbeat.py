@@ -13,8 +13,6 @@ host. Another takes over only if the holder of the gate is silent. So exactly on
 a takeover by slurmctld that of its host follows within about a second.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -1,7 +1,5 @@
 """Job tracker: follows placed jobs and writes their outcome to the ledger."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Jobs, nodes and the gate as Slurm shows them to every user at one moment."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence

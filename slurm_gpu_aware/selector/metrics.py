@@ -1,7 +1,5 @@
 """Metrics of jobs, GPUs in use, gate, rounds and calls to Slurm."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Rounds: read the jobs, track placed ones, plan, place."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

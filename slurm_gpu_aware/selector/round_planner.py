@@ -1,7 +1,5 @@
 """Plan of a live round: what only the selector knows is added to the queue before it is planned."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

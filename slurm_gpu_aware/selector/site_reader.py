@@ -1,7 +1,5 @@
 """Site reader: Slurm's nodes, partitions, QOS and network as the admission context of a round."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

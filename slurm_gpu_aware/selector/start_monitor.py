@@ -5,8 +5,6 @@ selector parks jobs again. A round that read a job before the monitor closed its
 it (`StartMonitor.outdated`); its GPUs count as in use in that round, and the next follows at once.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

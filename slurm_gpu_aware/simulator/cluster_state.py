@@ -1,7 +1,5 @@
 """State of the simulated cluster: the jobs on its GPUs and their pace; background jobs."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ of communication only. It applies to sets on one node; between nodes the network
 link, and L is its measured cost. Interference is a further factor that changes with the neighbours.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

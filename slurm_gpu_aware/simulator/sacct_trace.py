@@ -1,7 +1,5 @@
 """Trace of a site's history: the rows of ``sacct`` that are finished jobs with GPUs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

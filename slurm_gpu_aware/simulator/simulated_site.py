@@ -1,7 +1,5 @@
 """Simulated site: an idle cluster with the planner's scores and the true ones, drawn from a CSV."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -5,8 +5,6 @@ thread of its own, outside Python's global lock, so that a slurmctld that hangs 
 caller beyond its time limit.
 """
 
-from __future__ import annotations
-
 import _thread
 import errno
 import importlib

@@ -5,8 +5,6 @@ profile, which `is_mig` recognises. For ``Name=gpu Type=small MultipleFiles=...`
 ``gpu:small``, so gres.conf is read, too.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math

@@ -4,8 +4,6 @@ Users choose names, comments, licences and more, so a text that cannot be read m
 own job.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Job history of Slurm: rows of ``sacct`` from parsable2 text or JSON."""
 
-from __future__ import annotations
-
 import math
 import re
 import secrets

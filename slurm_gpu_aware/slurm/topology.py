@@ -14,8 +14,6 @@ size of aggregated blocks is a level.
 Racks: where nodes are, by the same, else by their names.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -1,7 +1,5 @@
 """Words of Slurm: node lists, durations, licences, indices, constraints, lists of slurm.conf."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Set

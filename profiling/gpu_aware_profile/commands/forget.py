@@ -1,7 +1,5 @@
 """``gpu-aware-profile forget``: removes GPUs, level times and fits of EffBW from the store."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

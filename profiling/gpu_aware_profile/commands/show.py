@@ -1,7 +1,5 @@
 """``gpu-aware-profile show`` and ``export``: the measurements for users and programs."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """GPUs that the rows of a file may name, by index, UUID, PCI address or place in NVML's order."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -11,8 +11,6 @@ looked at. A job that marks nothing is cut by time alone: then its power is know
 iteration.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics

@@ -5,8 +5,6 @@ pairs of nodes are taken that share a group of this level and of no tighter one.
 what a rank does.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ another process. Requests and answers are lines of JSON. Of fake GPUs the bandwi
 over the node's links, with seeded noise.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

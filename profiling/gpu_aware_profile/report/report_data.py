@@ -1,7 +1,5 @@
 """What the report of a cluster's GPUs shows: scores and drift of the store, racks and positions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Page of the report: one self-contained HTML file."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape

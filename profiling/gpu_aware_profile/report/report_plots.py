@@ -1,7 +1,5 @@
 """Pictures of the report: one panel per class. matplotlib is imported late."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Output of a sweep: progress, the outcome of each node, outliers, and the alarm of slower GPUs."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -7,8 +7,6 @@ is said, and no GPU is ill. A reading that a GPU does not support finds nothing,
 read.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set

@@ -1,7 +1,5 @@
 """Histories of times in the store, and what probe reports say of the hardware."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from itertools import groupby
 from statistics import median

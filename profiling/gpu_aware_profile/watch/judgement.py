@@ -1,7 +1,5 @@
 """State of each GPU after a pass: what the sweeps, the hardware and the running jobs say."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

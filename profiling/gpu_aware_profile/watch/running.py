@@ -1,7 +1,5 @@
 """GPUs while jobs run, without a kernel of ours: the agents' reports, or this host's own driver."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Collection

@@ -1,7 +1,5 @@
 """What watch prints: the table of GPUs, the text for the site's command, the line of the check."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

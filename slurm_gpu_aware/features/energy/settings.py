@@ -1,7 +1,5 @@
 """``[energy]``: how much slower jobs may run to save energy, and what energy costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Estimates of run times in words, their quality, and ``gpu-aware report`` without a folder."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Jobs on a move: what is kept for them, and their return before all others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

@@ -14,8 +14,6 @@ a job may run at the old clock or at the new one, and counts with the higher of 
 GPU refuses, and an agent that does not answer, end the changes of that job.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """``gpu-aware power``: the limit for the power of all GPUs, set, shown and drawn."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime

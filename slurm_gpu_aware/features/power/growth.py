@@ -13,8 +13,6 @@ A clock that falls frees power only once it has been set. Jobs that need that po
 Account of size and clock: what a GPU step or a clock step more would have brought and cost.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ A limit is ``off``, ``eta=X`` (a share of what all GPUs may draw) or watts. What
 stands in a file beside the store, which must belong to root or SlurmUser (`files`).
 """
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 A limit is ``off``, ``eta=X`` (a share of what all GPUs may draw) or watts.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

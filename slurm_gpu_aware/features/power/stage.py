@@ -1,7 +1,5 @@
 """Stages of a round: the power that a limit leaves, and sizes and clocks of the jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

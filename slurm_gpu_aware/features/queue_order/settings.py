@@ -1,7 +1,5 @@
 """``[queue]``: the order in which waiting jobs start."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

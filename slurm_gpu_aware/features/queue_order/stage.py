@@ -1,7 +1,5 @@
 """Stage of a round: the site's order of waiting jobs, and which job passes which."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 

@@ -8,8 +8,6 @@ places the others. Each gets the used GPU with the fewest free shards that suffi
 score of its class (STS, Algorithm 3, fills used GPUs first).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

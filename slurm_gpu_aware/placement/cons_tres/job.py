@@ -1,7 +1,5 @@
 """A job and a node as Slurm's select/cons_tres counts them, and the GPUs that the job gets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """PM-First and PAL (Jain et al., SC'24, algorithms 1 and 2): scores, and scores with locality."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from slurm_gpu_aware.model.assignment import Assignment

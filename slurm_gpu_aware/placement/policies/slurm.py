@@ -1,7 +1,5 @@
 """Slurm: the nodes and GPUs that stock Slurm gives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 

@@ -5,8 +5,6 @@ find. A few array operations give a bound of its value for all groups. Groups ar
 order of this bound until no remaining one can be better: exact, and usually done after one or two.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

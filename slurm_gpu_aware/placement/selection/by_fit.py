@@ -1,7 +1,5 @@
 """Selection by fit: the fewest GPUs left free on the nodes, then the lowest index."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray

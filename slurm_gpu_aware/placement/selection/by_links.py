@@ -11,8 +11,6 @@ Slurm gives a job one GRES line for all its nodes. For every index set that is f
 of one kind are one entry with a count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

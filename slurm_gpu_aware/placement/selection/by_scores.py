@@ -10,8 +10,6 @@ Slurm gives a job on several nodes the same slots on each, so index set and node
 together from one array, with a row per index set that enough nodes have and a column per node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import comb
 from typing import NamedTuple

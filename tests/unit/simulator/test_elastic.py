@@ -13,7 +13,7 @@ from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.step_function import area_until
+from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 

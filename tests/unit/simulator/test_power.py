@@ -18,7 +18,7 @@ from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.events import EventClock
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
-from slurm_gpu_aware.simulator.step_function import area_until
+from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 IDLE_W = 50.0

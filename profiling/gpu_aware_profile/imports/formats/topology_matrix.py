@@ -4,8 +4,6 @@ The matrix has the GPUs in NVML's order, which is that of their PCI addresses. L
 ``nvidia-smi -L`` in the same file add their names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
