@@ -352,12 +352,14 @@ local function remember(job, record, uid, new)
     last.licenses, last.extra = new.licenses, new.extra
 end
 
---- Is a job, with these fields in place of those of its record, a GPU job of a managed partition?
+--- Is a job, with these fields in place of those of its record, a GPU job of a managed partition? GPUs
+--- that Slurm has counted from tasks (--ntasks-per-gpu) stand in no text of the request.
 local function is_managed_gpu_job(fields, record, part_list, conf)
     local view = setmetatable(fields, { __index = record })
     local parts, besides = request.gpu_request(view)
+    local counted = (text_of(record.tres_fmt_req_str) or ""):find("gres/gpu", 1, true)
     local _, some = settings.is_managed(view, part_list, conf)
-    return some and (#parts > 0 or besides.sharing) or false
+    return some and (#parts > 0 or besides.sharing or besides.uncounted or counted ~= nil) or false
 end
 
 --- The refusal of an update by which a waiting job that is not at the gate would become such a job, and
@@ -368,6 +370,7 @@ local function passes_by(update, record, part_list, conf)
     for _, name in ipairs(TRES) do
         given[name] = is_set(update[name]) and update[name] or nil
     end
+    given.ntasks_per_tres = is_set(update.ntasks_per_tres, U16) and update.ntasks_per_tres or nil
     local moved = given.partition
     if
         not changes(given)

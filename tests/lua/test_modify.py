@@ -218,14 +218,25 @@ def test_a_requeued_job_is_not_changed_before_its_record_is_back(
     assert filter_.modify(back, **held).rc == SUCCESS
 
 
-@pytest.mark.parametrize("tres", ["gres/gpu:g1:1", "gres/gpu:2"], ids=["exact", "by Slurm"])
-def test_a_requeued_job_keeps_its_delay_until_it_is_parked(filter_: Filter, tres: str) -> None:
+@pytest.mark.parametrize(
+    "tres",
+    [
+        {"tres_per_node": "gres/gpu:g1:1"},
+        {"tres_per_node": "gres/gpu:2"},
+        {"tres_per_node": "", "tres_fmt_req_str": "cpu=4,gres/gpu=2"},
+    ],
+    ids=["exact", "by Slurm", "counted from tasks"],
+)
+def test_a_requeued_job_keeps_its_delay_until_it_is_parked(
+    filter_: Filter, tres: dict[str, str]
+) -> None:
     """Else it would start before the selector has seen it, past all jobs that wait."""
-    back = REQUEUED | {"admin_comment": "", "tres_per_node": tres}
+    back = REQUEUED | {"admin_comment": "", **tres}
     out = filter_.modify(back, begin_time=1_900_000_000)
     assert out.rc == ERROR
     assert "on its way back to the queue; try again" in out.messages[0]
-    assert filter_.modify(back | {"tres_per_node": ""}, begin_time=1_900_000_000).rc == SUCCESS
+    none = {"tres_per_node": "", "tres_fmt_req_str": ""}
+    assert filter_.modify(back | none, begin_time=1_900_000_000).rc == SUCCESS
     assert filter_.modify(back | {"restart_cnt": 0}, begin_time=1_900_000_000).rc == SUCCESS
     assert filter_.modify(back, OPERATOR, begin_time=1_900_000_000).rc == SUCCESS
 
