@@ -318,20 +318,26 @@ local function decide_back(job, record)
     return { refuse = true, text = text }
 end
 
--- Arrays ----------------------------------------------------------------------------------------------
+-- Arrays and heterogeneous jobs -----------------------------------------------------------------------
 
--- An update of an array reaches the filter once for each record, with the fields that the filter has
+-- An update of either reaches the filter once for each record, with the fields that the filter has
 -- assigned for the record before.
 local last = nil
+
+--- Number that the records of one array, or the components of one job, have in common; 0: it is alone.
+local function group_of(record)
+    local array = base.number32(record.array_job_id) or 0
+    return array > 0 and array or base.number32(record.het_job_id) or 0
+end
 
 --- The update as its user gave it.
 local function as_given(job, record, uid)
     local view = base.read_once(job)
     if
         last
-        and (base.number32(record.array_job_id) or 0) > 0
+        and group_of(record) > 0
         and last.uid == uid
-        and last.array == record.array_job_id
+        and last.group == group_of(record)
         and last.licenses == job.licenses
         and last.extra == job.extra
     then
@@ -348,7 +354,7 @@ local function remember(job, record, uid, new)
     for name in pairs(new) do
         before[name] = job[name] or false -- false: not given
     end
-    last = { uid = uid, array = record.array_job_id, before = before }
+    last = { uid = uid, group = group_of(record), before = before }
     last.licenses, last.extra = new.licenses, new.extra
 end
 

@@ -346,6 +346,23 @@ def test_an_array_reaches_the_filter_record_by_record(filter_: Filter) -> None:
     assert filter_.modify(FOREIGN | {"array_job_id": 98}, **out.job).job == given
 
 
+@pytest.mark.parametrize("held", [{"priority": 0, "bitflags": 1}, {"time_limit": 50}])
+def test_a_heterogeneous_job_reaches_the_filter_component_by_component(
+    filter_: Filter, held: dict[str, int]
+) -> None:
+    """A later one has no licence of the gate, or that of the first, as an update reaches all."""
+    first = PARKED | {"het_job_id": 98, "admin_comment": "gpuaware/1;tn=gres/gpu:2;lf=x"}
+    out = filter_.modify(first, **held)
+    assert (out.rc, out.job["licenses"]) == (SUCCESS, "gpuaware:2")
+    given = out.job
+    own = filter_.modify(FOREIGN | {"het_job_id": 98}, **given)
+    assert (own.rc, own.job) == (SUCCESS, held)
+    filter_.modify(first, **held)
+    like = filter_.modify(first, **given)
+    assert (like.rc, like.job["licenses"]) == (SUCCESS, "gpuaware:2")
+    assert filter_.modify(first | {"het_job_id": 99}, **given).rc == ERROR
+
+
 @pytest.mark.parametrize(
     ("change", "hint"),
     [
