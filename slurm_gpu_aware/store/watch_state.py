@@ -22,6 +22,8 @@ from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.records import Text, number, text, whole, words
 
 SCHEMA = "gpu-aware-watch/1"
+FILE = "watch.json"
+"""Its name beside the store."""
 WELL, SLOW, DRIFTED, ILL, UNKNOWN = "well", "slow", "drifted", "ill", "unknown"
 STATES = (ILL, SLOW, DRIFTED, UNKNOWN, WELL)
 """Worst first."""
