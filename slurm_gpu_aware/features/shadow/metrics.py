@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from slurm_gpu_aware.features.shadow.losses import KINDS, Group, account
-from slurm_gpu_aware.features.shadow.store import jobs_since, watches_since
+from slurm_gpu_aware.features.shadow.store import jobs_since, last_look, watches_since
 from slurm_gpu_aware.metric import Fact, Metric, Sample
 from slurm_gpu_aware.store.database import Store
 
@@ -40,7 +40,12 @@ def _by_kind(groups: Sequence[Group]) -> list[Sample]:
     ]
 
 
-LOSSES = Fact("losses of a day", ("store", "now"), _read, lambda store, now: now // _READ_S)
+LOSSES = Fact(
+    "losses of a day",
+    ("store", "now"),
+    _read,
+    lambda store, now: (last_look(store), now // _READ_S),
+)
 
 METRICS = (
     Metric(

@@ -329,7 +329,8 @@ def test_scores_and_links_of_the_store_count(
         ("gpu", "nodes"): float(total["nodes"]["jobs"]),
     }
     assert metrics == {
-        **dict.fromkeys(("started_jobs", "compared_jobs"), {("gpu",): 1.0}),
+        "started_jobs": {("gpu",): 1.0},
+        "compared_jobs": {("gpu",): 1.0},
         "waited_seconds": {("gpu",): 0.0},
         "lost_joules": {},
     }
