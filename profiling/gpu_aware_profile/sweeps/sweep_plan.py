@@ -105,8 +105,9 @@ def parse_sinfo(text: str, probe_s: float) -> tuple[list[Target], list[Outcome]]
             continue
         allowed_s = parse_duration(limit.upper())
         most_s = longest[node] = max(allowed_s, longest.get(node, 0.0))
-        reason = f"its partitions allow {duration(most_s)}: --time-limit={most_s:g}"
-        others[node] = Outcome(node, "failed", reason, gpus)
+        if most_s < probe_s:
+            reason = f"its partitions allow {duration(most_s)}: --time-limit={most_s:g}"
+            others[node] = Outcome(node, "failed", reason, gpus)
         rank = (not partition.endswith("*"), partition)
         if allowed_s >= probe_s and rank <= taken.get(node, rank):
             taken[node] = rank
