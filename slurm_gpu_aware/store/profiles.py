@@ -121,7 +121,7 @@ def newest_spreads(store: Store) -> dict[tuple[str, int, str], float]:
 
 
 def newest_run_records(store: Store) -> list[dict[str, Any]]:
-    """The newest runs of each GPU, class, neighbours, clock and power limit, and their conditions."""
+    """The newest runs of each GPU, class, neighbours, clock and power limit, with conditions."""
     fields = ", ".join(RunConditions._fields)
     rows = store.query(
         "SELECT node, slot AS gpu, class, taken_at_unix AS taken_at, run, value_ms, source,"  # noqa: S608

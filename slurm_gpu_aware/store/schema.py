@@ -224,6 +224,7 @@ CREATE TABLE IF NOT EXISTS shadow_jobs (  -- starts of jobs beside plain Slurm
   sets TEXT NOT NULL,           -- JSON of shadow.record.Sets
   reason TEXT NOT NULL,         -- why it is not compared; '': it is
   power_w REAL,                 -- of its GPUs; NULL: not known
+  saves REAL,                   -- share that clocks would save; NULL: not known
   ended_at_unix REAL,           -- NULL: it runs
   waited_s REAL NOT NULL,       -- a job waited so long for a node that this one broke up
   waiting_job TEXT NOT NULL,
@@ -244,11 +245,13 @@ OLDEST = 8
 
 
 def _add_limits(db: Database) -> None:
-    """Times are known by their power limit, too."""
+    """Times are known by their power limit, too; of starts what clocks would save."""
     db.execute("ALTER TABLE timings ADD COLUMN limit_w INTEGER NOT NULL DEFAULT 0")
     timings = db.table("timings")
     keys = [key for key in timings.pks if key != "run"]
     timings.transform(pk=(*keys, "limit_w", "run"), defaults={"limit_w": None})
+    if db.table("shadow_jobs").exists():
+        db.execute("ALTER TABLE shadow_jobs ADD COLUMN saves REAL")
 
 
 STEPS: Mapping[int, Callable[[Database], None]] = {

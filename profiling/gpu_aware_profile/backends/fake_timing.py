@@ -119,7 +119,7 @@ class FakeTiming:
         default = float(clocks.get("default_mhz", mhz))
         if limit := self._set_to(index, "power_limit"):
             mhz = self._kept_mhz(index, float(entry.get("load", 0.0)), mhz, limit[0] / 1e3)
-        return 1.0 - share + share * default / mhz if mhz else 1.0
+        return 1.0 if mhz == default else 1.0 - share + share * default / mhz
 
     def _set_to(self, index: int, name: str) -> list[int]:
         """Numbers of a file of the state; empty: it is not there."""

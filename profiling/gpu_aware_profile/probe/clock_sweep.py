@@ -16,7 +16,13 @@ from typing import Any
 
 from gpu_aware_profile.devices.driver import Faults
 from slurm_gpu_aware.clock_conf import read_clock_conf
-from slurm_gpu_aware.clocks.driver import lock_clocks, limit_power, read_limits, reset_clocks
+from slurm_gpu_aware.clocks.driver import (
+    Result,
+    limit_power,
+    lock_clocks,
+    read_limits,
+    reset_clocks,
+)
 from slurm_gpu_aware.clocks.hooks import DRIVER_LIMIT_S, TOGETHER_S, Hook
 from slurm_gpu_aware.clocks.job import Setting
 from slurm_gpu_aware.clocks.notes import NO_JOB, Limits, Note, Notes, limits_to_note
@@ -93,11 +99,8 @@ class ClockLocks:
         for setting in sorted(set(asked.values()), reverse=True):
             mhz, limit_w = setting
             indices = [index for index, one in asked.items() if one == setting]
-            if limit_w:
-                indices = self._limited(indices, limit_w)
-            else:
-                indices = self._noted(indices)
-            for result in self._sound(lock_clocks(indices, mhz, DRIVER_LIMIT_S)):
+            free = self._limited(indices, limit_w) if limit_w else self._noted(indices)
+            for result in self._sound(lock_clocks(free, mhz, DRIVER_LIMIT_S)):
                 self._methods[result.index] = result.method
                 locked[result.index] = result.mhz, limit_w
         return locked
