@@ -134,7 +134,8 @@ def class_samples(store: Store) -> list[NamedSample]:
     )
     return [
         NamedSample(
-            *row[:3], PerformanceSample(1, 1, 1.0, float(row[3]), row[4], row[5], float(row[6]))
+            *(row[0], row[1], row[2]),
+            PerformanceSample(1, 1, 1.0, float(row[3]), row[4], row[5], float(row[6])),
         )
         for row in rows
     ]

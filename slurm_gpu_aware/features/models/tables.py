@@ -91,7 +91,7 @@ def _limited(
     ]
     time_s, each_w, error = (np.stack(part) for part in zip(*rows, strict=True))
     time_s, power_w = (np.where(known[:, None], v, np.nan) for v in (time_s, each_w * at.gpus))
-    return LimitedSettings(*pairs.T, time_s, power_w, error.max(axis=0))
+    return LimitedSettings(pairs[:, 0], pairs[:, 1], time_s, power_w, error.max(axis=0))
 
 
 class Point(NamedTuple):
