@@ -27,7 +27,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.model.size_table import TABLE, TABLES
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.stages import Round, plan_stages
 from slurm_gpu_aware.slurm.records import (
@@ -46,6 +46,7 @@ PROFILE = SiteProfile(Config(), {"node": 1.0, "cluster": 1.5})
 _FACETS = {
     "due": DUE_DATE,
     "table": TABLE,
+    "tables": TABLES,
     "had_gpus": HAD_GPUS,
     "shards": SHARDS,
     "performance_model": MODEL,

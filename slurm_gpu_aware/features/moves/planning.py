@@ -134,7 +134,7 @@ def plan_moves(
     ends = expected_ends([one.job for one in known], now).tolist()
     remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
     allowed = [one for one in known if rates.allow(one)]
-    late = _in_turn(due_growth(allowed, now), now)
+    late = _in_turn(due_growth(allowed, settings, now), now)
     able = [one for one in allowed if may_move(one, remaining[one.request.job_id], moves, now)]
     if not able and not late:
         return ()

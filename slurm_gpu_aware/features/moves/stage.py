@@ -11,7 +11,7 @@ from slurm_gpu_aware.features.moves.moved import begun, place_moved
 from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.power_budget import POWER
-from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.model.size_table import TABLE, TABLES
 from slurm_gpu_aware.planning.stages import Round, Stage
 
 
@@ -42,7 +42,7 @@ class Moves(Stage):
     """Running jobs that move to better GPUs, and what they leave to the starts."""
 
     name = "moves"
-    reads = (DUE_DATE, HAD_GPUS, TABLE)
+    reads = (DUE_DATE, HAD_GPUS, TABLE, TABLES)
     inputs = (MOVING,)
     optional = True
 
