@@ -71,7 +71,8 @@ def shared_out(
 ) -> dict[str, tuple[str, int]]:
     """Job whose due date plays a part -> (GPU model, number of GPUs) that it should start with.
 
-    Jobs of several nodes are not among them: they take their GPUs before all others.
+    Jobs of several nodes are not among them. Those before the first such job take their GPUs; what
+    others take shows in the next round.
 
     Parameters
     ----------
@@ -87,7 +88,8 @@ def shared_out(
     for request in queue:
         account, one = accounts.get(request.job_id), asked[request.job_id]
         if one.fewest_nodes > 1 or one.nodes.whole or one.least_gpus > most:
-            _take_wide(one, cluster, free)
+            if not due:
+                _take_wide(one, cluster, free)
             continue
         job = None
         if account is not None and counts(request, account):

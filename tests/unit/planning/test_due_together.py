@@ -194,10 +194,13 @@ def test_together_a_job_without_a_due_date_that_stands_before_takes_its_gpus(gpu
     assert sizes(plan_round([due_job("1", 6.0), other], full(4), TOGETHER, NOW)) == found
 
 
-def test_together_a_job_of_several_nodes_that_stands_before_takes_its_gpus():
+@pytest.mark.parametrize(("priority", "found"), [(1.0, {"9": 6, "1": 1}), (-1.0, {"1": 2})])
+def test_together_a_job_of_several_nodes_takes_its_gpus_in_its_turn(priority, found):
     cluster = Cluster.uniform(2, 4)
-    wide = Request("9", 6, min_nodes=2, max_nodes=2, time_limit_s=H, priority=1.0)
-    assert sizes(plan_round([movable_due(6.0), wide], cluster, TOGETHER, NOW)) == {"9": 6, "1": 1}
+    wide = Request("9", 8, min_nodes=2, max_nodes=2, time_limit_s=H, priority=priority)
+    wide = replace(wide, gpus=6) if priority > 0 else wide
+    job = movable_due(6.0) if priority > 0 else due_job("1", 6.0)
+    assert sizes(plan_round([job, wide], cluster, TOGETHER, NOW)) == found
 
 
 def test_together_nodes_that_a_job_may_not_get_count_for_nothing():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from commands import gpu_aware
+from memory_slurm import node_record
 from slurm_folder import SlurmFolder, parked
 from store_samples import fit_models, ingest, put_net, report
 from test_sizes import NET, NODES, PLACED, fitted, gpus, net_site  # noqa: F401 - fixtures
@@ -137,8 +138,8 @@ def two_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("comment", "node", "count"),
     [
         ("model=net,gpus=1-4,due=12h", "n2", 1),  # three quarters of the energy
-        ("model=net,gpus=1-4,due=2h", "n2", 1),
-        ("model=other,gpus=1-4,due=12h", "n1", 4),  # no model of it: as without a due date
+        ("model=net,gpus=1-4,due=2h", "n2", 2),  # its limit does for n1
+        ("model=other,gpus=1-4,due=12h", "n1", 2),  # no model of it: as without a due date
     ],
 )
 def test_of_several_gpu_models_the_one_that_costs_least_is_chosen(
@@ -147,6 +148,7 @@ def test_of_several_gpu_models_the_one_that_costs_least_is_chosen(
     """Its runs of 2 h and 3 h were on ``n1``."""
     shutil.copy(two_models, slurm.store)
     one = bench(slurm, comment, RUNS * 3, f'{MOVES}[due_dates]\norder = "{order}"\n')
+    slurm.set(nodes=[node_record("n1"), node_record("n2", features="gpu_a100")])
     one.round()
     one.round()
     assert (one.job()["state"], one.job()["nodes"], gpus(one.job())) == ("RUNNING", node, count)
