@@ -61,7 +61,7 @@ class DueDates(Stage):
             queue, changed = on_shared_models(queue, asked, shares, cluster)
             accounts |= due_accounts(changed, now)
         dated = _Dated(queue, accounts)
-        if together:
+        if together and shares:
             sizes = {job_id: gpus for job_id, (_, gpus) in shares.items()}
             queue = with_shares(queue, sizes, cluster, one.get(BUDGET))
         elif any(request.sizes for request in queue):
