@@ -249,7 +249,8 @@ def _number(text: str) -> int:
     if match is None:
         return 1
     base = 1000 if match[3] == "b" else 1024
-    return int(match[1]) * base ** " kmgtp".index(match[2] or " ") % 2**64
+    scale: int = base ** " kmgtp".index(match[2] or " ")
+    return int(match[1]) * scale % 2**64
 
 
 def _items(text: str | None) -> list[str]:

@@ -27,7 +27,6 @@ from slurm_gpu_aware.model.request import (
     Request,
 )
 from slurm_gpu_aware.model.size_table import TABLE, LimitedSettings, SizeTable
-from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
