@@ -74,9 +74,10 @@ def begun(library, tmp_path_factory):
 
 
 @pytest.fixture
-def watch_site(begun):
+def watch_site(begun, monkeypatch):
     shutil.rmtree(begun.folder)
     shutil.copytree(begun.copies / "new", begun.folder)
+    monkeypatch.setattr(begun, "env", {**begun.env})
     return begun
 
 
