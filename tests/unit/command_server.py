@@ -14,6 +14,8 @@ from subprocess import CompletedProcess, Popen
 from tempfile import TemporaryDirectory
 
 RUNNER = Path(__file__).with_name("run_with_memory_slurm.py")
+PATHS = ("LD_LIBRARY_PATH", "PYTHONPATH")
+"""Each is read once by a process, so each set of them has a server."""
 LONGEST_S = 300
 """No claim: a machine may be busy."""
 
@@ -25,7 +27,7 @@ def run_command(
 
     Raises TimeoutExpired after `LONGEST_S`.
     """
-    server = _server(environment.get("LD_LIBRARY_PATH", ""))
+    server = _server(*(environment.get(name, "") for name in PATHS))
     assert server.stdin is not None
     assert server.stdout is not None
     with TemporaryDirectory() as streams:
@@ -48,11 +50,9 @@ def run_command(
 
 
 @cache
-def _server(libraries: str) -> Popen[bytes]:
-    """It ends at the end of this process, which closes its input.
-
-    The loader reads its path once, so each path has a server.
-    """
-    environment = {**os.environ, **({"LD_LIBRARY_PATH": libraries} if libraries else {})}
+def _server(*paths: str) -> Popen[bytes]:
+    """It ends at the end of this process, which closes its input. ``paths``: the `PATHS`."""
+    given = {name: path for name, path in zip(PATHS, paths, strict=True) if path}
     command = [sys.executable, RUNNER]
+    environment = {**os.environ, **given}
     return Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
