@@ -53,7 +53,7 @@ def fill(path: Path, nodes: int, gpus: int) -> None:
                 for i, (node, slot) in enumerate(every)
             ],
         )
-        timing = "INSERT INTO timings VALUES (?,?,?,?,?,10.0,'fake','idle',0,9,0.004,0,0,0,0,0,'')"
+        timing = "INSERT INTO timings VALUES (?,?,?,?,?,10.0,'fake','idle',0,0,9,.004,0,0,0,0,0,'')"
         of_class = [(*gpu, name) for gpu in every for name in CLASSES]
         store.executemany(timing, [(*gpu, now, run) for gpu in of_class for run in range(RUNS)])
         store.executemany(

@@ -30,7 +30,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.model.size_table import TABLE, TABLES
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.stages import plan_stages
@@ -50,6 +50,7 @@ PROFILE = SiteProfile(Config(), {"node": 1.0, "cluster": 1.5})
 _FACETS = {
     "due": DUE_DATE,
     "table": TABLE,
+    "tables": TABLES,
     "had_gpus": HAD_GPUS,
     "shards": SHARDS,
     "performance_model": MODEL,

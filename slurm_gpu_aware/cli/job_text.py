@@ -259,7 +259,8 @@ def _clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> st
     """The clock that the job has: what its nodes refused is not shown as set."""
     if not d["clock_mhz"]:
         return "default"
-    text = f"{d['clock_mhz']} MHz"
+    limit_w = d["why"].get("energy", {}).get("limit_w")
+    text = f"{d['clock_mhz']} MHz" + (f", {limit_w} W" if limit_w else "")
     for event in events:
         detail = event["detail"]
         refused = event["kind"] == "clock_failed" and detail.get("during") != "reset"

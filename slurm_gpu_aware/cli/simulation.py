@@ -117,7 +117,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         estimate=given["estimate"],
         movable_share=given["movable"],
         queue=rule_of(config.of(QueueConfig), shares.age_per_s if shares else None),
-        due_by_pressure=config.of(DueDatesConfig).order == "pressure",
+        due_order=config.of(DueDatesConfig).order,
         sections=config.sections,
         classes=tuple(dict.fromkeys(classes)),
         locality=given["locality_effect"],

@@ -115,6 +115,8 @@ class RunConditions(NamedTuple):
     """``idle`` or ``loaded``."""
     clock_mhz: int = 0
     """Locked SM clock; 0: not locked."""
+    limit_w: int = 0
+    """Power limit that was set for the run, at a locked clock; 0: the site's own."""
     samples: int | None = None
     """Iterations of which the time is the median."""
     spread: float | None = None

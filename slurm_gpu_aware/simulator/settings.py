@@ -165,7 +165,7 @@ class SimSettings:
     """Of the order ``multifactor``: what priorities are made of."""
     due_dates: bool = True
     """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
-    due_by_pressure: bool = False
+    due_order: str = PlanSettings.due_order
     """As of `PlanSettings`."""
     sections: Mapping[type, Any] = field(default_factory=dict)
     """Settings of features for their stages, by their types."""

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, field, structs
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import (
     MAX_GBPS,
+    MAX_GPU_W,
     MAX_GPUS_PER_NODE,
     MAX_MHZ,
     MAX_TIME_MS,
@@ -182,6 +183,7 @@ class Timing(Struct):
     value_ms: Annotated[float, number(MIN_TIME_MS, MAX_TIME_MS)]
     neighbours: Annotated[str, words(IDLE, LOADED)] = IDLE
     clock_mhz: Annotated[int, whole(0, MAX_MHZ)] | None = None
+    limit_w: Annotated[int, whole(0, int(MAX_GPU_W))] = 0
     samples: Annotated[int, whole(1, _MOST)] | None = None
     spread: Number | None = None
     sm_mhz: Number | None = None

@@ -21,6 +21,8 @@ from slurm_gpu_aware.model.profile import GpuHealth
 from slurm_gpu_aware.records import Text, number, text, whole, words
 
 SCHEMA = "gpu-aware-watch/1"
+FILE = "watch.json"
+"""Its name beside the store."""
 WELL, SLOW, DRIFTED, ILL, UNKNOWN = "well", "slow", "drifted", "ill", "unknown"
 STATES = (ILL, SLOW, DRIFTED, UNKNOWN, WELL)
 """Worst first."""

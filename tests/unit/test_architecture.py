@@ -51,9 +51,9 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history due_dates/due_date energy/choice hints models/fitting models/least_squares
-        models/performance_model models/site_models models/tables models/throughput
-        shards/request shadow/losses shadow/record shadow/waits
+        classes/history due_dates/due_date due_dates/gpu_models energy/choice hints models/fitting
+        models/least_squares models/performance_model models/site_models models/tables
+        models/throughput shards/request shadow/losses shadow/record shadow/waits
     """,
     "config": "power/power_limit",
     "sizing": """
@@ -61,7 +61,7 @@ LAYERS = {
         power/powerflow sizes/speeds
     """,
     "planning": """
-        due_dates/account due_dates/queue due_dates/sizes estimates/history
+        due_dates/account due_dates/queue due_dates/sizes due_dates/together estimates/history
         moves/front moves/movable moves/moved power/growth
         power/power_budget queue_order/rule registry shadow/facts
     """,

@@ -205,7 +205,7 @@ class FakeTiming:
         noise, run_noise, outliers = (
             float(machine.get(key, 0.0)) for key in ("noise", "run_noise", "outliers")
         )
-        clock = self._clock_factor(run.slot, float(entry.get("clock_share", 0.0)))
+        clock = self._clock_factor(run.slot, entry)
         seed = (machine.get("seed", 0), run.uuid, run.app_class, run.neighbours, clock, run.number)
         draw = random.Random("/".join(map(str, seed)))  # noqa: S311 - noise that must repeat
         expected = float(entry["base_ms"]) * clock * self._factor(run)
@@ -233,17 +233,36 @@ class FakeTiming:
                 factor *= float(slow["factors"].get(run.app_class, 1.0))
         return factor
 
-    def _clock_factor(self, index: int, share: float) -> float:
-        """Time at the clock that is set over that at the default one.
+    def _clock_factor(self, index: int, entry: dict[str, Any]) -> float:
+        """Time at the clock that is set, or that the power limit leaves, over the default one's."""
+        share = float(entry.get("clock_share", 0.0))
+        clocks = self._machine.get("clocks", {})
+        set_to = self._set_to(index, "locked_clocks") or self._set_to(index, "applications_clocks")
+        mhz = float(set_to[1] if set_to else clocks.get("default_mhz", 0))
+        default = float(clocks.get("default_mhz", mhz))
+        if limit := self._set_to(index, "power_limit"):
+            mhz = self._kept_mhz(index, float(entry.get("load", 0.0)), mhz, limit[0] / 1e3)
+        return 1.0 if mhz == default else 1.0 - share + share * default / mhz
 
-        ``share``: part of the time at the default clock that scales with 1 / clock.
-        """
-        default = self._machine.get("clocks", {}).get("default_mhz")
-        for setting in ("locked_clocks", "applications_clocks"):
-            with suppress(OSError, ValueError, IndexError):
-                mhz = int((self._state / f"gpu{index}.{setting}").read_text().split()[1])
-                return 1.0 - share + share * float(default or mhz) / mhz
-        return 1.0
+    def _set_to(self, index: int, name: str) -> list[int]:
+        """Numbers of a file of the state; empty: it is not there."""
+        with suppress(OSError, ValueError):
+            return [int(word) for word in (self._state / f"gpu{index}.{name}").read_text().split()]
+        return []
+
+    def _kept_mhz(self, index: int, load: float, mhz: float, limit_w: float) -> float:
+        """The clock that a power limit leaves, as in the fake library (``state_sm_clock``)."""
+        gpus = self._machine.get("gpus", [])
+        own = self._machine | next((gpu for gpu in gpus if gpu.get("minor") == index), {})
+        idle_w, most_w = float(own.get("power_idle_w", 40)), float(own.get("power_limit_w", 300))
+        clocks = [float(clock) for clock in self._machine["clocks"]["graphics_mhz"]]
+        fits = (
+            clock
+            for clock in clocks
+            if clock <= mhz
+            and idle_w + load * (most_w - idle_w) * (clock / clocks[0]) ** 3 <= limit_w + 1e-6
+        )
+        return next(fits, clocks[-1])
 
     @contextmanager
     def _load(self, run: RunSpec, entry: dict[str, Any]) -> Iterator[None]:

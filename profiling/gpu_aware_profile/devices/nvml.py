@@ -302,6 +302,17 @@ class NvmlDevice(nvml.Gpu):
         )
         return EccErrors(*counts)
 
+    def power_range_w(self) -> tuple[float, float] | None:
+        """Lowest power limit that can be set, and the one in force."""
+        try:
+            present_w = self._thousandths("nvmlDeviceGetPowerManagementLimit")
+            least_mw, _ = self.limit_range_mw()
+        except DeviceError as exc:
+            if not exc.unsupported:
+                raise
+            return None
+        return None if present_w is None else (least_mw / 1000.0, present_w)
+
     def _thousandths(self, name: str) -> float | None:
         value = self.maybe(name)
         return None if value is None else value / 1000.0

@@ -156,8 +156,9 @@ def read_probe(ended: Ended, target: Target, now: float) -> tuple[Outcome, Probe
 
 
 def _of_clock(call: str) -> bool:
-    """Whether a call is one of a lock of clocks, its note, or the driver's own."""
-    return call in ("note", "lock", "clocks") or ("Clock" in call and "Get" not in call)
+    """Whether a call is one that sets clocks or power limits, its note, or the driver's own."""
+    driver = "Get" not in call and ("Clock" in call or "PowerManagementLimit" in call)
+    return driver or call in ("note", "lock", "limit", "clocks")
 
 
 def _report(text: str, target: Target, now: float) -> ProbeReport | None:

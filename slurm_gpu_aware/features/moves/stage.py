@@ -61,7 +61,7 @@ from slurm_gpu_aware.features.moves.settings import HAD_GPUS, RATE_S, MoveSettin
 from slurm_gpu_aware.features.power.power_budget import budget_of, with_least_sizes
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.model.size_table import TABLE, TABLES
 from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.later import expected_ends
@@ -123,7 +123,7 @@ def plan_moves(here: Round, moving: Moving) -> tuple[Move, ...]:
     ends = expected_ends([one.job for one in known], now).tolist()
     remaining = {one.request.job_id: end - now for one, end in zip(known, ends, strict=True)}
     allowed = [one for one in known if rates.allow(one)]
-    late = _in_turn(due_growth(allowed, now), now)
+    late = _in_turn(due_growth(allowed, settings, now), now)
     able = [one for one in allowed if may_move(one, remaining[one.request.job_id], moves, now)]
     if not able and not late:
         return ()
@@ -304,7 +304,7 @@ class Moves(Stage):
     """Running jobs that move to better GPUs, and what they leave to the starts."""
 
     name = "moves"
-    reads = (DUE_DATE, HAD_GPUS, TABLE)
+    reads = (DUE_DATE, HAD_GPUS, TABLE, TABLES)
     inputs = (MOVING,)
     optional = True
 

@@ -75,6 +75,9 @@ class ShadowJob:
     """Why it is not compared; empty: it is."""
     power_w: float | None = None
     """Predicted power of its GPUs at the default clock; None: no performance model."""
+    saves: float | None = None
+    """Share of that energy which its clock and power limit would save within the bound of
+    ``[energy]``, as predicted; None: no performance model, or no bound is set."""
     ended_at: float | None = None
     """None: it runs, as far as is known."""
     waited_s: float = 0.0

@@ -147,6 +147,8 @@ def test_slurm_chooses_the_gpus_of_a_node(filled: Path):
     assert "chosen n1 (Slurm chooses the GPUs)" in said
     assert "at most 7% longer" in said
     assert "by the slowest GPU that Slurm may choose" in said
+    (plain,) = json.loads(gpu_aware(filled, "explain", "71", "--json").stdout)["decisions"]
+    assert (plain["nodes"], plain["slots"], plain["gpus_per_node"]) == (["n1"], None, [2])
     told = " ".join(gpu_aware(filled, "explain", "71", "--details").stdout.split())
     assert "V 1.070, of the slowest GPU that Slurm may choose" in told
     whole = " ".join(gpu_aware(filled, "explain", "72").stdout.split())
