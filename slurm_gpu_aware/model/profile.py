@@ -3,8 +3,6 @@
 History of measurements: two of them to compare, and reports of slow GPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Settings of a round and its outcome."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

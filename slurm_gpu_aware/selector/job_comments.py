@@ -7,8 +7,6 @@ queue gets it back, before anything else looks at the job.
 Changes of waiting and placed jobs by their owners: settled before a round, and recorded.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time

@@ -5,8 +5,6 @@ links of 1/r of that bandwidth a step takes (1 - c) + c r times as long. It depe
 GPU and links, so a site with numbers of its own gives them in the trace.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -16,8 +16,6 @@ theta = 1 and b >= 0, so that the factor is positive; one factor of the product 
 Performance samples: measured times and powers of applications and classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, NamedTuple

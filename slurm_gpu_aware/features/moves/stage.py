@@ -26,8 +26,6 @@ With ``sticky`` False the movable jobs are placed anew in every round, as PAL's 
 does, and each job that finds faster GPUs moves, whatever its restart and the waiting jobs lose.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
