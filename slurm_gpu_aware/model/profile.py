@@ -142,7 +142,7 @@ class GpuTiming(NamedTuple):
     model: str
     """Empty: not known."""
     board: str = ""
-    """What `gpu_names.board_of` the product name is: boards of one model are not compared."""
+    """What `hardware_graph.board_of` the product name is: boards of one model are not compared."""
 
 
 @dataclass(frozen=True)

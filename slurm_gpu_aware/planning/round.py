@@ -6,7 +6,7 @@
    otherwise it gets a shadow reservation.
 4. Behind the head only jobs that delay no job with a reservation start (`backfill`).
 
-An infeasible job, which could not start even on the empty cluster (`impossible`), blocks no other.
+An infeasible job, which could not start even on the empty cluster (`Impossible`), blocks no other.
 
 A policy may let a job wait although GPUs that fit are free (``topo-aware-p``). Such a *postponed*
 job is treated as one that does not fit, but questions of capacity ignore its threshold, because a
