@@ -10,10 +10,9 @@ from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.energy.text import saving_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
+from slurm_gpu_aware.selector.backoff import HELD_BY
 from slurm_gpu_aware.time_text import duration, stamp
 
-HELD = "held by "
-"""Start of a reason of the selector that names one of Slurm's."""
 _WORDS = {
     "BeginTime": "its begin time has not come",
     "Dependency": "a job that it depends on has not ended",
@@ -34,9 +33,9 @@ _LIMIT = re.compile(r"(QOS|Assoc)[A-Za-z]*\Z")
 
 def held_words(reason: str) -> str:
     """``its begin time has not come (BeginTime)``; a text of the selector stays as it is."""
-    if not reason.startswith(HELD):
+    if not reason.startswith(HELD_BY):
         return reason
-    name, more, rest = reason.removeprefix(HELD).partition(";")
+    name, more, rest = reason.removeprefix(HELD_BY).partition(";")
     return slurm_words(name) + more + rest
 
 

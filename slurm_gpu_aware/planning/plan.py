@@ -92,6 +92,11 @@ class Waiting:
         return self.postponement is not None
 
 
+def waits_behind(job: str) -> str:
+    """The reason of a job that waits for its turn, behind a job."""
+    return f"waits for its turn behind job {job}"
+
+
 @dataclass(frozen=True)
 class ClockChange:
     """A new SM clock for all GPUs of a running job."""

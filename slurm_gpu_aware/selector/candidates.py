@@ -211,7 +211,7 @@ class Candidates:
             if holds is not None:
                 self.blocked += 1
                 self.backoff.shown(job.id)
-                self.waits(job.id, f"held by {holds}")
+                self.waits(job.id, f"{HELD_BY}{holds}")
                 continue
             if self._order.blocks(job):
                 self._wait(job, job.id, EARLIER_TASK)

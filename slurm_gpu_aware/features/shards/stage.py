@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.backfill import takes_shards
 from slurm_gpu_aware.planning.placed import Round
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting, waits_behind
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Stage
@@ -115,7 +115,7 @@ def with_shards(one: Round, split: SplitQueue) -> Plan:
             elif request.job_id in starts and takes_shards(request) and room.kept_for:
                 beside = room.beside_kept(request, starts.pop(request.job_id))
                 if beside is None:
-                    why = f"waits for its turn behind job {room.kept_for[0]}"
+                    why = waits_behind(room.kept_for[0])
                     waiting[request.job_id] = Waiting(request.job_id, why)
                 else:
                     starts[request.job_id] = beside
@@ -123,11 +123,11 @@ def with_shards(one: Round, split: SplitQueue) -> Plan:
         gpu = room.best(request)
         why = f"next: waits for {request.get(SHARDS)} shards of a GPU that others use"
         if room.kept_for:
-            why = f"waits for its turn behind job {room.kept_for[0]}"
+            why = waits_behind(room.kept_for[0])
         late = [head for head in heads if one.now + request.time_limit_s > head.start_s]
         if gpu is not None and late:
             gpu = room.best(request, late) if all(head.gpus for head in late) else None
-            why = f"waits for its turn behind job {late[0].request.job_id}"
+            why = waits_behind(late[0].request.job_id)
         if gpu is None:
             waiting[request.job_id] = Waiting(request.job_id, why)
             if not late:
