@@ -11,6 +11,10 @@ THROTTLED = frozenset(
     ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 )
 """Reasons for a lower clock that no well GPU has: heat, or a power supply that is overloaded."""
+Gpu = tuple[str, int]
+"""(node, Slurm's index)."""
+IDLE, LOADED = "idle", "loaded"
+"""Whether the other GPUs of the node work during a run."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,6 @@ class GpuHealth:
     """Whether a row could not be replaced."""
     throttle: str | None = None
     """Reasons for a lower clock at this moment, separated by blanks; empty: none."""
-
-
-Gpu = tuple[str, int]
-"""(node, Slurm's index)."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,6 @@ class Fault:
     slot: int | None
     call: str
     error: str
-
-
-IDLE, LOADED = "idle", "loaded"
-"""Whether the other GPUs of the node work during a run."""
 
 
 class RunConditions(NamedTuple):

@@ -13,6 +13,8 @@ HELD_BY = "held by "
 TRIES = 3
 """Starts that Slurm does not explain: so often a job's GPUs are kept while it waits. If it is left
 to Slurm, its gate then opens in its turn until it starts."""
+MOST = 5
+"""Refusals in a row after which the gate opens."""
 
 
 @dataclass
@@ -122,10 +124,6 @@ class Backoff:
         for job_id in list(self._waits):  # the start monitor's thread may add one
             if job_id not in known and job_id.partition("_")[0] not in known:
                 del self._waits[job_id]
-
-
-MOST = 5
-"""Refusals in a row after which the gate opens."""
 
 
 @dataclass

@@ -43,6 +43,8 @@ from slurm_gpu_aware.slurm.words import parse_licenses
 log = logging.getLogger(__name__)
 
 _MAX_TASKS = 500  # array tasks of one array that one round plans
+NOT_FIRST = "its request cannot be planned; Slurm gets it when no job is before it"
+"""Why a job waits of which not even counts are known."""
 
 
 class TaskOrder:
@@ -121,10 +123,6 @@ class Candidate:
         if self.asked_class is not None and self.asked_class.words:
             found["class_from"] = self.asked_class.words
         return found
-
-
-NOT_FIRST = "its request cannot be planned; Slurm gets it when no job is before it"
-"""Why a job waits of which not even counts are known."""
 
 
 class Licences:
