@@ -249,8 +249,8 @@ def _number(text: str) -> int:
     match = _COUNT.match(text.lower())
     if match is None:
         return 1
-    base = 1000 if match[3] == "b" else 1024
-    return int(match[1]) * base ** " kmgtp".index(match[2] or " ") % 2**64
+    unit: int = (1000 if match[3] == "b" else 1024) ** " kmgtp".index(match[2] or " ")
+    return int(match[1]) * unit % 2**64
 
 
 def _items(text: str | None) -> list[str]:
