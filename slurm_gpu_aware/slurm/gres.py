@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from slurm_gpu_aware.bounds import MAX_GPUS
+from slurm_gpu_aware.bounds import MAX_GPUS, index_type, slot_of
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.words import UNSET, parse_indices
 
@@ -249,8 +248,9 @@ def _number(text: str) -> int:
     match = _COUNT.match(text.lower())
     if match is None:
         return 1
-    unit: int = (1000 if match[3] == "b" else 1024) ** " kmgtp".index(match[2] or " ")
-    return int(match[1]) * unit % 2**64
+    base = 1000 if match[3] == "b" else 1024
+    scale: int = base ** " kmgtp".index(match[2] or " ")
+    return int(match[1]) * scale % 2**64
 
 
 def _items(text: str | None) -> list[str]:

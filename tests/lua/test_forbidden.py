@@ -155,7 +155,7 @@ def test_what_slurm_takes_for_an_index_is_refused(filter_: Filter, kind: str) ->
 def test_what_slurm_takes_for_a_type_of_the_site_waits_at_the_gate(
     make_filter: MakeFilter, same: str
 ) -> None:
-    """The site knows no such model, but Slurm does not refuse it on nodes with the type."""
+    """No model of the site, but Slurm does not refuse it on nodes with the type."""
     filter_ = make_filter(more='models = {}, types = { "a100" }')
     out = filter_.submit(tres_per_node=f"gres/gpu:{colliding(same)}:4")
     assert (out.rc, out.job["licenses"]) == (SUCCESS, "gpuaware:1")
