@@ -97,7 +97,7 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
         cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
     assert len(seen) >= 4
     assert "exploring" not in kinds(cluster, other)  # one job at a time
-    assert locked(cluster) == {}
+    cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
     time.sleep(4)
     cluster.cancel_all()
     record = cluster.sh("ctl", f"cat {RECORDS}/gpu-aware-job-{first}-*.csv")
