@@ -19,7 +19,6 @@ from slurm_gpu_aware.exporter.registry import METRICS
 
 FILE = Path(__file__).resolve().parents[3] / "etc/grafana/gpu-aware.json"
 register_default_plugins()
-pytestmark = pytest.mark.filterwarnings("ignore:Prefer using dashboardv2")
 
 
 @pytest.fixture(name="raw")
