@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_gpu_aware.cli.explain import NO_HOLD, no_slurm
+from slurm_gpu_aware.cli.job_text import held_words, slurm_words
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
     blocks_text,
@@ -19,7 +20,6 @@ from slurm_gpu_aware.cli.output import (
     print_json,
     say,
 )
-from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
 from slurm_gpu_aware.features.power.commands import last_reading, power_line
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
 from slurm_gpu_aware.page.blocks import Pairs, Sentences, Table, Words

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from slurm_gpu_aware.bounds import is_node_name
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.profile import Gpu, GpuRecord, GpuScore, Profile
 from slurm_gpu_aware.model.profile import Link as HardwareLink
-from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.page.blocks import BUSY, DRAINED, FREE, UNKNOWN, Mark
 from slurm_gpu_aware.page.sections import Source
-from slurm_gpu_aware.slurm.racks import places
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmNode, SlurmSwitch
+from slurm_gpu_aware.slurm.topology import places
 from slurm_gpu_aware.slurm.words import by_number
 from slurm_gpu_aware.store.profiles import alarms, load_profile
 from slurm_gpu_aware.store.watch_state import FILE, ILL, GpuState, WatchState, read_state

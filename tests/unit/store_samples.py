@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from click.testing import Result
@@ -25,6 +26,7 @@ def report(
     times: Mapping[int, float] | None = None,
     *,
     uuid: str = "GPU-{node}-{slot}",
+    model: str = "v100",
     errors: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """A probe report with one class A timing per GPU (default: GPUs 0..3, 100 ms each)."""
@@ -40,7 +42,7 @@ def report(
                 "index": slot,
                 "uuid": uuid.format(node=node, slot=slot),
                 "name": "Tesla V100-SXM2-16GB",
-                "model": "v100",
+                "model": model,
                 "pci": f"00000000:0{slot}:00.0",
                 "numa": slot // 2,
                 "cpus": "0-3",
@@ -75,15 +77,20 @@ def ingest(store: Store, raw: object) -> None:
     ingest_report(store, parse_report(raw))
 
 
-def put_net(store: Store) -> None:
-    """Samples of ``net``: each doubling of its GPUs almost halves its time."""
+def put_net(store: Store, model: str = "v100", *, speed: float = 1.0, each_w: float = 0.1) -> None:
+    """Samples of ``net``: each doubling of its GPUs almost halves its time.
+
+    ``speed``: of a GPU of the model; ``each_w``: its power for each MHz.
+    """
     samples = [
-        PerformanceSample(n, -(-n // 4), 64 / n, clock, 100 / clock / n + 0.001, n * clock / 10)
+        PerformanceSample(
+            n, -(-n // 4), 64 / n, clock, (100 / clock / n + 0.001) / speed, n * clock * each_w
+        )
         for n in (1, 2, 4, 8)
         for clock in (135.0, 1312.0, 1530.0)
     ]
     put_samples(
-        store, [NamedSample("net", "v100", 1000.0, one, "A") for one in samples], source="csv"
+        store, [NamedSample("net", model, 1000.0, one, "A") for one in samples], source="csv"
     )
 
 
@@ -93,14 +100,22 @@ def ingest_sweep(
     node: str = "n1",
     slots: Sequence[int] = (0,),
     dynamic_w: float = 0.12,
+    limited: Mapping[int, tuple[float, float]] = MappingProxyType({}),
 ) -> None:
-    """A node with these clocks, and runs of class A at each: compute bound, 10 ms at 1530 MHz."""
+    """A node with these clocks, and runs of class A at each: compute bound, 10 ms at 1530 MHz.
+
+    ``limited``: power limit, W -> time and power over those at the highest clock without one.
+    """
     raw = report(node)
     for gpu in raw["gpus"]:
         gpu["clocks_mhz"] = sorted(clocks_mhz, reverse=True)
     ingest(store, raw)
     at = {f: RunConditions(clock_mhz=f, power_w=watts(f, dynamic_w)) for f in clocks_mhz}
     runs = [Run(node, k, "A", 5.0, 15300.0 / f, at[f]) for k in slots for f in clocks_mhz]
+    top = max(clocks_mhz)
+    for limit_w, (slower, power) in limited.items():
+        limit = at[top]._replace(limit_w=limit_w, power_w=power * watts(top, dynamic_w))
+        runs += [Run(node, k, "A", 5.0, slower * 15300.0 / top, limit) for k in slots]
     add_runs(store, runs, source="probe")
 
 

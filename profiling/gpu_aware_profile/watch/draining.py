@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from slurm_gpu_aware.names import is_node_name
+from slurm_gpu_aware.bounds import is_node_name
 from slurm_gpu_aware.slurm.words import parse_duration
 from slurm_gpu_aware.store.watch_state import ILL, PREFIX, SLOW, STATES, Drained, GpuState
 

@@ -304,6 +304,7 @@ class Shadow:
             sets=outcome.sets,
             reason=_text(outcome.reason),
             power_w=outcome.power_w,
+            saves=outcome.saves,
             ended_at=ended_at,
         )
 

@@ -63,6 +63,11 @@ class Loss:
             return None
         return self.time_s * self.job.power_w
 
+    @property
+    def spent_j(self) -> float | None:
+        """Predicted energy of its run so far; None: not known, or no bound is set."""
+        return None if self.job.saves is None else self.ran_s * (self.job.power_w or 0.0)
+
     def has(self, kind: str) -> bool:
         """Whether it lost something of a kind (`KINDS`)."""
         if kind == "links":
@@ -117,6 +122,17 @@ class Group:
     def energy_j(self) -> float | None:
         """Energy lost, less that gained; None: not known of any job."""
         return _sum(one.energy_j for one in self.losses)
+
+    @property
+    def spent_j(self) -> float | None:
+        """Energy of the jobs of which it is known what clocks and power limits would save."""
+        return _sum(one.spent_j for one in self.losses)
+
+    @property
+    def saved_j(self) -> float | None:
+        """What these would save of it within the site's bound; None: not known of any job."""
+        known = [one for one in self.losses if one.spent_j is not None]
+        return _sum((one.spent_j or 0.0) * (one.job.saves or 0.0) for one in known)
 
     @property
     def better(self) -> list[Loss]:

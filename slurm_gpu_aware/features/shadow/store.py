@@ -20,12 +20,12 @@ def add_job(store: Store, job: ShadowJob) -> None:
     """Store a start; one that is there stays as it is."""
     store.execute(
         "INSERT OR IGNORE INTO shadow_jobs (job_id, user, partition, class, started_at_unix, sets,"
-        " reason, power_w, ended_at_unix, waited_s, waiting_job)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " reason, power_w, saves, ended_at_unix, waited_s, waiting_job)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(job.job_id, job.user, job.partition, job.app_class, job.started_at),
-            *(dump(records.plain(job.sets)), job.reason, job.power_w, job.ended_at),
-            *(job.waited_s, job.waiting_job),
+            *(dump(records.plain(job.sets)), job.reason, job.power_w, job.saves),
+            *(job.ended_at, job.waited_s, job.waiting_job),
         ),
     )
 
@@ -114,6 +114,7 @@ def _job(row: Mapping[str, Any]) -> ShadowJob:
         sets=sets,
         reason=row["reason"],
         power_w=row["power_w"],
+        saves=row["saves"],
         ended_at=row["ended_at_unix"],
         waited_s=row["waited_s"],
         waiting_job=row["waiting_job"],

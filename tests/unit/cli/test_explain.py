@@ -16,9 +16,8 @@ from memory_slurm import opened
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
-from slurm_gpu_aware.cli.decision_text import asked_text
-from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.explain import explain_text
+from slurm_gpu_aware.cli.job_text import asked_text, event_text
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import EVENT_KINDS, Decision, Ledger, RoundRecord

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from memory_slurm import MemorySlurm, job_record, node_record
 from slurm_folder import SlurmFolder
+from store_samples import fit_models, ingest_sweep
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
@@ -348,6 +349,29 @@ def exported(store: Store, now: float) -> dict[str, dict[tuple[str, ...], float]
         }
         for metric in METRICS
     }
+
+
+def test_what_clocks_would_save_follows_from_models_and_bound(
+    shadow_bench: Bench, log_lines: Callable[..., str]
+) -> None:
+    for node in ("n1", "n2"):
+        ingest_sweep(shadow_bench.store, range(900, 1531, 70), node, dynamic_w=0.04)
+    fit_models(shadow_bench.slurm.store)
+    config = shadow_bench.slurm.config
+    config.write_text(f"{config.read_text()}\n[energy]\nslowdown = 0.1\n")
+    shadow_bench.begin()
+    shadow_bench.look(1000.0)
+    asked = {"comment": "class=A"}, {"comment": "class=A,freq=max"}
+    jobs = [running_job(n, 1001, [n], **more) for n, more in enumerate(asked)]
+    found = shadow_bench.look(1002.0, *jobs)
+    saves = found["0"].saves
+    assert saves is not None
+    assert 0.05 < saves < 0.2
+    assert found["1"].saves == 0.0
+    shadow_bench.look(1101.0, ended(0, 1001, 1101, [0]))
+    total = json.loads(log_lines("--json"))["total"]["clocks"]
+    assert 0.0 < total["saved_j"] < total["spent_j"]
+    assert total["saved_j"] == pytest.approx(100.0 * saves * (found["0"].power_w or 0.0))
 
 
 def test_where_only_nodes_are_chosen_slurms_gpus_on_ours_count(shadow_bench: Bench) -> None:

@@ -10,7 +10,7 @@ from gpu_aware_profile.watch.draining import (
     plan_drains,
     reason_of,
 )
-from slurm_gpu_aware.model.gpu_health import GpuHealth
+from slurm_gpu_aware.model.profile import GpuHealth
 from slurm_gpu_aware.store.watch_state import PREFIX, UNDER_JOB, Drained, GpuState, Reading, Trouble
 
 NOW = 1000.0
