@@ -25,8 +25,7 @@ from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.exporter.refresh import Exporter
 from slurm_gpu_aware.exporter.server import MetricsServer
 from slurm_gpu_aware.exporter.sources import SlurmWatch
-from slurm_gpu_aware.selector.live_jobs import LiveJob
-from slurm_gpu_aware.selector.slurm_view import GateView, SlurmView
+from slurm_gpu_aware.selector.live_jobs import GateView, LiveJob, SlurmView
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmNode
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.ledger import Decision, Ledger

@@ -120,6 +120,39 @@ def rows_of(
     return rows
 
 
+def _percents(cell: str) -> float:
+    return float(cell.partition("%")[0])
+
+
+def costs_of(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """What each case costs where it costs most, GPU-hours aside; and what that means."""
+    loads = [*dict.fromkeys(row[0] for row in rows)]
+    names = [name for name in VALUES if name != "GPU-hours"]
+    cells, kept = [], []
+    for case in dict.fromkeys(row[3] for row in rows):
+        own = [row for row in rows if row[3] == case]
+        least = [min(_percents(row[4]) for row in own if row[0] == load) for load in loads]
+        found = [
+            (_percents(cell), f"{name}, {row[0]}")
+            for row in own
+            for name, cell in zip(names, row[4:], strict=False)
+        ]
+        worst, where = min(found)
+        others = min(gain for gain, text in found if not text.startswith("longest wait"))
+        kept += [case] if worst >= -1.0 else []
+        cells.append((case, *(f"{one:.1f}%" for one in least), f"{worst:.1f}%", where))
+        cells[-1] += (f"{others:.1f}%",)
+    heads = ["case", *(f"average, {load}, least" for load in loads)]
+    heads += ["worst column", "which", "worst but for the longest wait"]
+    lossless = f"only {', '.join(kept)}" if kept else "no case"
+    remark = paragraph(
+        f"Least and worst over all rows of a case; {lossless} makes no column more than 1% worse. "
+        "What an order costs is the longest wait of a single job, where jobs hardly wait; what it "
+        "costs beside that stands last. GPU-hours are not counted."
+    )
+    return ["What each case costs where it costs most:", table(heads, cells), remark]
+
+
 def section(count: Count, processes: int | None) -> str:
     """Run everything; the section of the page."""
     bench = Bench(Size(count.traces, loads=count.loads), processes)
@@ -158,6 +191,7 @@ def section(count: Count, processes: int | None) -> str:
                 "same application on as many GPUs, or limits of 1.8 to 5.4 times the work."
             ),
             table(["workload", "scores", "known", "case", *VALUES], rows),
+            *costs_of(rows),
         ]
     )
 

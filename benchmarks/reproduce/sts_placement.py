@@ -30,6 +30,8 @@ MODES = {
     "packed:no-due": "rounds as live, due dates ignored",
     "packed": "rounds as live, sizes by due dates",
     "packed:moves": "the same, jobs grow while they run",
+    "packed together": "rounds as live, all jobs together",
+    "packed:moves together": "the same, jobs grow while they run",
     "packed:sts": "STS, fullest node first",
     "eft:sts": "STS, placed by eft",
     "packed:sts-preempt": "STS, all jobs placed anew",
@@ -116,8 +118,10 @@ def _run(trace: Trace, scores: dict[str, np.ndarray], mode: str) -> np.ndarray:
     nodes = len(scores[CLASS])
     cluster = Cluster.uniform([f"n{i}" for i in range(nodes)], WIDTH, same_indices=False)
     cluster = replace(cluster, scores=bin_all(scores, cluster.exists))
+    policy, _, order = mode.partition(" ")
     base = SimSettings(power=PowerSettings(50.0, WATTS), migration_s=RESTART_S, locality=False)
-    settings = parse_policy(mode, base, MoveSettings(per_hour=1000, per_round=100))
+    base = replace(base, due_order=order or base.due_order)
+    settings = parse_policy(policy, base, MoveSettings(per_hour=1000, per_round=100))
     result = simulate(trace, cluster, settings, truth=scores)
     due = result.due_numbers
     assert result.energy is not None

@@ -22,7 +22,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import TIER, NodeGroups, PreemptionRights
+from slurm_gpu_aware.model.request import TIER, NodeGroups, PreemptionRights, Wait
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
     SlurmConfig,
@@ -223,6 +223,7 @@ class Standing(TypedDict):
     priority: float
     submit_s: float
     preemption: PreemptionRights
+    wait: Wait
 
 
 @dataclass(frozen=True)
@@ -271,4 +272,5 @@ class QueueEntry:
             "priority": TIER * self.partition.priority_tier + job.priority,
             "submit_s": job.submit_s,
             "preemption": preemption,
+            "wait": Wait(ineligible_s=max(0.0, (job.accrue_s or 0.0) - job.submit_s)),
         }

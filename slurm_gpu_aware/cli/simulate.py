@@ -239,6 +239,11 @@ def simulate(context: Context, /, **given: Any) -> None:
 @click.option(
     "--shadow", is_flag=True, help="Without DIR: what Slurm's choices cost (selectd --shadow)."
 )
+@click.option(
+    "--orders",
+    is_flag=True,
+    help="With --shadow: propose an order of the queue from sacct, and say who pays (as tune).",
+)
 @click.option("--energy", is_flag=True, help="Without DIR: the energy of jobs alone.")
 @json_option
 @pass_context
@@ -248,6 +253,7 @@ def report(
     days: int,
     power_file: Path | None,
     shadow: bool,
+    orders: bool,
     energy: bool,
     as_json: bool,
 ) -> None:
@@ -262,24 +268,27 @@ def report(
 
     With --shadow: by week and partition, the jobs on GPUs without a direct link, on slower GPUs,
     and on nodes that they broke up without need, as 'gpu-aware selectd --shadow' has seen them.
+    With --orders, too: what other orders of the queue bring, as 'gpu-aware tune' compares them.
 
     \b
     Examples:
       gpu-aware report --days 90
       gpu-aware report --energy
-      gpu-aware report --shadow
+      gpu-aware report --shadow --orders
       gpu-aware report --days 2 --power power.png
       gpu-aware simulate --what-if --out results && gpu-aware report results
       gpu-aware report results --json
     """
     if energy and (shadow or folder is not None or power_file is not None):
         raise click.UsageError("--energy takes neither DIR nor --power nor --shadow")
+    if orders and not shadow:
+        raise click.UsageError("--orders needs --shadow")
     if shadow:
         if folder is not None or power_file is not None:
             raise click.UsageError("--shadow takes neither DIR nor --power")
         from slurm_gpu_aware.features.shadow.view import report_shadow
 
-        report_shadow(context, days, as_json=as_json)
+        report_shadow(context, days, orders=orders, as_json=as_json)
         return
     if power_file is not None:
         if folder is not None:

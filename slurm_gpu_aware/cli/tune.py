@@ -16,11 +16,17 @@ from slurm_gpu_aware.cli.simulate import cluster_options
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.tuning import Replay
+    from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.features.queue_order.rule import OrderRule
 
 
+LEAST_DAYS = 14
+
+
 @click.command("tune")
-@click.option("--days", type=click.IntRange(14, 3660), default=30, help="Last days to replay.")
+@click.option(
+    "--days", type=click.IntRange(LEAST_DAYS, 3660), default=30, help="Last days to replay."
+)
 @click.option("--seeds", type=click.IntRange(4, 1000), default=8, help="Drawn histories.")
 @click.option(
     "--candidate",
@@ -86,6 +92,18 @@ def tune(context: Context, /, **given: Any) -> None:
         raise click.UsageError("--apply sets this site's policy, and --nodes is another cluster")
     if given["orders"] and not given["candidates"] and given["apply"]:
         raise click.UsageError("--apply sets a policy, and only orders are compared")
+    told, texts = compared(context.config(check_policies=True), given)
+    if given["as_json"]:
+        print_json(told)
+    else:
+        click.echo("\n\n".join(texts))
+
+
+def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Values and texts of a comparison; ``given``: the options of `tune`.
+
+    Raises RequestError, PolicyError or SourceError.
+    """
     from slurm_gpu_aware.cli import tuning
     from slurm_gpu_aware.config.load import Candidate
     from slurm_gpu_aware.placement.registry import PACKED
@@ -93,7 +111,6 @@ def tune(context: Context, /, **given: Any) -> None:
     from slurm_gpu_aware.simulator.tuning import verdict
 
     ends_at = time.monotonic() + 60 * given["budget_min"]
-    config = context.config(check_policies=True)
     tuned, _ = tuned_in_force(config)
     present = tuned or Candidate(config.placement.policy)
     named, orders = given["candidates"], given["orders"]
@@ -127,10 +144,16 @@ def tune(context: Context, /, **given: Any) -> None:
             text += f" {words}"
         told |= {**tuning.as_json(found.placements, best), "summary": text}
         texts += [tuning.table_text(found.placements, present.label), paragraph(text)]
-    if given["as_json"]:
-        print_json(told)
-    else:
-        click.echo("\n\n".join(texts))
+    return told, texts
+
+
+def compared_orders(config: Config, days: int) -> tuple[dict[str, Any], list[str]]:
+    """The part of `compared` on orders of the queue, over the last ``days`` and at least 14."""
+    from slurm_gpu_aware.features.queue_order.proposal import COMPARED
+
+    words = [f"--days={max(days, LEAST_DAYS)}", *(f"--order={name}" for name in COMPARED)]
+    told, texts = compared(config, tune.make_context("tune", words).params)
+    return told["order"], texts
 
 
 def _orders(

@@ -113,7 +113,9 @@ class Wait:
     relaxed: bool = False
     """A question of capacity: a policy that may postpone accepts any set that fits."""
     first_submit_s: float | None = None
-    """First submission of a job that was requeued, which is a later submission for Slurm."""
+    """When a job that was requeued began to wait; its requeue is a later submission for Slurm."""
+    ineligible_s: float = 0.0
+    """Time from its submission until no begin time, dependency or hold kept it any more."""
 
     def since(self, now: float) -> float:
         """When the job was first postponed; ``now`` if it was not."""
@@ -337,9 +339,11 @@ class Request(Faceted):
 
     @property
     def waits_since_s(self) -> float:
-        """Since when the job waits or runs: its first submission, on the clock of ``submit_s``."""
+        """Since when the job waits or runs, on the clock of ``submit_s``: its first submission, and
+        the time in which it was not eligible."""
         first_s = self.wait.first_submit_s
-        return self.submit_s if first_s is None else min(first_s, self.submit_s)
+        first_s = self.submit_s if first_s is None else min(first_s, self.submit_s)
+        return first_s + self.wait.ineligible_s
 
     @property
     def fewest_nodes(self) -> int:

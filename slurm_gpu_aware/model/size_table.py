@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -136,3 +137,6 @@ class SizeTable:
 
 TABLE: Facet[SizeTable | None] = Facet("table", None, SizeTable)
 """Of a request: its time and power by GPU count and clock; None: no performance model is known."""
+TABLES: Facet[Mapping[str, SizeTable]] = Facet("tables", {}, dict[str, SizeTable])
+"""Of a request that may get GPUs of several models: each of them -> its table, all with iterations
+of the same work; empty: there is one model, or not all are known."""

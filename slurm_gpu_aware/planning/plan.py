@@ -38,8 +38,8 @@ class PlanSettings:
     guarded: bool = False
     """Jobs that the gate does not hold wait beside the queue, so Slurm holds the GPUs of the head.
     No job is backfilled on its nodes, as Slurm would have to give these GPUs free for that."""
-    due_by_pressure: bool = False
-    """Neighbours in Slurm's order with due dates exchange places (`due_dates.in_order`)."""
+    due_order: str = "slurm"
+    """How neighbours in Slurm's order with due dates exchange places (`due_dates.in_order`)."""
 
     def frees_clock(self, asked: str | int | None) -> bool:
         """Say whether a round under a power limit may choose the clock; ``asked``: ``freq``."""

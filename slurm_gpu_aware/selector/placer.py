@@ -300,6 +300,7 @@ def _decision(
         "name": job.name[:MAX_JOB_NAME],
         "account": job.account,
         "due_s": None if due is None else due.due_s,
+        "waits_since_s": request.waits_since_s,
         "time_limit_s": request.time_limit_s if isfinite(request.time_limit_s) else None,
     }
     return Decision(

@@ -186,5 +186,5 @@ class PolicyInForce:
             backfill=placement.backfill,
             reservations=placement.reservations,
             auto_clocks=config.of(PowerConfig).clocks == "auto",
-            due_by_pressure=config.of(DueDatesConfig).order == "pressure",
+            due_order=config.of(DueDatesConfig).order,
         )

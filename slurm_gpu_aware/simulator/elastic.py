@@ -21,6 +21,7 @@ import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.plan import due_work
+from slurm_gpu_aware.features.due_dates.together import LATE_COST, PERIOD_S, up_to
 from slurm_gpu_aware.features.due_dates.work import empirical
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
@@ -31,8 +32,9 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.stages import Round, Stage, World, plan_stages, told
+from slurm_gpu_aware.planning.stages import Stage, World, plan_stages, told
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
@@ -41,11 +43,6 @@ from slurm_gpu_aware.sizing.afs import afs
 from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 
-PERIOD_S = 600.0
-"""Longest time between decisions while a job waits (H; the paper gives no value)."""
-LATE_COST = 10.0
-"""Cost of being late with weight 1, as a multiple of the energy of the largest size in that time
-(about as in the paper)."""
 _LEAST_S = 1.0
 """Growth that is due earlier waits so long."""
 _MODEL = "gpu"
@@ -220,7 +217,7 @@ def _due_job(active: ActiveJob, width: int, gpu_w: float, now: float, restart_s:
     if active.placed is not None:
         held = Share(active.placed.nodes[0], active.size)
     known, due = due_work(request, now), request.get(DUE_DATE)
-    speeds = None if known is None else _within(known[1], width)
+    speeds = None if known is None else up_to(known[1], width)
     if known is None or speeds is None or due is None:
         gpus = active.size if held else request.gpus
         seconds = max(min(request.expected_s, 1e9), 1.0)
@@ -233,11 +230,5 @@ def _due_job(active: ActiveJob, width: int, gpu_w: float, now: float, restart_s:
         speeds = replace(speeds, speed=speeds.speed / active.placed.slowdown)
     steps = int(np.sum(speeds.gpus > (held.gpus if held else speeds.gpus[0])))
     due_s = due.due_s - (steps * restart_s if movable else 0.0)
-    return DueJob(name, due_s, late, known[0], {_MODEL: speeds}, held, movable=movable)
-
-
-def _within(speeds: Speeds, width: int) -> Speeds | None:
-    """The sizes that one node has; None: there is none."""
-    count = int(np.searchsorted(speeds.gpus, width, side="right"))
-    part = slice(0, count)
-    return Speeds(speeds.gpus[part], speeds.speed[part], speeds.power[part]) if count else None
+    given = DueJob(name, due_s, late, known[0], {_MODEL: speeds}, held, movable=movable)
+    return replace(given, weight=due.weight)

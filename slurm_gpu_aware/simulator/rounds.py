@@ -21,9 +21,10 @@ from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import guaranteed_prefix
-from slurm_gpu_aware.planning.stages import Round, Stage, World, plan_stages, told
+from slurm_gpu_aware.planning.stages import Stage, World, plan_stages, told
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
@@ -73,7 +74,7 @@ class Rounds:
             backfill_depth=settings.backfill_depth,
             reservations=settings.reservations,
             auto_clocks=True,
-            due_by_pressure=settings.due_by_pressure,
+            due_order=settings.due_order,
         )
         self.limited = settings.power is not None and math.isfinite(settings.power.eta)
         """Rounds keep a power limit, so clocks of running jobs may change in each of them."""
@@ -88,7 +89,7 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._whole = settings.due_by_pressure or settings.queue.exchanges
+        self._whole = settings.due_order != PlanSettings.due_order or settings.queue.exchanges
         self._whole |= any(stage.passes for stage in stages) or state.shares is not None
         """Any job of the queue may start."""
         self._patient = settings.backfill or policy.may_postpone or self._whole

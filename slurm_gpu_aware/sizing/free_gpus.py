@@ -6,6 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slurm_gpu_aware.model.arrays import BoolArray
+
 ROUNDING = 1e-9
 """Of sums of shares."""
 
@@ -103,13 +105,16 @@ class FreeGpus:
             return Share(node, gpus, unused) if self.whole[node] else None
         return Share(node, gpus) if self.whole[node] >= gpus else None
 
-    def best_fit(self, model: str, gpus: float) -> Share | None:
+    def best_fit(self, model: str, gpus: float, allowed: BoolArray | None = None) -> Share | None:
         """GPUs of the node of this model that leaves the fewest free; used nodes first.
 
-        A share of a GPU that is shared already comes first.
+        A share of a GPU that is shared already comes first. ``allowed``: (N,) nodes that count;
+        None: all.
         """
         ordered, opens = self._by_model.get(model, []), None
         for n in range(bisect_left(ordered, (False, gpus - ROUNDING)), len(ordered)):
+            if allowed is not None and not allowed[ordered[n][2]]:
+                continue
             found = self.on_node(ordered[n][2], gpus)
             if found is not None and (found.slot is None or found.slot in self.left[found.node]):
                 return found

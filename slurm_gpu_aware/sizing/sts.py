@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.due_date import pressing
 from slurm_gpu_aware.features.due_dates.stochastic import (
     GrowthPlan,
     best_constant,
@@ -31,6 +32,7 @@ from slurm_gpu_aware.features.due_dates.stochastic import (
 )
 from slurm_gpu_aware.features.due_dates.work import WorkDistribution
 from slurm_gpu_aware.features.sizes.speeds import Speeds
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
 
 AT_ONCE = 1e-6
@@ -54,6 +56,10 @@ class DueJob:
     """What it runs on."""
     movable: bool = True
     """It may be stopped and started elsewhere, or with more GPUs."""
+    weight: float = 1.0
+    """Of its pressure; see `pressing`."""
+    allowed: BoolArray | None = None
+    """(N,) nodes that it may get; None: all."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,9 @@ class Decision:
     """Those that do not, in the order of pressure."""
     wake: float
     """Time at which the first job should grow; inf: none should."""
+    wanted: Mapping[str, tuple[str, float]]
+    """Job that waits though GPUs are free -> (GPU model, size) at which it is expected to cost
+    least."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,7 @@ def decide(
     late_factor: float = 2.0,
     *,
     keeps: bool = True,
+    ordered: bool = False,
 ) -> Decision:
     """GPUs of each job from now on.
 
@@ -104,10 +114,11 @@ def decide(
     period : time to the next decision, as far as known.
     late_factor : being late counts so many times for a job that waits (rho, above 1).
     keeps : running jobs keep their GPUs; False: only those that may not be moved.
+    ordered : jobs come in the order in which they are given, not by their pressure.
 
     ValueError: jobs hold GPUs that the nodes do not have.
     """
-    return _Round(nodes, now, period, late_factor, keeps).decide(jobs)
+    return _Round(nodes, now, period, late_factor, keeps).decide(jobs, ordered=ordered)
 
 
 class _Round:
@@ -126,34 +137,35 @@ class _Round:
         self.models = {node.model for node in nodes}
         self.now, self.period, self.late_factor = now, period, late_factor
         self.keeps = keeps
+        self.wanted: dict[str, tuple[str, float]] = {}
 
-    def decide(self, jobs: Sequence[DueJob]) -> Decision:
+    def decide(self, jobs: Sequence[DueJob], *, ordered: bool) -> Decision:
         for job in jobs:
             if (held := self._kept(job)) is not None:
                 self.free.take(held)
-        ordered = sorted(jobs, key=self._pressure, reverse=True)
+        in_turn = jobs if ordered else sorted(jobs, key=self._pressure, reverse=True)
         given: dict[str, Given] = {}
-        for job in ordered:
+        for job in in_turn:
             held = self._kept(job)
             found = self._start(job) if held is None else self._go_on(job, held)
             if found is not None:
                 given[job.job_id] = found
-        for job in ordered:
+        for job in in_turn:
             if job.movable and job.job_id in given:
                 given[job.job_id] = self._again(job, given[job.job_id])
-        waiting = tuple(job.job_id for job in ordered if job.job_id not in given)
+        waiting = tuple(job.job_id for job in in_turn if job.job_id not in given)
         growth = (one.plan.growth_time(one.share.gpus) for one in given.values() if one.plan)
-        return Decision(given, waiting, self.now + min(growth, default=math.inf))
+        return Decision(given, waiting, self.now + min(growth, default=math.inf), self.wanted)
 
     def _kept(self, job: DueJob) -> Share | None:
         """What a job has and keeps."""
         return job.held if self.keeps or not job.movable else None
 
     def _pressure(self, job: DueJob) -> float:
-        """Time by which it is late at best, with all its work (equation 27)."""
+        """Time by which it is late at best, with all its work (equation 27), by its weight."""
         amount = job.work.most - job.work.done
         least = min((float(s.unit_time[-1]) for s in job.speeds.values()), default=math.inf)
-        return self.now + amount * least - job.due
+        return pressing(self.now + amount * least - job.due, job.weight)
 
     def _start(self, job: DueJob) -> Given | None:
         """What a job gets that does not run, or has to be placed anew; None: it waits."""
@@ -165,13 +177,14 @@ class _Round:
         share = None
         if held is not None and self.nodes[held.node].model == choices[0].model:
             share = self.free.on_node(held.node, choices[0].size)
-        share = share or self.free.best_fit(choices[0].model, choices[0].size)
+        share = share or self._best_fit(job, choices[0].model, choices[0].size)
         if share is not None:
             self.free.take(share)
             return Given(share, choices[0].plan)
         seconds = self._second_choices(job, choices)
         cost, best = min(seconds, key=lambda second: second[0], default=(math.inf, None))
         if best is None or cost > self._cost_of_waiting(job):
+            self.wanted[job.job_id] = choices[0].model, choices[0].size
             return None
         self.free.take(best.share)
         return best
@@ -200,7 +213,7 @@ class _Round:
         if found is not None:
             return Given(found, own.plan)
         for choice in sorted([own, *self._choices(job, others)], key=lambda c: c.cost):
-            found = self.free.best_fit(choice.model, choice.size)
+            found = self._best_fit(job, choice.model, choice.size)
             if found is not None:
                 return Given(found, choice.plan)
         return Given(held, own.plan)
@@ -235,6 +248,9 @@ class _Round:
         plan = best(work, speeds, job.due - self.now - later)
         return _Choice(plan.cost + job.late_cost * plan.late, model, _first_size(plan), plan)
 
+    def _best_fit(self, job: DueJob, model: str, size: float) -> Share | None:
+        return self.free.best_fit(model, size, job.allowed)
+
     def _cost_of_waiting(self, job: DueJob) -> float:
         """Cost if the job waits for a period and gets its best plan then."""
         more = (self.late_factor - 1) * job.late_cost
@@ -246,13 +262,13 @@ class _Round:
     ) -> Iterator[tuple[float, Given]]:
         """(cost, what the job gets): the plans that can start, and the next smaller sizes."""
         for choice in choices:
-            share = self.free.best_fit(choice.model, choice.size)
+            share = self._best_fit(job, choice.model, choice.size)
             if share is not None:
                 yield choice.cost, Given(share, choice.plan)
                 continue
             sizes = job.speeds[choice.model].gpus
             for size in sizes[sizes < choice.size][::-1].tolist():
-                if (share := self.free.best_fit(choice.model, size)) is not None:
+                if (share := self._best_fit(job, choice.model, size)) is not None:
                     smaller = self._smaller(job, choice, size)
                     yield smaller.cost, Given(share, smaller.plan)
                     break

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from slurm_gpu_aware.model.gpu_names import board_of
+from slurm_gpu_aware.model.hardware_graph import board_of
 from slurm_gpu_aware.model.penalties import level_ratios
 from slurm_gpu_aware.model.profile import (
     IDLE,

@@ -22,10 +22,13 @@ from slurm_gpu_aware.bounds import (
     MAX_TIME_S,
     MIN_GBPS,
     MIN_TIME_MS,
+    NAME,
+    NODE_NAME,
+    is_name,
+    is_node_name,
     quoted,
 )
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.gpu_health import GpuHealth
 from slurm_gpu_aware.model.hardware_graph import (
     LINK_CLASS,
     OPERATIONS,
@@ -33,8 +36,15 @@ from slurm_gpu_aware.model.hardware_graph import (
     Nic,
     PairBandwidth,
 )
-from slurm_gpu_aware.model.profile import IDLE, LOADED, Fault, GpuRecord, Link, RunConditions
-from slurm_gpu_aware.names import NAME, NODE_NAME, is_name, is_node_name
+from slurm_gpu_aware.model.profile import (
+    IDLE,
+    LOADED,
+    Fault,
+    GpuHealth,
+    GpuRecord,
+    Link,
+    RunConditions,
+)
 from slurm_gpu_aware.records import Text, number, text, whole, words
 from slurm_gpu_aware.store.measurements import Run
 

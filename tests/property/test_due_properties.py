@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from make import job_request, plan_round, with_fields
+from make import begun, job_request, plan_moves, plan_round, with_fields
 from test_move_properties import NOW, scaling, sites
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
@@ -19,8 +19,6 @@ from slurm_gpu_aware.features.due_dates.queue import (
 )
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.hints import HINTS
-from slurm_gpu_aware.features.moves.moved import begun
-from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.request import TIER
@@ -109,15 +107,15 @@ def test_a_job_gets_a_size_that_its_nodes_have_or_waits_for_gpus_that_come(
             assert sorted(ends)[least - free - 1] < asked.get(DUE_DATE).due_s
 
 
-@given(sites(), st.floats(0.2, 1.0), st.data())
-def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, data):
+@given(sites(), st.floats(0.2, 1.0), st.sampled_from(["pressure", "together"]), st.data())
+def test_by_pressure_no_job_passes_one_of_another_kind(site, exponent, order, data):
     _, _, queue = site
     plain = [with_fields(r, gpus=1, sizes=(1, 2, 4), table=scaling(exponent)) for r in queue]
     some = [data.draw(st.just(request) | dated(request)) for request in plain]
     some = [replace(r, submit_s=NOW - data.draw(st.floats(0.0, 2 * r.expected_s))) for r in some]
     before, after = (
-        in_order(some, replace(PACKED, due_by_pressure=on), due_accounts(some, NOW), NOW)
-        for on in (False, True)
+        in_order(some, replace(PACKED, due_order=each), due_accounts(some, NOW), NOW)
+        for each in ("slurm", order)
     )
     assert sorted(r.job_id for r in before) == sorted(r.job_id for r in after)
     for place, one in enumerate(after):
@@ -175,29 +173,21 @@ queues = st.integers(0, 9).flatmap(lambda n: st.tuples(*map(written, range(n))))
 
 @given(queues)
 def test_by_pressure_no_user_passes_another_of_higher_priority(queue):
-    """Only a weight of the site, a larger one, goes before a higher priority."""
     accounts = due_accounts(queue, NOW)
-    found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts, NOW)
+    found = in_order(queue, replace(PACKED, due_order="pressure"), accounts, NOW)
     assert sorted(one.job_id for one in found) == sorted(one.job_id for one in queue)
     for place, other in enumerate(found):
         for one in found[:place]:  # which stands before the other
-            if one.priority < other.priority and (one.user != other.user or not one.user):
-                assert one.get(DUE_DATE) is not None
-                assert other.get(DUE_DATE) is not None
-                assert one.get(DUE_DATE).weight > other.get(DUE_DATE).weight
-                assert one.tier == other.tier
+            assert one.priority >= other.priority or one.user == other.user != ""
+            assert one.tier >= other.tier
 
 
 @given(queues)
 def test_by_pressure_users_keep_the_places_of_their_jobs(queue):
-    """Where each job has a priority of its own, and the site sets no weights."""
+    """Where each job has a priority of its own."""
     queue = [replace(one, priority=float(n)) for n, one in enumerate(queue)]
-    queue = [
-        (one.get(DUE_DATE) and with_fields(one, due=replace(one.get(DUE_DATE), weight=1.0))) or one
-        for one in queue
-    ]
     accounts = due_accounts(queue, NOW)
-    found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts, NOW)
+    found = in_order(queue, replace(PACKED, due_order="pressure"), accounts, NOW)
     assert [one.user for one in found] == [one.user for one in reversed(queue)]
 
 

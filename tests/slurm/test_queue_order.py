@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 from cluster import Cluster
@@ -82,3 +83,26 @@ def test_behind_the_head_the_shortest_goes_first(cluster: Cluster) -> None:
     assert start_order(cluster, later) == ["short", "middle", "long"]
     assert cluster.job(head)["JobState"] == "PENDING"
     assert "shorter" not in cluster.sh("ctl", ["gpu-aware", "explain", head], "alice")
+
+
+@pytest.mark.parametrize("settings", [("expected", 100.0)], indirect=True)
+def test_a_wait_begins_when_a_job_becomes_eligible(cluster: Cluster) -> None:
+    """A begin time, a dependency and a hold are no wait."""
+    last = fill_gpus(cluster)
+    first = cluster.submit("alice", ["-n1", "-t1"], "sleep 5")
+    more = {"begin": "--begin=now+5", "dependency": f"-dafterany:{first}", "hold": "--hold"}
+    jobs = {name: wait_for_one(cluster, "alice", 20, option) for name, option in more.items()}
+    cluster.wait(first, "COMPLETED", 60)
+    cluster.sh("ctl", ["scontrol", "release", jobs["hold"]])
+
+    def since(name: str, field: str = "AccrueTime") -> float:
+        text = cluster.job(jobs[name])[field]
+        return 0.0 if text == "Unknown" else datetime.fromisoformat(text).timestamp()
+
+    known = lambda: all(since(n) > since(n, "SubmitTime") + 3 for n in jobs)  # noqa: E731
+    cluster.wait_until(known, 60, lambda: str([cluster.job(i) for i in jobs.values()]))
+    begun = {name: since(name) for name in jobs}
+    let_go(cluster, "bob", last)
+    start_order(cluster, jobs)
+    asked = {name: cluster.explained(job_id)["asked"] for name, job_id in jobs.items()}
+    assert {name: one["waits_since_s"] for name, one in asked.items()} == begun

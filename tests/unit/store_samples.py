@@ -26,6 +26,7 @@ def report(
     times: Mapping[int, float] | None = None,
     *,
     uuid: str = "GPU-{node}-{slot}",
+    model: str = "v100",
     errors: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """A probe report with one class A timing per GPU (default: GPUs 0..3, 100 ms each)."""
@@ -41,7 +42,7 @@ def report(
                 "index": slot,
                 "uuid": uuid.format(node=node, slot=slot),
                 "name": "Tesla V100-SXM2-16GB",
-                "model": "v100",
+                "model": model,
                 "pci": f"00000000:0{slot}:00.0",
                 "numa": slot // 2,
                 "cpus": "0-3",
@@ -76,15 +77,20 @@ def ingest(store: Store, raw: object) -> None:
     ingest_report(store, parse_report(raw))
 
 
-def put_net(store: Store) -> None:
-    """Samples of ``net``: each doubling of its GPUs almost halves its time."""
+def put_net(store: Store, model: str = "v100", *, speed: float = 1.0, each_w: float = 0.1) -> None:
+    """Samples of ``net``: each doubling of its GPUs almost halves its time.
+
+    ``speed``: of a GPU of the model; ``each_w``: its power for each MHz.
+    """
     samples = [
-        PerformanceSample(n, -(-n // 4), 64 / n, clock, 100 / clock / n + 0.001, n * clock / 10)
+        PerformanceSample(
+            n, -(-n // 4), 64 / n, clock, (100 / clock / n + 0.001) / speed, n * clock * each_w
+        )
         for n in (1, 2, 4, 8)
         for clock in (135.0, 1312.0, 1530.0)
     ]
     put_samples(
-        store, [NamedSample("net", "v100", 1000.0, one, "A") for one in samples], source="csv"
+        store, [NamedSample("net", model, 1000.0, one, "A") for one in samples], source="csv"
     )
 
 

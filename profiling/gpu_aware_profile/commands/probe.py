@@ -24,7 +24,7 @@ from gpu_aware_profile.commands.options import (
     runs_option,
     seconds,
 )
-from gpu_aware_profile.views import View
+from gpu_aware_profile.tables import View
 from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import json_option, say, table
 from slurm_gpu_aware.cli.run import signals_handled

@@ -16,7 +16,7 @@ from gpu_aware_profile.devices.driver import EccErrors, Event, Identity, PeerLin
 from slurm_gpu_aware.clocks import nvml
 from slurm_gpu_aware.clocks.nvml import NvmlError
 from slurm_gpu_aware.errors import DeviceError
-from slurm_gpu_aware.model.gpu_names import NVLINK_GBPS, model_word
+from slurm_gpu_aware.model.hardware_graph import NVLINK_GBPS, model_word
 
 _INVALID_ARGUMENT = 2
 _SM, _MEMORY = 1, 2

@@ -23,10 +23,10 @@ from gpu_aware_profile.devices.driver import (
 )
 from gpu_aware_profile.devices.pci_tree import SYSFS
 from gpu_aware_profile.probe.telemetry import PERIOD_S, Telemetry
+from slurm_gpu_aware.bounds import PROBE_TIME_LIMIT
 from slurm_gpu_aware.clocks.job import Setting
 from slurm_gpu_aware.errors import DeviceError, SourceError
 from slurm_gpu_aware.model.profile import IDLE, LOADED
-from slurm_gpu_aware.names import PROBE_TIME_LIMIT
 
 _CHECK_S = 0.2
 

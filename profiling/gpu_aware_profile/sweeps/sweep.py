@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from gpu_aware_profile.child import Child, LateError
 from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target
+from slurm_gpu_aware.bounds import PROBE_JOB, PROBE_TIME_LIMIT
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.names import PROBE_JOB, PROBE_TIME_LIMIT
 from slurm_gpu_aware.slurm.commands import clean_environment, run_command
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 from slurm_gpu_aware.text_file import parse_json

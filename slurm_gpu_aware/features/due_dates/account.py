@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_gpu_aware.features.due_dates.due_date import pressing
 from slurm_gpu_aware.model.facets import Facet, Faceted
 from slurm_gpu_aware.time_text import stamp
 
@@ -39,9 +40,9 @@ class DueAccount:
         return self.in_time == 0
 
     @property
-    def turn(self) -> tuple[float, float]:
+    def turn(self) -> float:
         """Key of the order in which jobs with due dates get GPUs."""
-        return -self.weight, -self.pressure_s
+        return -pressing(self.pressure_s, self.weight)
 
     @property
     def text(self) -> str:

@@ -38,6 +38,7 @@ class DueDates:
         known = replace(
             due,
             runs=self._estimates.runs(gated.job),
+            nodes=self._estimates.nodes(gated.job),
             done=0.0 if last is None else last.work_done,
             weight=self._weights.get(gated.job.qos or "", 1.0),
             restart_s=restart_s,

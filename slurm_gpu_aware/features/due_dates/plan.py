@@ -140,7 +140,7 @@ class _Work:
         known = np.array(list(works), dtype=float)
         self.time_limit_s = request.time_limit_s
         sizes = (size for size in request.sizes or (request.gpus,) if size in rates)
-        limit = request.time_limit_s * rates[next(sizes)]
+        limit = min(request.time_limit_s, due.limit_s) * rates[next(sizes)]
         self.by_epochs = self.has_epochs = False
         if due.epochs is not None and due.epochs[1] in rates:
             epochs, gpus, seconds = due.epochs

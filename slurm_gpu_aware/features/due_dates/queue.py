@@ -9,7 +9,9 @@ from itertools import groupby
 
 from slurm_gpu_aware.features.due_dates.account import DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.due_dates.gpu_models import as_running_on
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
+from slurm_gpu_aware.features.due_dates.settings import TOGETHER
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.queue_order.rule import AT_BOUND
 from slurm_gpu_aware.model.assignment import Assignment
@@ -65,14 +67,14 @@ def in_order(
 ) -> list[Request]:
     """The queue in Slurm's order; by the settings, neighbours with due dates exchange places.
 
-    Those of a partition tier with no other job between them come in the order of their weights,
-    which the site sets. Then those of one user, and those of one Slurm priority, come in the order
-    of their pressures: users invent due dates, so these take no job past one of another user and a
-    higher priority. No job passes another kind of job, one whose due date plays no part, or one
-    that has waited for as long as it is expected to run, or to the bound of the site's order.
+    Those of one user, and those of one Slurm priority, with no other job between them come in the
+    order of their pressures: users invent due dates, so these take no job past one of another user
+    and a higher priority. With ``together`` all of a partition tier do. No job passes another kind
+    of job, one whose due date plays no part, or one that has waited for as long as it is expected
+    to run, or to the bound of the site's order.
     """
     ordered = in_slurm_order(queue)
-    if not settings.due_by_pressure:
+    if settings.due_order == "slurm":
         return ordered
     turns = {
         request.job_id: account.turn
@@ -80,34 +82,37 @@ def in_order(
         if (account := accounts.get(request.job_id)) is not None and counts(request, account)
     }
     stay = {r.job_id for r in ordered if r.get(AT_BOUND) or now - r.waits_since_s >= r.expected_s}
-    return _exchanged(ordered, turns, stay)
+    return _exchanged(ordered, turns, stay, settings)
 
 
 def _exchanged(
-    ordered: Sequence[Request], turns: Mapping[str, tuple[float, float]], stay: Collection[str]
+    ordered: Sequence[Request],
+    turns: Mapping[str, float],
+    stay: Collection[str],
+    settings: PlanSettings,
 ) -> list[Request]:
     """Jobs in Slurm's order; those with turns exchange places, as `in_order` says.
 
     No job passes one of ``stay``.
     """
-    weights = {job_id: (weight, 0.0) for job_id, (weight, _) in turns.items()}
     own = [r for r in ordered if r.job_id in turns]
-    found = _within(ordered, {r.job_id: (r.tier,) for r in own}, weights, stay)
-    found = _within(found, {r.job_id: (r.tier, r.user or r.job_id) for r in own}, turns, stay)
+    if settings.due_order == TOGETHER:
+        return _within(ordered, {r.job_id: (r.tier,) for r in own}, turns, stay)
+    found = _within(ordered, {r.job_id: (r.tier, r.user or r.job_id) for r in own}, turns, stay)
     return _within(found, {r.job_id: (r.priority,) for r in own}, turns, stay)
 
 
 def _within(
     ordered: Sequence[Request],
     kinds: Mapping[str, object],
-    turns: Mapping[str, tuple[float, float]],
+    turns: Mapping[str, float],
     stay: Collection[str],
 ) -> list[Request]:
     """The jobs; neighbours of one kind stand by their turns, and none passes one of ``stay``."""
     found: list[Request] = []
     for _, group in groupby(ordered, lambda request: kinds.get(request.job_id, request.job_id)):
         jobs = list(group)
-        keys = [turns.get(request.job_id, (0.0, 0.0)) for request in jobs]
+        keys = [(turns.get(request.job_id, 0.0),) for request in jobs]
         found += exchanged(jobs, keys, [request.job_id in stay for request in jobs])
     return found
 
@@ -159,23 +164,24 @@ def _of_started(request: Request, one: Assignment, now: float) -> DueAccount | N
 
 
 def accounted(running: Iterable[Movable], cluster: Cluster, now: float) -> list[Movable]:
-    """Running jobs with the accounts of their due dates on their GPUs."""
-    return [replace(one, account=_of_running(one, cluster, now)) for one in running]
+    """Running jobs with the accounts of their due dates on their GPUs, whose model they keep."""
+    there = (replace(one, request=as_running_on(one.request, one.job, cluster)) for one in running)
+    return [replace(one, account=_of_running(one, cluster, now)) for one in there]
 
 
-def due_growth(running: Iterable[Movable], now: float) -> list[Movable]:
+def due_growth(running: Iterable[Movable], settings: PlanSettings, now: float) -> list[Movable]:
     """Of jobs of `accounted` those that should have more GPUs now, in their turn.
 
     That is Slurm's order, with the exchanges of `in_order` between all that are late.
     """
-    late: dict[str, tuple[Movable, tuple[float, float]]] = {}
+    late: dict[str, tuple[Movable, float]] = {}
     for one in running:
         account = one.account
         if account is not None and account.growth and account.growth[0][0] <= now:
             late[one.request.job_id] = one, account.turn
     ordered = in_slurm_order(one.request for one, _ in late.values())
     turns = {job_id: turn for job_id, (_, turn) in late.items()}
-    return [late[request.job_id][0] for request in _exchanged(ordered, turns, ())]
+    return [late[request.job_id][0] for request in _exchanged(ordered, turns, (), settings)]
 
 
 def next_growth(running: Iterable[Movable], now: float) -> float:

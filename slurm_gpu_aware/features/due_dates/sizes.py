@@ -70,6 +70,27 @@ def with_due_sizes(
     return [request.from_size(n) if (n := least[request.job_id]) else request for request in queue]
 
 
+def with_shares(
+    queue: Sequence[Request],
+    shares: Mapping[str, int],
+    cluster: Cluster,
+    budget: PowerBudget | None,
+) -> Sequence[Request]:
+    """The queue; a job with a share gets none of its sizes below it, and waits for that.
+
+    Under a limit it is the largest size up to its share for which the jobs before it leave power.
+    """
+    room, found = _Room(queue, cluster, budget), list[Request]()
+    for request in queue:
+        least, gpus = request.get(HAD_GPUS), _least(request)
+        if (most := shares.get(request.job_id)) is not None:
+            sizes = (n for n in request.sizes if gpus <= n <= most)
+            least = gpus = max((n for n in sizes if room.has_power(request, n)), default=gpus)
+        room.take(request, gpus)
+        found.append(request.from_size(least) if least else request)
+    return found
+
+
 class _Room:
     """Free GPUs on the nodes of each job of a queue, and power that a limit leaves."""
 

@@ -8,21 +8,29 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu_aware.features.due_dates.account import DUE, DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
+from slurm_gpu_aware.features.due_dates.gpu_models import on_a_model
 from slurm_gpu_aware.features.due_dates.queue import (
     due_accounts,
     in_order,
     most_gpus,
     with_due_dates,
 )
-from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
+from slurm_gpu_aware.features.due_dates.settings import TOGETHER
+from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes, with_shares
+from slurm_gpu_aware.features.due_dates.together import (
+    on_best_models,
+    on_shared_models,
+    shared_out,
+)
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.growth import MOST_GPUS
 from slurm_gpu_aware.features.power.power_budget import BUDGET
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.model.size_table import TABLE, TABLES
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Note
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -40,15 +48,25 @@ class DueDates(Stage):
     """Jobs with due dates come in order of their pressure, and no smaller than it takes."""
 
     name = "due dates"
-    reads = (DUE_DATE, HAD_GPUS, TABLE)
+    reads = (DUE_DATE, HAD_GPUS, TABLE, TABLES)
 
     def before(self, one: Round) -> Round:
         """The queue in its order, and without sizes that are too small."""
-        accounts = due_accounts(one.queue, one.now)
-        queue: Sequence[Request] = in_order(one.queue, one.settings, accounts, one.now)
-        if any(request.sizes for request in queue):
-            queue = with_due_sizes(queue, accounts, one.cluster, one.now, one.get(BUDGET))
-        dated = _Dated(one.queue, accounts)
+        settings, cluster, now = one.settings, one.cluster, one.now
+        found, accounts = on_best_models(one.queue, cluster, now)
+        queue: Sequence[Request] = in_order(found, settings, accounts, now)
+        together, shares = settings.due_order == TOGETHER, dict[str, tuple[str, int]]()
+        if accounts and (together or any(request.get(TABLES) for request in queue)):
+            asked = {request.job_id: request for request in one.queue}
+            shares = shared_out(queue, asked, accounts, cluster, now, waits=together)
+            queue, changed = on_shared_models(queue, asked, shares, cluster)
+            accounts |= due_accounts(changed, now)
+        dated = _Dated(queue, accounts)
+        if together and shares:
+            sizes = {job_id: gpus for job_id, (_, gpus) in shares.items()}
+            queue = with_shares(queue, sizes, cluster, one.get(BUDGET))
+        elif any(request.sizes for request in queue):
+            queue = with_due_sizes(queue, accounts, cluster, now, one.get(BUDGET))
         return replace(one, queue=queue, ordered=True).put(_DATED, dated)
 
     def after(self, one: Round) -> Round:
@@ -60,7 +78,12 @@ class DueDates(Stage):
         plan, known, wake_s = with_due_dates(one.plan, dated.queue, accounts, one.now)
         lost = [(job, a) for job, a in known.items() if a.impossible]
         notes = (*plan.notes, *(Note(job, IMPOSSIBLE, account.values()) for job, account in lost))
-        plan = replace(plan, wake_s=min(wake_s, plan.wake_s), notes=notes)
+        several = {r.job_id: r for r in dated.queue if r.get(TABLES) and r.nodes.gpu_model}
+        starts = (
+            on_a_model(a, several[a.job_id]) if a.job_id in several else a for a in plan.assignments
+        )
+        wake_s = min(wake_s, plan.wake_s)
+        plan = replace(plan, assignments=tuple(starts), wake_s=wake_s, notes=notes)
         return replace(one, plan=plan.put(DUE, known))
 
 

@@ -27,7 +27,8 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.stages import Stage
 
 SETTINGS = Facet("energy", EnergyConfig(), EnergyConfig)
 _WORTH = 0.005

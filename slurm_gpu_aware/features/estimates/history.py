@@ -15,6 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
 
@@ -38,8 +39,9 @@ _LIMITS_PER_OCTAVE = 2
 _CACHED = 10_000
 
 Group = tuple[object, ...]
-Run = tuple[float, float]
-"""(work, time limit), s; work is inf if the limit ended the run, a limit inf if there was none."""
+Run = tuple[float, float, str]
+"""(work, time limit, s; first node). Work is inf if the limit ended the run, a limit inf if there
+was none, the node empty if it is not known."""
 Groups = OrderedDict[Group, list[Run]]
 
 
@@ -106,16 +108,17 @@ class RunHistory:
         other runs of the account."""
         return self._runs_of.get(_owner(user), 0)
 
-    def add(self, kind: JobKind, work_s: float, *, cut_off: bool = False) -> None:
+    def add(self, kind: JobKind, work_s: float, *, cut_off: bool = False, node: str = "") -> None:
         """Add a run that has ended; runs are added in the order of their ends.
 
         ``cut_off``: its time limit ended it, so that its work is longer than any limit it had. A
         later job of the kind is expected to reach its limit, too. ``work_s`` that is not a positive
-        number is ignored.
+        number is ignored. ``node``: the first one on which it ran.
         """
         if not 0 < work_s < math.inf:
             return
-        run = (math.inf if cut_off else max(work_s, _LEAST_S), max(kind.time_limit_s, _LEAST_S))
+        work_s = math.inf if cut_off else max(work_s, _LEAST_S)
+        run = (work_s, max(kind.time_limit_s, _LEAST_S), node)
         for _, owner, group in kind.groups():
             groups = self._owners.setdefault(owner, OrderedDict())
             self._owners.move_to_end(owner)
@@ -151,17 +154,22 @@ class RunHistory:
 
         Work is inf if a time limit ended the run.
         """
-        wanted, found = name[:MAX_JOB_NAME], list[tuple[int, float]]()
-        for known, gpus, runs in self._named(user):
-            if known == wanted:
-                found += ((gpus, work) for work, _ in runs)
-        return tuple(found[:MOST_RUNS])
+        return tuple((gpus, work) for gpus, (work, *_) in self._runs_named(user, name))
+
+    def nodes(self, user: str, name: str) -> tuple[str, ...]:
+        """The first node of each of `runs`."""
+        return tuple(node for _, (*_, node) in self._runs_named(user, name))
+
+    def _runs_named(self, user: str, name: str) -> list[tuple[int, Run]]:
+        wanted = name[:MAX_JOB_NAME]
+        groups = ((gpus, runs) for known, gpus, runs in self._named(user) if known == wanted)
+        return [*islice(((gpus, run) for gpus, runs in groups for run in runs), MOST_RUNS)]
 
     def runs_by_name(self, user: str) -> dict[str, list[tuple[int, float]]]:
         """Job name -> `runs`, of all names of a user's jobs."""
         found: dict[str, list[tuple[int, float]]] = {}
         for name, gpus, runs in self._named(user):
-            found.setdefault(name, []).extend((gpus, work) for work, _ in runs)
+            found.setdefault(name, []).extend((gpus, work) for work, *_ in runs)
         return {name: runs[:MOST_RUNS] for name, runs in found.items()}
 
     def users(self) -> Iterator[str]:
@@ -201,7 +209,7 @@ def _owner(user: str) -> str:
 
 def _under(limit_s: float, run: Run) -> float:
     """The work of a run under another limit: the same share of it. Without limits: the same."""
-    work_s, own_limit_s = run
+    work_s, own_limit_s, _ = run
     if math.isinf(limit_s) or math.isinf(own_limit_s):
         return work_s
     return work_s * (limit_s / own_limit_s)

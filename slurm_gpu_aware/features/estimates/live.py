@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from slurm_gpu_aware.bounds import PROBE_JOB
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.due_dates.shortest_runs import ShortestRuns
@@ -26,7 +27,6 @@ from slurm_gpu_aware.features.estimates.history import Estimate, JobKind, RunHis
 from slurm_gpu_aware.features.estimates.settings import EstimatesConfig
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
@@ -62,6 +62,8 @@ class Run(NamedTuple):
     cut_off: bool
     restarted: bool = False
     """An earlier run of the job was cut."""
+    node: str = ""
+    """The first one on which it ran; empty: not known."""
 
 
 class _Moved(NamedTuple):
@@ -122,7 +124,7 @@ class RunReader:
         users = set()
         for _ in range(min(_PER_ROUND, len(self._later))):
             run = self._later.popleft()
-            self.history.add(run.kind, run.work_s, cut_off=run.cut_off)
+            self.history.add(run.kind, run.work_s, cut_off=run.cut_off, node=run.node)
             users.add(run.kind.user)
         self.version += first is not None or bool(users)
         if users:
@@ -148,7 +150,7 @@ class RunReader:
         if self._read_at is None:
             history = RunHistory()
             for run in new:
-                history.add(run.kind, run.work_s, cut_off=run.cut_off)
+                history.add(run.kind, run.work_s, cut_off=run.cut_off, node=run.node)
             self._shortest.write_all(history)
             self._first = history
             log.info("estimates of run times rest on %d earlier runs", len(new))
@@ -265,7 +267,8 @@ def _run_of_row(
         decided = slowdowns.get(row.job_id, ())
         before = bisect_right([at for at, _ in decided], start + _START_S)
         slowdown = decided[before - 1][1] if before else 1.0
-        return Run(end, row.job_id, start, kind, (end - start) / slowdown, cut_off)
+        node = next(iter(row.nodes), "")
+        return Run(end, row.job_id, start, kind, (end - start) / slowdown, cut_off, node=node)
     except BAD_ROW:
         return None
 
@@ -289,7 +292,8 @@ def run_of(decision: Decision) -> Run | None:
     )
     work = (end - start) / (decision.slowdown or 1.0)
     again = decision.restarts > 0
-    return Run(end, decision.job_id, float(start), kind, work, state == "TIMEOUT", again)
+    node = next(iter(decision.nodes), "")
+    return Run(end, decision.job_id, float(start), kind, work, state == "TIMEOUT", again, node)
 
 
 class Estimates:
@@ -314,6 +318,10 @@ class Estimates:
     def runs(self, job: SlurmJob) -> tuple[tuple[int, float], ...]:
         """(GPUs, work) of the last runs of the job's user and name."""
         return self.reader.history.runs(job.user, job.name) if job.user and job.name else ()
+
+    def nodes(self, job: SlurmJob) -> tuple[str, ...]:
+        """The first node of each of these runs."""
+        return self.reader.history.nodes(job.user, job.name) if job.user and job.name else ()
 
     def with_ends(self, cluster: Cluster, jobs: Sequence[SlurmJob], now: float) -> Cluster:
         """The cluster with the expected ends of its running jobs."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.cli.figure import drawn_into
+from slurm_gpu_aware.cli.output import drawn_into
 from slurm_gpu_aware.features.models.views import ModelView, setting_of
 
 _PANEL = 3.6

@@ -34,7 +34,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import TABLE, SizeTable
+from slurm_gpu_aware.model.size_table import TABLE, TABLES, SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 
@@ -50,7 +50,7 @@ class JobTables:
         self._cluster: Cluster | None = None
         self._clocks: dict[str, tuple[int, ...]] = {}
         self._limits_w: dict[str, float] = {}
-        self._gpu_models: dict[object, str | None] = {}
+        self._gpu_models: dict[object, frozenset[str | None]] = {}
         self._widths: dict[str, int] = {}
         self._tables: dict[object, SizeTable] = {}
         self._kept: dict[int, PerformanceModel] = {}
@@ -73,26 +73,38 @@ class JobTables:
 
     def tabled(self, request: Request) -> Request:
         """The request with its table, if a model is known for the GPUs that it may get."""
-        gpu_model = self.gpu_model(request)
-        if gpu_model is None:
+        gpu_models = self.gpu_models(request)
+        names = sorted(name for name in gpu_models if name is not None)
+        tables = {name: self._own_table(request, name) for name in names}
+        known = {name: table for name, table in tables.items() if table is not None}
+        if len(known) < len(gpu_models):
             return request
-        sizes = request.sizes or (request.gpus,)
+        if len(gpu_models) == 1:
+            return request.put(TABLE, *known.values())
+        alike = not any(self._why_missing(request, name) for name in known)
+        due = request.get(DUE_DATE) is not None and request.sizes
+        return request.put(TABLES, known) if due and alike else request
+
+    def _own_table(self, request: Request, gpu_model: str) -> SizeTable | None:
+        """The table of a request on GPUs of one model; None: no model is known there."""
         name, app_class = request.get(MODEL), request.app_class
         model = self.model(name, app_class, gpu_model, request.user)
         due = request.get(DUE_DATE)
         beside = () if due is None else due.known_gpus
-        table = self.table(model, app_class, gpu_model, sizes, beside)
-        return request if table is None else request.put(TABLE, table)
+        return self.table(model, app_class, gpu_model, request.sizes or (request.gpus,), beside)
+
+    def _why_missing(self, request: Request, gpu_model: str | None) -> str | None:
+        name = request.get(MODEL)
+        if name is None:
+            return None
+        return self.why_missing(name, request.app_class, gpu_model, request.user)
 
     def why_none(self, request: Request) -> str | None:
         """Why a job that names a performance model has no table of it; None: it has, or names none.
 
         A class's model takes the place of a missing one.
         """
-        name, gpu_model = request.get(MODEL), self.gpu_model(request)
-        if name is None:
-            return None
-        return self.why_missing(name, request.app_class, gpu_model, request.user)
+        return None if request.get(TABLES) else self._why_missing(request, self.gpu_model(request))
 
     def noted(self, plan: Plan, queue: Sequence[Request]) -> Plan:
         """The plan with a note on each job whose performance model is missing."""
@@ -169,14 +181,18 @@ class JobTables:
 
     def gpu_model(self, request: Request) -> str | None:
         """The model of all GPUs that a request may get; None: several, or not known."""
+        found = self.gpu_models(request)
+        return next(iter(found)) if len(found) == 1 else None
+
+    def gpu_models(self, request: Request) -> frozenset[str | None]:
+        """The models of the GPUs that a request may get; None: one that is not known."""
         assert self._cluster is not None  # noqa: S101 - after `renew`
         key = request.nodes.gpu_model, id(request.nodes.eligible)
         if key not in self._gpu_models:
             allowed = allowed_nodes(request, self._cluster)
             usable = np.asarray(self._cluster.exists.any(axis=1))
             rows = np.flatnonzero(usable if allowed is None else usable & allowed).tolist()
-            found = {self._cluster.model[row] for row in rows}
-            self._gpu_models[key] = found.pop() if len(found) == 1 else None
+            self._gpu_models[key] = frozenset(self._cluster.model[row] for row in rows)
         return self._gpu_models[key]
 
     def model(

@@ -1,4 +1,4 @@
-"""First submissions of requeued jobs, for which Slurm only has the time of the requeue."""
+"""Begin of the wait of requeued jobs, for which Slurm only has the time of the requeue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FirstSubmissions:
     ledger: LedgerWriter
     timer: Callable[[], float]
     known: dict[str, tuple[float | None, float]] = field(default_factory=dict)
-    """Requeued job of the queue -> its first submission, Unix seconds, and when it was asked."""
+    """Requeued job of the queue -> when it began to wait, Unix seconds, and when it was asked."""
 
     def noted(self, queue: Sequence[Request], candidates: Mapping[str, Candidate]) -> list[Request]:
         """The queue with what is known."""
@@ -43,6 +43,8 @@ class FirstSubmissions:
         ]
 
     def _first(self, job_id: str, job: SlurmJob) -> float | None:
-        """The earliest submission with which it was placed; ids of other users' jobs may repeat."""
+        """The earliest begin of a wait with which it was placed; ids of other users' jobs may
+        repeat."""
         placed = [one for one in self.ledger.decisions(job_id) if one.user == job.user]
-        return min((one.submitted_at for one in placed), default=None)
+        waits = (float(one.asked.get("waits_since_s", one.submitted_at)) for one in placed)
+        return min(waits, default=None)

@@ -11,9 +11,9 @@ age adds stands as if it had been submitted a second earlier. In this unit the r
 - ``equal``: that time in whole windows, in a window the expected run time;
 - ``backfill``: the expected run time alone, for the jobs behind the first one that does not fit.
 
-The guard: from some waiting time on (`OrderRule.until_s`) no job passes a job any more that Slurm's
-order puts behind it. So each job is passed only by jobs that start in a time which the site bounds,
-whatever others submit.
+The guard: from some waiting time on (`OrderRule.until_s`), counted from when the job became
+eligible, no job passes it any more that Slurm's order puts behind it. So each job is passed only by
+jobs that start in a time which the site bounds, whatever others submit.
 """
 
 from __future__ import annotations

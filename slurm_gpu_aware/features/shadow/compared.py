@@ -24,10 +24,10 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.placement.registry import SLURM
-from slurm_gpu_aware.placement.slurm_choice import with_slurms_gpus
+from slurm_gpu_aware.placement.registry import SLURM, with_slurms_gpus
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
+from slurm_gpu_aware.planning.stages import Stage, plan_stages
 from slurm_gpu_aware.slurm.records import SlurmJob
 
 _LONGEST = 200

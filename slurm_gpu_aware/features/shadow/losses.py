@@ -194,25 +194,28 @@ _NO_POWER = (
 
 def account(jobs: Iterable[ShadowJob], now: float, week_of: Callable[[float], str]) -> Account:
     """The account of some jobs. ``now``: until when those that run have run, Unix s."""
-    every = list(jobs)
-    groups: dict[tuple[str, str], list[ShadowJob]] = {}
-    for job in every:
-        groups.setdefault((week_of(job.started_at), job.partition), []).append(job)
-    reasons = Counter(job.reason for job in every if not job.compared)
+    every = list[Loss | None]()
+    groups: dict[tuple[str, str], list[Loss | None]] = {}
+    reasons = Counter[str]()
+    for job in jobs:
+        loss, given, ours = None, job.sets.given, job.sets.ours
+        if given is not None and ours is not None:
+            loss = Loss(job, given, ours, _ran_s(job, now))
+        every.append(loss)
+        groups.setdefault((week_of(job.started_at), job.partition), []).append(loss)
+        if not job.compared:
+            reasons[job.reason] += 1
     return Account(
-        tuple(_group(*key, groups[key], now) for key in sorted(groups)),
+        tuple(_group(*key, groups[key]) for key in sorted(groups)),
         tuple(reasons.most_common()),
-        _group("", "", every, now),
+        _group("", "", every),
     )
 
 
-def _group(week: str, partition: str, jobs: Sequence[ShadowJob], now: float) -> Group:
-    losses = [
-        Loss(job, job.sets.given, job.sets.ours, _ran_s(job, now))
-        for job in jobs
-        if job.sets.given is not None and job.sets.ours is not None
-    ]
-    return Group(week, partition, tuple(losses), len(jobs))
+def _group(week: str, partition: str, jobs: Sequence[Loss | None]) -> Group:
+    """``jobs``: the loss of each, None for those that are not compared."""
+    losses = tuple(loss for loss in jobs if loss is not None)
+    return Group(week, partition, losses, len(jobs))
 
 
 def _links_known(loss: Loss) -> bool:

@@ -7,8 +7,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from slurm_gpu_aware.bounds import MAX_GBPS, MAX_GPUS, MAX_GPUS_PER_NODE, MAX_PENALTY, MAX_TIME_S
-from slurm_gpu_aware.names import NODE_NAME
+from slurm_gpu_aware.bounds import (
+    MAX_GBPS,
+    MAX_GPUS,
+    MAX_GPUS_PER_NODE,
+    MAX_PENALTY,
+    MAX_TIME_S,
+    NODE_NAME,
+)
 from slurm_gpu_aware.records import Text, number, text, whole
 
 NodeName = Annotated[str, text(NODE_NAME, "a name of letters, digits, '.', '_' and '-'")]

@@ -9,6 +9,7 @@ import click
 
 from slurm_gpu_aware.cli.options import Context
 from slurm_gpu_aware.cli.output import blocks_text, print_json
+from slurm_gpu_aware.cli.tune import compared_orders
 from slurm_gpu_aware.features.shadow.losses import EXAMPLES, KINDS, Group, Loss
 from slurm_gpu_aware.features.shadow.page import (
     ShadowFacts,
@@ -20,14 +21,16 @@ from slurm_gpu_aware.features.shadow.page import (
 from slurm_gpu_aware.store.database import open_for_reading
 
 
-def report_shadow(context: Context, days: int, *, as_json: bool) -> None:
-    """Print what Slurm's choices of the last days cost."""
-    with open_for_reading(context.config().store) as store:
+def report_shadow(context: Context, days: int, *, orders: bool, as_json: bool) -> None:
+    """Print what Slurm's choices of the last days cost; ``orders``: and its order of the queue."""
+    config = context.config(check_policies=orders)
+    with open_for_reading(config.store) as store:
         facts = read_shadow(store, time.time(), days)
+    order, texts = compared_orders(config, days) if orders else ({}, [])
     if as_json:
-        print_json(as_values(facts))
+        print_json({**as_values(facts), **({"order": order} if orders else {})})
     else:
-        click.echo(blocks_text(shadow_blocks(facts)))
+        click.echo("\n\n".join([blocks_text(shadow_blocks(facts)), *texts]))
 
 
 def as_values(facts: ShadowFacts) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import HINTED, JobHints
 from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import plan_stages
 
 PACKED = PlanSettings(policy="packed")
 # Energy of an iteration: 200, 150, 165, 180, 300 J.

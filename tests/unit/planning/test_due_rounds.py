@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import job_request, plan_round, sizes, with_fields, with_running
+from make import job_request, place_moved, plan_moves, plan_round, sizes, with_fields, with_running
 
 from slurm_gpu_aware.features.due_dates.account import DUE
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
@@ -19,11 +19,9 @@ from slurm_gpu_aware.features.due_dates.queue import (
     run_times,
     work_done,
 )
-from slurm_gpu_aware.features.moves import planning as moves
+from slurm_gpu_aware.features.moves import stage as moves
 from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.moves.moved import place_moved
-from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.queue_order.rule import OrderRule, reordered
@@ -31,10 +29,10 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import Round
 
 NOW, H = 1_790_000_000.0, 3600.0
 PACKED = PlanSettings(policy="packed")
@@ -389,7 +387,7 @@ def dated(name, due_h, priority, weight=1.0, **more):
     ("changes", "order"),
     [
         ({}, "32145"),
-        ({"1": {"weight": 2.0}}, "13245"),
+        ({"1": {"weight": 9.0}}, "13245"),
         ({"2": {"due_h": 0.1}}, "12345"),  # it cannot be met
         ({"2": {"sizes": ()}}, "12345"),  # its due date plays no part
         ({"1": {"priority": TIER + 5.0}}, "13245"),  # a tier of its own
@@ -398,7 +396,7 @@ def dated(name, due_h, priority, weight=1.0, **more):
         ({"3": {"user": "bob"}}, "21345"),
         ({"2": {"user": "bob"}}, "12345"),  # the jobs of its user do not pass it either
         ({"2": {"user": "bob", "priority": 5.0}}, "21345"),  # the priority of job 1
-        ({"3": {"user": "bob", "weight": 2.0}}, "32145"),  # the site's weight
+        ({"3": {"user": "bob", "weight": 2.0}}, "21345"),  # nor does a weight pass other users
         ({name: {"user": ""} for name in "123"}, "12345"),  # not known: no two are of one user
     ],
 )
@@ -411,7 +409,7 @@ def test_by_pressure_neighbours_with_due_dates_exchange_places(changes, order):
     ]
     queue += [due_job("4", priority=2.0)]
     accounts = due_accounts(queue, NOW)
-    found = in_order(queue, replace(PACKED, due_by_pressure=True), accounts, NOW)
+    found = in_order(queue, replace(PACKED, due_order="pressure"), accounts, NOW)
     assert "".join(one.job_id for one in found) == order
     assert in_order(queue, PACKED, accounts, NOW) == in_slurm_order(queue)
 
@@ -422,7 +420,7 @@ def test_a_due_date_passes_no_job_that_is_at_the_bound_of_the_queue(passed_s, or
     queue = [dated("1", 9.0, 2.0, submit_s=NOW - 1.5 * H), dated("2", 6.0, 1.0)]
     rule = OrderRule("backfill", passed_s=passed_s)
     found = reordered(in_slurm_order(queue), rule, NOW)
-    settings = replace(PACKED, due_by_pressure=True)
+    settings = replace(PACKED, due_order="pressure")
     found = in_order(found, settings, due_accounts(queue, NOW), NOW)
     assert "".join(one.job_id for one in found) == order
 
@@ -430,8 +428,8 @@ def test_a_due_date_passes_no_job_that_is_at_the_bound_of_the_queue(passed_s, or
 def test_by_pressure_the_more_urgent_job_starts():
     queue = [dated("1", 9.0, 2.0), dated("2", 6.0, 1.0), Request("3", 4, time_limit_s=H)]
     plans = [
-        plan_round(queue, full(2), replace(PACKED, due_by_pressure=by_pressure), NOW)
-        for by_pressure in (False, True)
+        plan_round(queue, full(2), replace(PACKED, due_order=order), NOW)
+        for order in ("slurm", "pressure")
     ]
     assert [next(iter(sizes(plan))) for plan in plans] == ["1", "2"]
 
@@ -443,7 +441,7 @@ def test_an_invented_due_date_passes_no_other_user(user, first):
     due = DueDate(NOW + 180.0, epochs=(1, 1, 160.0))
     invented = due_job("5", priority=1.0, user=user, submit_s=NOW + 5)
     queue.append(with_fields(invented, due=due))
-    plan = plan_round(queue, full(1), replace(PACKED, due_by_pressure=True), NOW)
+    plan = plan_round(queue, full(1), replace(PACKED, due_order="pressure"), NOW)
     assert sizes(plan) == {first: 1}
 
 
@@ -476,9 +474,9 @@ def test_growth_of_several_users_by_priority_and_of_each_by_pressure():
         one, cluster = movable_here(due_h, since_h=1.0)
         request = replace(one.request, job_id=name, user=user, priority=priority)
         found += accounted([replace(one, request=request)], cluster, NOW)
-    assert [one.request.job_id for one in due_growth(found, NOW)] == ["1", "2", "3"]
+    assert [one.request.job_id for one in due_growth(found, PACKED, NOW)] == ["1", "2", "3"]
     same = [replace(one, request=replace(one.request, priority=8.0)) for one in found]
-    assert [one.request.job_id for one in due_growth(same, NOW)] == ["3", "1", "2"]
+    assert [one.request.job_id for one in due_growth(same, PACKED, NOW)] == ["3", "1", "2"]
 
 
 def test_on_slow_gpus_less_work_is_done_and_the_job_grows_sooner():

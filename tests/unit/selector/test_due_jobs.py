@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import gpu_aware
+from memory_slurm import node_record
 from slurm_folder import SlurmFolder, parked
+from store_samples import fit_models, ingest, put_net, report
 from test_sizes import NET, NODES, PLACED, fitted, gpus, net_site  # noqa: F401 - fixtures
 
 from slurm_gpu_aware.admission.context import BeforeMove
@@ -20,6 +24,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
+from slurm_gpu_aware.store.database import open_store
 
 H = 3600.0
 MOVES = "[moves]\nenabled = true\nmargin_s = 100000000.0\n"
@@ -49,7 +54,7 @@ class DueBench:
         job = self.slurm.client().jobs()[0]
         for count, seconds in self.runs:
             kind = JobKind(job.user, job.name, job.account or "", count, job.time_limit_s)
-            history.add(kind, seconds)
+            history.add(kind, seconds, node="n1")
         self.rounds.estimates.reader.history = history
         self.rounds.load()
 
@@ -72,7 +77,8 @@ def bench(
     """Job 7 with a limit of 10 h; job 9 waits behind it for all GPUs of both nodes."""
     with slurm.config.open("a") as config:
         config.write(more)
-    one = parked(comment=f"{NET},{comment}", admin_comment=PLACED, time_limit=600, priority=9_000)
+    name = "" if "model=" in comment else f"{NET},"
+    one = parked(comment=f"{name}{comment}", admin_comment=PLACED, time_limit=600, priority=9_000)
     one["submit_time"] = int(time.time())
     one["deadline"] = 0 if deadline_s is None else one["submit_time"] + int(deadline_s)
     all_gpus = {"tres_per_node": "gres/gpu:4", "num_nodes": 2, "max_nodes": 2}
@@ -112,6 +118,42 @@ def test_a_job_starts_with_the_size_that_its_due_date_needs(
     assert (one.job()["state"], gpus(one.job())) == ("RUNNING", count)
     (decided,) = net_site.ledger("7")
     assert ("due" in decided.why) == ("due" in comment)
+
+
+@pytest.fixture(scope="module")
+def two_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which GPUs of ``n2`` are four times as fast at three times the power."""
+    path = tmp_path_factory.mktemp("two") / "store.db"
+    with open_store(path) as store:
+        for node, model in (("n1", "v100"), ("n2", "a100")):
+            ingest(store, report(node, model=model))
+        put_net(store)
+        put_net(store, "a100", speed=4.0, each_w=0.3)
+    fit_models(path)
+    return path
+
+
+@pytest.mark.parametrize("order", ["slurm", "together"])
+@pytest.mark.parametrize(
+    ("comment", "node", "count"),
+    [
+        ("model=net,gpus=1-4,due=12h", "n2", 1),  # three quarters of the energy
+        ("model=net,gpus=1-4,due=2h", "n2", 2),  # its limit does for n1
+        ("model=other,gpus=1-4,due=12h", "n1", 2),  # no model of it: as without a due date
+    ],
+)
+def test_of_several_gpu_models_the_one_that_costs_least_is_chosen(
+    slurm: SlurmFolder, two_models: Path, order: str, comment: str, node: str, count: int
+) -> None:
+    """Its runs of 2 h and 3 h were on ``n1``."""
+    shutil.copy(two_models, slurm.store)
+    one = bench(slurm, comment, RUNS * 3, f'{MOVES}[due_dates]\norder = "{order}"\n')
+    slurm.set(nodes=[node_record("n1"), node_record("n2", features="gpu_a100")])
+    one.round()
+    one.round()
+    assert (one.job()["state"], one.job()["nodes"], gpus(one.job())) == ("RUNNING", node, count)
+    (decided,) = slurm.ledger("7")
+    assert ("of 2 GPU models" in decided.why["summary"]) == (node == "n2")
 
 
 @pytest.mark.parametrize(

@@ -145,20 +145,20 @@ def test_by_pressure_a_pressing_job_overtakes_one_with_time():
     pressed = replace(dated_job(1000.0, 11_500.0), submit_s=AT_S + 1, sizes=(1, 2))
     full = replace(others(7, 50_000.0), job_id="full")
     jobs = [*earlier(), full, others(1, 500.0), calm, pressed]
-    for by_pressure in (False, True):
-        result = due_run(jobs, due_by_pressure=by_pressure)
+    for order in ("slurm", "pressure", "together"):
+        result = due_run(jobs, due_order=order)
         starts = {p["job_id"]: p["at_s"] for p in result.placements}
-        assert (starts["dated"] < starts["calm"]) == by_pressure
+        assert (starts["dated"] < starts["calm"]) == (order != "slurm")
         assert min(starts["dated"], starts["calm"]) == AT_S + 499.0
 
 
-@pytest.mark.parametrize(("weight", "first"), [(1.0, "dated"), (2.0, "calm")])
-def test_a_heavier_job_goes_before_time_to_spare(weight, first):
+@pytest.mark.parametrize(("weight", "first"), [(5.0, "dated"), (50.0, "calm")])
+def test_a_weight_divides_the_time_to_spare(weight, first):
     calm = dated_job(1000.0, 60_000.0, job_id="calm", weight=weight)
     pressed = dated_job(1000.0, 11_500.0)
     full = replace(others(7, 50_000.0), job_id="full")
     jobs = [replace(job, sizes=(1, 2)) for job in (calm, pressed)]
-    result = due_run([*earlier(), full, others(1, 500.0), *jobs], due_by_pressure=True)
+    result = due_run([*earlier(), full, others(1, 500.0), *jobs], due_order="pressure")
     starts = {p["job_id"]: p["at_s"] for p in result.placements}
     assert starts[first] == AT_S + 499.0 == min(starts["dated"], starts["calm"])
 
