@@ -14,7 +14,7 @@ SLURM_PYTEST := $(PYTEST) tests/slurm -n $(CLUSTERS) --dist loadfile --no-loadsc
 LONG := --timeout=7200
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint test test-fast coverage test-search test-slurm test-sid test-walk test-systemd test-storm test-hostile test-requests requests docker image cluster-up cluster-down demo clean
+.PHONY: help venv lint test test-fast coverage test-search test-slurm test-sid test-walk test-systemd test-storm test-mixed test-hostile test-requests requests docker image cluster-up cluster-down demo clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -72,6 +72,9 @@ test-systemd: venv docker  ## Our units under a systemd that runs, as root
 
 test-storm: venv docker  ## 300 submissions while the selector, or slurmctld, is killed at random (make test: 60)
 	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_STORM_JOBS=300 $(PYTEST) $(LONG) tests/slurm/test_survival.py -k random_moments
+
+test-mixed: venv docker  ## 300 mixed submissions of two users, without and with a power limit: none passes another (make test: 60)
+	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_MIXED_JOBS=300 $(PYTEST) $(LONG) tests/slurm/test_one_queue.py -k mixed
 
 test-hostile: venv docker  ## 3,000 hostile jobs and as many updates by raw RPC (make test: 150)
 	GPU_AWARE_SUITE=$(SUITE) GPU_AWARE_HOSTILE_JOBS=3000 $(PYTEST) $(LONG) tests/slurm/test_hostile_values.py

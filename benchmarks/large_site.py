@@ -259,8 +259,8 @@ def whole_round(given: argparse.Namespace) -> None:
 
         return wrapped
 
-    def plan(*arguments: Any, **options: Any) -> Any:
-        found = place_round(*arguments, **options)
+    def plan(one: Any) -> Any:
+        found = place_round(one)
         placed.append(len(found.plan.assignments))
         return found
 

@@ -25,8 +25,7 @@ from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.exporter.refresh import Exporter
 from slurm_gpu_aware.exporter.server import MetricsServer
 from slurm_gpu_aware.exporter.sources import SlurmWatch
-from slurm_gpu_aware.selector.live_jobs import LiveJob
-from slurm_gpu_aware.selector.slurm_view import GateView, SlurmView
+from slurm_gpu_aware.selector.live_jobs import GateView, LiveJob, SlurmView
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmNode
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.ledger import Decision, Ledger
@@ -54,7 +53,7 @@ def fill(path: Path, nodes: int, gpus: int) -> None:
                 for i, (node, slot) in enumerate(every)
             ],
         )
-        timing = "INSERT INTO timings VALUES (?,?,?,?,?,10.0,'fake','idle',0,9,0.004,0,0,0,0,0,'')"
+        timing = "INSERT INTO timings VALUES (?,?,?,?,?,10.0,'fake','idle',0,0,9,.004,0,0,0,0,0,'')"
         of_class = [(*gpu, name) for gpu in every for name in CLASSES]
         store.executemany(timing, [(*gpu, now, run) for gpu in of_class for run in range(RUNS)])
         store.executemany(

@@ -70,8 +70,8 @@ def fill(path: Path, nodes: int, gpus: int, sweeps: int, jobs: int, starts: int)
             at = NOW - (sweeps - 1 - sweep) * 7 * DAY_S
             store.executemany(
                 "INSERT INTO timings (node, slot, class, taken_at_unix, run, value_ms, source,"
-                " neighbours, clock_mhz, throttle)"
-                " VALUES (?, ?, ?, ?, ?, ?, 'fake', 'idle', 0, '')",
+                " neighbours, clock_mhz, limit_w, throttle)"
+                " VALUES (?, ?, ?, ?, ?, ?, 'fake', 'idle', 0, 0, '')",
                 [
                     (*gpu, name, at, run, 100.0 * base[gpu] * rng.gauss(1.0, 0.003))
                     for gpu in rows

@@ -30,8 +30,9 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Cpus, Request
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import plan_stages
 
 BINS = np.array([0.89, 0.94, 1.06, 2.55])
 SHARES = [0.3, 0.4, 0.28, 0.02]

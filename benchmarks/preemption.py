@@ -16,9 +16,10 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Cpus, PreemptionRights, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.preempt import plan_preemption
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import plan_stages
 
 WIDTH = 8
 WANTED = ((1, 1), (3, 1), (WIDTH, 1), (2 * WIDTH, 2))

@@ -88,7 +88,7 @@ def drained_s(log: Log, count: int) -> float:
 def drain(given: argparse.Namespace, mode: str) -> float:
     """Jobs of 2 s, submitted by one loop of one user."""
     log = Log.here()
-    sbatch = "sbatch -Q -o /dev/null --gres=gpu:1 -t 5 --comment=class=A --wrap 'sleep 2'"
+    sbatch = f"sbatch -Q -o /dev/null --gres=gpu:1 -t 5 --comment={given.comment} --wrap 'sleep 2'"
     sh(f"for i in $(seq {given.jobs}); do {sbatch} || exit 1; done", "alice")
     return drained_s(log, given.jobs)
 
@@ -96,7 +96,7 @@ def drain(given: argparse.Namespace, mode: str) -> float:
 def apart(given: argparse.Namespace, mode: str) -> float:
     """Jobs of 2 s, each submitted by a process of its own from outside."""
     log = Log.here()
-    words = ["sbatch", "-Q", "-o", "/dev/null", "--gres=gpu:1", "-t5", "--comment=class=A"]
+    words = ["sbatch", "-Q", "-o", "/dev/null", "--gres=gpu:1", "-t5", f"--comment={given.comment}"]
     for _ in range(given.jobs):
         argv = [str(SCRIPT), "as", "alice", *words, "--wrap", "sleep 2"]
         subprocess.run(argv, check=True, capture_output=True)
@@ -259,6 +259,8 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--turns", type=int, default=3, help="each with us and without")
     parser.add_argument("--jobs", type=int, default=160, help="of drain and apart")
+    asked = "of the jobs of drain and apart; class=A has a clock, which its hooks set and reset"
+    parser.add_argument("--comment", default="class=A", help=asked)
     parser.add_argument("--queue", type=int, default=3000, help="jobs of behind")
     parser.add_argument("--window", type=int, default=36, help="seconds of behind")
     parser.add_argument("--limited", type=int, default=400, help="jobs of limit")

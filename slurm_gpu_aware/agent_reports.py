@@ -3,8 +3,6 @@
 Lines come from other hosts: anything but a report of the known form is skipped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

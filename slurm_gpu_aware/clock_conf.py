@@ -1,7 +1,5 @@
 """Reader of clock.conf: lines ``key = value``. Standard library only, for the hooks of `clocks`."""
 
-from __future__ import annotations
-
 import os
 
 CONFIG = "/etc/slurm-gpu-aware/clock.conf"

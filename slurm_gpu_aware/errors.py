@@ -1,7 +1,5 @@
 """Errors that callers distinguish. A bad argument inside the code stays ``ValueError``."""
 
-from __future__ import annotations
-
 import sys
 
 

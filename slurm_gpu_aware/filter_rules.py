@@ -5,12 +5,10 @@ A pattern is a Python regular expression and a Lua pattern of the same meaning; 
 anchors.
 """
 
-from __future__ import annotations
-
-from slurm_gpu_aware import bounds, names
+from slurm_gpu_aware import bounds
 
 MAX_GPUS = bounds.MAX_GPUS
-INDEX_TYPES = names.INDEX_TYPES
+INDEX_TYPES = bounds.INDEX_TYPES
 MAX_TEXT = 1024
 """Bytes of a text that is parsed, and of an AdminComment; Slurm refuses longer ones."""
 NAME = "[A-Za-z][A-Za-z0-9_-]*"

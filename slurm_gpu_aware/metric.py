@@ -5,8 +5,6 @@ with a pure function of one fact. `exporter.registry` lists all of them. Names f
 https://prometheus.io/docs/practices/naming/: prefix, base units, ``_total`` for counters.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ T = TypeVar("T")
 PREFIX = "gpu_aware_"
 SOURCES = ("store", "slurm", "counters", "watch", "config", "now", "exporter")
 """What a fact may be read from: the published copy of the store (`store.database.Store`), Slurm's
-last answer (`selector.slurm_view.SlurmView`), what the selector has counted
+last answer (`selector.live_jobs.SlurmView`), what the selector has counted
 (`selector.counters.Counters`), what watch found (`store.watch_metrics.Watched`), the configuration,
 the Unix time, the exporter's own state."""
 MOST_SERIES = 1_000

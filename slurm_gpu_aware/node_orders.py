@@ -10,8 +10,6 @@ seconds, MHZ 0 is the default clock, WATTS 0 the site's own power limit. Standar
 the programs of `clocks`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

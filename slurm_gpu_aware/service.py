@@ -1,7 +1,5 @@
 """What a service tells systemd (sd_notify(3)); without systemd nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

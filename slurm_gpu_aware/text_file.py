@@ -3,8 +3,6 @@
 Each fault is a SourceError of one sentence; a bad row of a table is a `BadRow` with its line.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

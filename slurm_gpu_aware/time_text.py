@@ -1,7 +1,5 @@
 """Times and durations as people read them."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,25 +11,29 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, PreemptionRules
-from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.holds import Hold, with_sockets
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.models.performance_model import MODEL
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS
+from slurm_gpu_aware.features.moves import moved
+from slurm_gpu_aware.features.moves import stage as moves_stage
+from slurm_gpu_aware.features.moves.movable import RETURNING, Movable, Move, Moving
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MoveSettings
 from slurm_gpu_aware.features.power.power_budget import POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
+from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.slurm.records import (
     NodeCores,
     SlurmConfig,
@@ -214,6 +218,48 @@ def sizes(plan: Plan) -> dict[str, int]:
 def reasons(plan: Plan) -> dict[str, str]:
     """Why the other jobs of a plan wait."""
     return {waiting.job_id: waiting.reason for waiting in plan.waiting}
+
+
+def plan_moves(
+    movable: Sequence[Movable],
+    queue: Sequence[Request],
+    cluster: Cluster,
+    settings: PlanSettings,
+    moves: MoveSettings,
+    now: float,
+    *,
+    power: PowerState | None = None,
+    **more: Any,
+) -> tuple[Move, ...]:
+    """Moves of a round; ``more``: other fields of `Moving`."""
+    one = Round(queue, cluster, settings, now).put(POWER, power)
+    return moves_stage.plan_moves(one, Moving(moves, movable, **more))
+
+
+def begun(
+    cluster: Cluster,
+    moves: Iterable[Move],
+    settings: PlanSettings,
+    now: float,
+    power: PowerState | None = None,
+) -> tuple[Cluster, PowerState | None]:
+    """Cluster and power of a round in which moves begin."""
+    one = moved.begun(Round((), cluster, settings, now).put(POWER, power), moves)
+    return one.cluster, one.get(POWER)
+
+
+def place_moved(
+    targets: Mapping[str, Assignment],
+    queue: Sequence[Request],
+    cluster: Cluster,
+    settings: PlanSettings,
+    now: float,
+    power: PowerState | None = None,
+) -> tuple[tuple[Assignment, ...], Sequence[Request], Cluster, PowerState | None]:
+    """Starts of jobs that are back from a move, the rest of the queue, cluster and power for it."""
+    one = Round(queue, cluster, settings, now).put(POWER, power).put(RETURNING, targets)
+    one = moved.place_moved(one)
+    return one.first, one.queue, one.cluster, one.get(POWER)
 
 
 def plan_round(

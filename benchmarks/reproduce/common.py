@@ -16,7 +16,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.simulator.parallel import Run, run_all
 from slurm_gpu_aware.simulator.result import Result
-from slurm_gpu_aware.simulator.timings import Timings
+from slurm_gpu_aware.simulator.simulated_site import Timings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "benchmarks" / "reproductions.md"

@@ -16,13 +16,12 @@ import numpy as np
 from common import arguments, finish, paragraph, percent, run, shared, table
 from when_it_pays import BASE, NODES, SETTINGS, WIDTH, site_of, trace_of
 
-from slurm_gpu_aware.features.energy.choice import least_energy_within
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.stage import best_setting
 from slurm_gpu_aware.features.models.fitting import fit_model
 from slurm_gpu_aware.features.models.least_squares import prior_of
-from slurm_gpu_aware.features.models.performance_model import PerformanceModel, PerformanceSample
+from slurm_gpu_aware.features.models.performance_model import NOT_LIMITED, PerformanceSample
 from slurm_gpu_aware.features.models.tables import size_table
-from slurm_gpu_aware.features.models.throughput import Conditions
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
@@ -36,8 +35,6 @@ UNRELIABLE_MHZ = {"V100": 705.0}
 BOUNDS = (0.02, 0.05, 0.1)
 ALLOWED_OVER = 0.01
 UNLIMITED_W = 1e4
-_REFITS = 3
-"""Fits with which the clocks that power limits leave settle."""
 CARD, MAX_W, IDLE_W, STEP_MHZ = "A100-PCIE-80GB", 300.0, 50.0, 15
 OF_CLASS = {"A": "pi-solver", "B": "breeze", "C": "babelstream", "D": "babelstream"}
 SEEDS = 8
@@ -60,6 +57,11 @@ class Series:
     def default(self) -> int:
         """The highest clock at the highest limit."""
         return int(np.lexsort((self.limit_w, self.clock_mhz))[-1])
+
+    def index(self, clock_mhz: int, limit_w: int) -> int:
+        """Index of a setting; limit 0: the highest one."""
+        limit_w = limit_w or self.limit_w.max()
+        return int(np.flatnonzero((self.clock_mhz == clock_mhz) & (self.limit_w == limit_w))[0])
 
     def third(self, seed: int) -> list[int]:
         """A third of the settings, at least four, the default one among them."""
@@ -102,42 +104,19 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(stream)
 
 
-def kept(model: PerformanceModel | None, series: Series) -> FloatArray:
-    """(S,) clocks that the power limits leave, by a model: those at which its power meets them."""
-    if model is None:
-        return series.clock_mhz
-    top = series.clock_mhz.max()
-    grid = np.linspace(0.3 * top, top, 200)
-    one = np.ones_like(grid)
-    watts = model.predict(Conditions(one, one, one, grid))[1]
-    at_limit = np.interp(series.limit_w, np.maximum.accumulate(watts), grid, right=np.inf)
-    return np.minimum(series.clock_mhz, at_limit)
-
-
-def predicted(series: Series, known: Sequence[int]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(S,) time, energy and error of the time of all settings, from those that are known.
-
-    A power limit counts as the clock at which the model's power meets it.
-    """
-    model = None
-    for _ in range(_REFITS if np.ptp(series.limit_w) else 1):
-        clocks = kept(model, series)
-        samples = [
-            PerformanceSample(1, 1, 1.0, float(clocks[i]), t, series.energy_j[i] / t)
-            for i in known
-            for t in (float(series.time_s[i]),)
-        ]
-        top, prior = float(series.clock_mhz.max()), prior_of("", series.gpu.split("-")[0].lower())
-        model = fit_model(samples, prior, top, name=series.name, gpu_model=series.gpu)
-    assert model is not None
-    clocks = kept(model, series)
-    one = np.ones_like(clocks)
-    time_s, watts, error = model.corrected(Conditions(one, one, one, clocks))
-    limited = clocks < series.clock_mhz  # their clocks are estimates
-    error[limited] = np.maximum(error[limited], model.quality.time_error or np.nan)
-    time_s[known], error[known] = series.time_s[known], 0.0
-    watts[known] = series.energy_j[known] / series.time_s[known]
-    return time_s, time_s * watts, error
+def known_table(series: Series, known: Sequence[int]) -> SizeTable:
+    """The table of a series, by a model that is fitted to some of its settings."""
+    top, most_w = float(series.clock_mhz.max()), series.limit_w.max()
+    samples = []
+    for i in known:
+        mhz, time_s, joules = (
+            float(v[i]) for v in (series.clock_mhz, series.time_s, series.energy_j)
+        )
+        limit_w = NOT_LIMITED if series.limit_w[i] == most_w else float(series.limit_w[i])
+        samples.append(PerformanceSample(1, 1, 1.0, mhz, time_s, joules / time_s, limit_w))
+    prior = prior_of("", series.gpu.split("-")[0].lower())
+    model = fit_model(samples, prior, top, name=series.name, gpu_model=series.gpu)
+    return size_table(model, [1], series.clock_mhz.astype(int).tolist(), 1)
 
 
 @dataclass(frozen=True)
@@ -152,11 +131,11 @@ class Judged:
 def judged(series: Series, seed: int) -> list[Judged]:
     """One choice per bound, from a third of the settings."""
     default, times, energies = series.default, series.time_s, series.energy_j
-    time_s, energy, error = predicted(series, series.third(seed))
+    table = known_table(series, series.third(seed))
     found = []
     for bound in BOUNDS:
-        choice = least_energy_within(time_s, energy, error, default, bound)
-        at = default if choice is None else choice.at
+        choice = best_setting(table, 1, bound)
+        at = default if choice is None else series.index(choice.clock_mhz, choice.limit_w)
         best = energies[times <= times[default] * (1.0 + bound)].min()
         saved, possible = (1.0 - joules / energies[default] for joules in (energies[at], best))
         found.append(Judged(saved, possible, times[at] / times[default] - 1.0))

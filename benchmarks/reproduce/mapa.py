@@ -12,10 +12,9 @@ import numpy as np
 from common import arguments, finish, geomean, paragraph, run, table
 
 from slurm_gpu_aware.model.arrays import FloatArray
-from slurm_gpu_aware.simulator.communication import share_of
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
-from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, SimSettings
+from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, SimSettings, share_of
 from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, PAPER, EffBwModel

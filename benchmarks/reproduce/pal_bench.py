@@ -12,8 +12,14 @@ from common import synthetic_timings as made_up
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site, with_scores
-from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
+from slurm_gpu_aware.simulator.simulated_site import (
+    SimulatedSite,
+    Timings,
+    draw_scores,
+    read_timings,
+    synthetic_site,
+    with_scores,
+)
 from slurm_gpu_aware.simulator.trace import Trace, poisson_trace, read_csv
 
 CLASSES = ("A", "B", "C", "D")

@@ -13,8 +13,7 @@ from pal_bench import BASE, PAL, PAL_STAYS, STICKY, Bench, average, penalised, s
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import MEASURED_SHARE, SimSettings, parse_policy
-from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site
-from slurm_gpu_aware.simulator.timings import Timings
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, Timings, synthetic_site
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 NODES, PENALTY = 64, 1.7

@@ -29,8 +29,7 @@ from pal_bench import (
     spread,
 )
 
-from slurm_gpu_aware.simulator.simulated_site import SimulatedSite
-from slurm_gpu_aware.simulator.timings import Timings
+from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, Timings
 
 EIGHT = (STICKY, LOOSE, "random", "random:non-sticky", "pm-first", PM, PAL_STAYS, PAL)
 THREE = (STICKY, LOOSE, PAL)

@@ -35,8 +35,13 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
-from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site, with_scores
-from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
+from slurm_gpu_aware.simulator.simulated_site import (
+    SimulatedSite,
+    draw_scores,
+    read_timings,
+    synthetic_site,
+    with_scores,
+)
 
 ETAS = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0)
 GANDIVA, TIRESIAS, AFS, AFS_L = "Gandiva", "Tiresias", "AFS", "AFS, lengths known"

@@ -28,8 +28,14 @@ from common import (
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result, each_job, ended_in_all
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.simulated_site import SimulatedSite, synthetic_site, with_scores
-from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
+from slurm_gpu_aware.simulator.simulated_site import (
+    SimulatedSite,
+    Timings,
+    draw_scores,
+    read_timings,
+    synthetic_site,
+    with_scores,
+)
 from slurm_gpu_aware.simulator.trace import Trace, poisson_trace, read_csv
 
 PACKED, POLICY = "packed", "eft"

@@ -137,7 +137,8 @@ local function decide_submit(job, part_list, uid, conf)
         local quiet = #parts == 0 and not hints and not besides.uncounted
         texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint
         local text = #texts > 0 and table.concat(texts, "\n") or nil
-        if unsupported.is_refused(reason) then
+        local known = reason:find("^GPU type ") and forbidden.index_type(job, conf.type_sums)
+        if unsupported.is_refused(reason) and not known then
             local verdict = left(text)
             verdict.wakes = true
             return verdict

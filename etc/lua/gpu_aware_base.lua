@@ -43,6 +43,16 @@ function B.is_record(text)
     return type(text) == "string" and text:sub(1, #rules.record) == rules.record
 end
 
+-- Slurm compares GRES types by a sum of their bytes, modulo 2^32 (gres_build_id): xfUUwfUUxfUU is g3.
+B.type_weights = { [0] = 1, 256, 65536, 16777216 }
+function B.type_sum(name)
+    local sum = 0
+    for i = 1, #name do
+        sum = sum + name:byte(i) * B.type_weights[(i - 1) % 4]
+    end
+    return sum % 4294967296
+end
+
 --- A job that reads each field from Slurm only once: Slurm copies a text at each access, and a script
 --- may have megabytes.
 function B.read_once(job)

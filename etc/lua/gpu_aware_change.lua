@@ -318,20 +318,26 @@ local function decide_back(job, record)
     return { refuse = true, text = text }
 end
 
--- Arrays ----------------------------------------------------------------------------------------------
+-- Arrays and heterogeneous jobs -----------------------------------------------------------------------
 
--- An update of an array reaches the filter once for each record, with the fields that the filter has
+-- An update of either reaches the filter once for each record, with the fields that the filter has
 -- assigned for the record before.
 local last = nil
+
+--- Number that the records of one array, or the components of one job, have in common; 0: it is alone.
+local function group_of(record)
+    local array = base.number32(record.array_job_id) or 0
+    return array > 0 and array or base.number32(record.het_job_id) or 0
+end
 
 --- The update as its user gave it.
 local function as_given(job, record, uid)
     local view = base.read_once(job)
     if
         last
-        and (base.number32(record.array_job_id) or 0) > 0
+        and group_of(record) > 0
         and last.uid == uid
-        and last.array == record.array_job_id
+        and last.group == group_of(record)
         and last.licenses == job.licenses
         and last.extra == job.extra
     then
@@ -348,16 +354,18 @@ local function remember(job, record, uid, new)
     for name in pairs(new) do
         before[name] = job[name] or false -- false: not given
     end
-    last = { uid = uid, array = record.array_job_id, before = before }
+    last = { uid = uid, group = group_of(record), before = before }
     last.licenses, last.extra = new.licenses, new.extra
 end
 
---- Is a job, with these fields in place of those of its record, a GPU job of a managed partition?
+--- Is a job, with these fields in place of those of its record, a GPU job of a managed partition? GPUs
+--- that Slurm has counted from tasks (--ntasks-per-gpu) stand in no text of the request.
 local function is_managed_gpu_job(fields, record, part_list, conf)
     local view = setmetatable(fields, { __index = record })
     local parts, besides = request.gpu_request(view)
+    local counted = (text_of(record.tres_fmt_req_str) or ""):find("gres/gpu", 1, true)
     local _, some = settings.is_managed(view, part_list, conf)
-    return some and (#parts > 0 or besides.sharing) or false
+    return some and (#parts > 0 or besides.sharing or besides.uncounted or counted ~= nil) or false
 end
 
 --- The refusal of an update by which a waiting job that is not at the gate would become such a job, and
@@ -368,6 +376,7 @@ local function passes_by(update, record, part_list, conf)
     for _, name in ipairs(TRES) do
         given[name] = is_set(update[name]) and update[name] or nil
     end
+    given.ntasks_per_tres = is_set(update.ntasks_per_tres, U16) and update.ntasks_per_tres or nil
     local moved = given.partition
     if
         not changes(given)

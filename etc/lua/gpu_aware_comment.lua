@@ -1,7 +1,7 @@
 --[[
 The user's comment: --comment=class=A,bw=high, or "run 7 gpu:class=A". docs/comment.md describes the
 grammar. slurm_gpu_aware/model/job_hints.py parses it, too: same result, same sentence. Both go by the
-declarations of the keys (slurm_gpu_aware/model/hint.py), here rules.hints.
+declarations of the keys (slurm_gpu_aware/model/job_hints.py), here rules.hints.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"

@@ -106,30 +106,26 @@ end
 -- The GPU of an index -----------------------------------------------------------------------------
 
 local COLON, EQUALS = (":="):byte(1, 2)
-local WEIGHTS = { [0] = 1, 256, 65536, 16777216 }
+local WEIGHTS = base.type_weights
 
--- Slurm compares GRES types by a sum of their bytes, modulo 2^32 (gres_build_id): xfUUwfUUxfUU is g3.
 -- Sum -> index type.
 local INDEX_TYPE = {}
 for index = 0, rules.index_types - 1 do
-    local name, sum = string.format("g%d", index), 0
-    for i = 1, #name do
-        sum = sum + name:byte(i) * WEIGHTS[(i - 1) % 4]
-    end
-    INDEX_TYPE[sum % 4294967296] = name
+    local name = string.format("g%d", index)
+    INDEX_TYPE[base.type_sum(name)] = name
 end
 
---- The GRES type at the start of "TYPE:COUNT" that is an index type to Slurm: (type, index type);
---- nil: there is none. Where the type ends depends on what follows, so each end is tried. Whether C's
---- char is signed depends on the machine, so both sums are compared.
-local function index_type_in(text)
+--- The GRES type at the start of "TYPE:COUNT" that is one of these to Slurm: (type, which one); nil: there
+--- is none. `types`: sum -> type. Where the type ends depends on what follows, so each end is tried.
+--- Whether C's char is signed depends on the machine, so both sums are compared.
+local function type_in(text, types)
     local signed, unsigned = 0, 0
     for i = 1, #text + 1 do
         local byte, weight = text:byte(i), WEIGHTS[(i - 1) % 4]
         if not byte or byte == COLON or byte == EQUALS then
-            local index = INDEX_TYPE[signed % 4294967296] or INDEX_TYPE[unsigned % 4294967296]
-            if index then
-                return text:sub(1, i - 1), index
+            local same = types[signed % 4294967296] or types[unsigned % 4294967296]
+            if same then
+                return text:sub(1, i - 1), same
             end
         end
         byte = byte or 0
@@ -148,12 +144,12 @@ local OF_GPUS = {
 
 --- The type of a GPU, or of its shards or MPS, in a job's request that is an index type to Slurm:
 --- (type, index type, GRES); nil: there is none. As in slurm_get_next_tres, "gres" may stand anywhere
---- in an entry.
-function F.index_type(job)
+--- in an entry. `types`: sum -> other types to look for instead.
+function F.index_type(job, types)
     for _, field in ipairs(TYPED) do
         for item in (text_of(job[field]) or ""):gmatch("[^,]+") do
             local gres, typed = trim(item:match("gres[/:]?(.*)$") or item):match("^(%l+)[:=](.*)$")
-            local kind, index = index_type_in(OF_GPUS[gres] and typed or "")
+            local kind, index = type_in(OF_GPUS[gres] and typed or "", types or INDEX_TYPE)
             if kind then
                 return kind, index, gres
             end

@@ -38,6 +38,15 @@ local BESIDE_SHARDS = {
     "tres_freq",
 }
 
+-- Ends of a count (suffix_mult), in any case. Slurm multiplies modulo 2^64, so 2066035336255469781kb is 8.
+local SUFFIXES = base.set_of(split(",k,kb,kib,m,mb,mib,g,gb,gib,t,tb,tib,p,pb,pib", ","))
+
+--- Is a text a number of GPUs to Slurm, not a type?
+local function is_count(text)
+    local suffix = text:match("^%d+(%a*)$")
+    return suffix and SUFFIXES[suffix:lower()] or false
+end
+
 --- Read one TRES list. Returns the GPU entries {type=, count=} (count nil: not understood) and
 --- what else it contains: sharing (shard, mps), others (any, but for cpu=N of --cpus-per-task).
 function R.gpu_entries(text)
@@ -51,7 +60,7 @@ function R.gpu_entries(text)
             local kind, count = body:match("^([^:=]+)[:=](%w+)$")
             if tail == "" then
                 kind, count = nil, "1"
-            elseif body:find("^%d+[kKmMgGtTpP]?$") then
+            elseif is_count(body) then
                 kind, count = nil, body
             elseif not kind then
                 kind, count = body, "1"

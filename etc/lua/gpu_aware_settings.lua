@@ -84,6 +84,13 @@ local function checked(raw)
         end
     end
     conf.model_set, conf.type_set = set_of(conf.models), set_of(conf.types)
+    conf.type_sums = {} -- of the types that nodes may have; the lists above are in lower case
+    for _, list in ipairs({ conf.models, conf.types }) do
+        for _, name in ipairs(list) do
+            conf.type_sums[base.type_sum(name)] = name
+            conf.type_sums[base.type_sum(name:upper())] = name
+        end
+    end
     conf.admins = set_of(conf.operators)
     conf.managed = #conf.partitions > 0 and set_of(conf.partitions) or nil
     conf.admins[0] = true

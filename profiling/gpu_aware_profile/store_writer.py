@@ -4,8 +4,6 @@ Files that root makes must belong to SlurmUser, because the selector writes them
 must be renewed, because the selector publishes its own writes only.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

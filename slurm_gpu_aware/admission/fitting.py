@@ -4,8 +4,6 @@ Nodes are eligible by partition, features, ``-x`` and reservations. The planner 
 can still find that a job must wait.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Slurm chooses nodes and GPUs, so counts suffice, and Slurm's own record of the j
 every form of request. Only nodes that partition, features, node lists and reservations allow count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

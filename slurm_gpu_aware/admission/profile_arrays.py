@@ -4,8 +4,6 @@ The store replaces a profile as a whole, so the arrays are kept for as long as p
 the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Size of a request: GPUs, nodes, CPUs and memory, as requested or by ``JobDefaults``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Snapshot of the site: the planner's `Cluster` from nodes, running jobs, holds and profile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 

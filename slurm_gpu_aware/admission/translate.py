@@ -1,7 +1,5 @@
 """Translation of a parked job to the planner's `Request`, or the reason why there is none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 

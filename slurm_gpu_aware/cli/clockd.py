@@ -34,11 +34,11 @@ def clockd(once: bool, node: str | None) -> None:
       gpu-aware clockd
       gpu-aware clockd --once --node n7
     """
+    from slurm_gpu_aware.bounds import is_node_name
     from slurm_gpu_aware.clock_conf import conf_path, read_clock_conf
     from slurm_gpu_aware.clocks.agent import Agent
     from slurm_gpu_aware.errors import ConfigError
     from slurm_gpu_aware.files import InstanceLock
-    from slurm_gpu_aware.names import is_node_name
     from slurm_gpu_aware.service import ALIVE, READY, notify
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")

@@ -1,13 +1,11 @@
 """Cluster of options: the store's profiled nodes, with GPUs in use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from slurm_gpu_aware.admission.profile_arrays import profiled_cluster
-from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, NODE_NAME, quoted
 from slurm_gpu_aware.cli.output import paragraph, say, some
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError, SourceError
@@ -15,7 +13,6 @@ from slurm_gpu_aware.features.power.power_limit import parse_until
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
 from slurm_gpu_aware.model.profile import Profile, gpu_names, seen_only
-from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.profiles import load_profile
 

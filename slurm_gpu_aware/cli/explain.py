@@ -1,15 +1,19 @@
 """``gpu-aware explain``: the reasons for the GPUs of a job, or for its wait."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from slurm_gpu_aware.cli.decision_text import asked_text, decision_blocks, flat
-from slurm_gpu_aware.cli.event_text import event_text
+from slurm_gpu_aware.cli.job_text import (
+    asked_text,
+    decision_blocks,
+    event_text,
+    flat,
+    held_words,
+    slurm_words,
+)
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
     blocks_text,
@@ -20,7 +24,6 @@ from slurm_gpu_aware.cli.output import (
     say,
     some,
 )
-from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
 from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.energy.text import energy_text
 from slurm_gpu_aware.features.estimates.view import estimate_text

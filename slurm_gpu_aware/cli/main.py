@@ -1,7 +1,5 @@
 """The group ``gpu-aware``: commands, global options and exit codes (130: interrupted)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NoReturn
 

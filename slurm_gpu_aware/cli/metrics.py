@@ -58,6 +58,7 @@ def metrics(context: Context, listen: str | None, interval_s: float, textfile: P
     from slurm_gpu_aware.exporter.refresh import Exporter
     from slurm_gpu_aware.exporter.server import MetricsServer, parse_address
     from slurm_gpu_aware.exporter.sources import SlurmWatch
+    from slurm_gpu_aware.service import READY, notify
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     if textfile is not None and listen is not None:
@@ -80,6 +81,7 @@ def metrics(context: Context, listen: str | None, interval_s: float, textfile: P
         exporter.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: _stop(server))
+        notify(READY)
         say(f"metrics at http://{listen or LISTEN}/metrics")
         server.serve_forever(poll_interval=0.5)
 

@@ -1,7 +1,5 @@
 """Commands of operators: ``gpu-aware doctor``, ``release`` and ``selectd``."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import click

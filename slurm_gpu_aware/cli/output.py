@@ -1,16 +1,17 @@
-"""Output: tables for users, JSON for programs. stdout has data, stderr has messages."""
-
-from __future__ import annotations
+"""Output: tables and pictures for users, JSON for programs. stdout has data, stderr messages."""
 
 import json
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
 from slurm_gpu_aware.bounds import printable
+from slurm_gpu_aware.errors import SourceError, not_installed
 from slurm_gpu_aware.page.blocks import Sentences, Table, Words
 
 _MAX_WIDTH = 100
@@ -126,3 +127,24 @@ def some(names: Sequence[str], most: int) -> str:
 def paragraph(text: str) -> str:
     """Wrap a sentence to the width; paths stay whole."""
     return textwrap.fill(clean(text), width(), break_on_hyphens=False, break_long_words=False)
+
+
+@contextmanager
+def drawn_into(path: Path, size: tuple[float, float], dpi: int, **details: Any) -> Iterator[Any]:
+    """A figure of this size (inches) that is written to ``path``, whose suffix names the format.
+
+    ``details``: of ``savefig``. Raises SourceError if matplotlib is missing or the file cannot be
+    written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SourceError(not_installed("matplotlib", "plots")) from None
+    figure = Figure(figsize=size, layout="constrained")
+    yield figure
+    try:
+        figure.savefig(path, dpi=dpi, **details)
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    except ValueError as exc:  # the format
+        raise SourceError(f"{path}: the picture cannot be written: {exc}") from None

@@ -1,7 +1,5 @@
 """``gpu-aware setup --remove``: preview, question, and what remains to be typed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """``gpu-aware setup --roll`` and ``--undo``: prompts and texts of a rollout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict

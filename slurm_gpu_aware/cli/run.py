@@ -1,7 +1,5 @@
 """Groups of commands: late imports, exit codes, and errors of one line."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -33,11 +33,13 @@ from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import (
     SimulatedSite,
+    Timings,
+    draw_scores,
+    read_timings,
     stored_site,
     synthetic_site,
     with_scores,
 )
-from slurm_gpu_aware.simulator.timings import Timings, draw_scores, read_timings
 from slurm_gpu_aware.simulator.trace import Trace, poisson_trace
 from slurm_gpu_aware.slurm.multifactor import Multifactor, live_site, not_modelled, read_site
 from slurm_gpu_aware.slurm.sacct import live_history

@@ -1,7 +1,5 @@
 """Texts and JSON of ``gpu-aware simulate``: inputs, progress, results."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_gpu_aware.cli.explain import NO_HOLD, no_slurm
+from slurm_gpu_aware.cli.job_text import held_words, slurm_words
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import (
     blocks_text,
@@ -19,7 +20,6 @@ from slurm_gpu_aware.cli.output import (
     print_json,
     say,
 )
-from slurm_gpu_aware.cli.slurm_reasons import held_words, slurm_words
 from slurm_gpu_aware.features.power.commands import last_reading, power_line
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
 from slurm_gpu_aware.page.blocks import Pairs, Sentences, Table, Words
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 _ROUND = ("started_at", "took_ms", "trigger", "queued", "placed", "waiting")
 """Fields of a round in the output."""
-_PLACED = ("job_id", "user", "state", "nodes", "slots", "exact", "slowdown", "decided_at")
+_PLACED = (
+    *("job_id", "user", "state", "nodes", "slots", "gpus_per_node", "exact"),
+    *("slowdown", "decided_at"),
+)
 """Fields of a placed job in the output."""
 
 
@@ -73,7 +76,7 @@ def queue(context: Context, user: str | None, as_json: bool) -> None:
 
 def queue_answer(known: Answers, user: str | None = None) -> dict[str, Any]:
     """Parked, left and placed jobs as JSON values; ``user``: only of this one."""
-    from slurm_gpu_aware.selector.job_answers import left_of, still_open
+    from slurm_gpu_aware.selector.job_answers import decision_json, left_of, still_open
     from slurm_gpu_aware.selector.live_jobs import parked_of
 
     ledger, waiting = known.reader.ledger, known.waiting
@@ -91,7 +94,7 @@ def queue_answer(known: Answers, user: str | None = None) -> dict[str, Any]:
         "parked": parked,
         "left": [_left(one, why) for one, why in left_of(live or (), known.reader)],
         "placed": [
-            {name: getattr(d, name) for name in _PLACED}
+            {name: value for name, value in decision_json(d).items() if name in _PLACED}
             for d in still_open(ledger.open_decisions(), live, away=away)
             if d.state in OPEN_DECISION
         ],

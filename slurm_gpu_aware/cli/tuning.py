@@ -1,7 +1,5 @@
 """Inputs and runs of ``gpu-aware tune``, its texts and JSON."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

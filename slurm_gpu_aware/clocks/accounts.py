@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 
-from slurm_gpu_aware.bounds import MAX_GPU_W
+from slurm_gpu_aware.bounds import MAX_GPU_W, setting_text
 from slurm_gpu_aware.clocks.driver import read_meters
 from slurm_gpu_aware.clocks.job import parse_setting
 from slurm_gpu_aware.clocks.notes import NoteFolder
-from slurm_gpu_aware.names import setting_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ orders each job gets back what its prolog set; once orders have expired, unless 
 no selector watches over the power of the site then.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import pwd
@@ -31,9 +29,8 @@ from slurm_gpu_aware.clocks.inbox import Inbox, hear
 from slurm_gpu_aware.clocks.job import SHARED, NodeGres, Record
 from slurm_gpu_aware.clocks.job_map import JobMap
 from slurm_gpu_aware.clocks.notes import LIMIT, NO_JOB, Limits, Note, Notes, limits_to_note
+from slurm_gpu_aware.clocks.ordered import Target, kept_low, read_trusted, target_of
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
-from slurm_gpu_aware.clocks.targets import Target, kept_low, target_of
-from slurm_gpu_aware.clocks.trusted_file import read_trusted
 from slurm_gpu_aware.clocks.xids import Xids
 from slurm_gpu_aware.node_orders import OrderError, Orders, parse_orders
 

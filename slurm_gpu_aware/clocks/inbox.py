@@ -7,8 +7,6 @@ does the work itself, and so it does if the agent has not begun in time, or dies
 agent has begun ends in ``.taken``. What an agent that died has left is done by the next one.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 
+from slurm_gpu_aware.bounds import is_node_name, slot_of
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import is_node_name, slot_of
 from slurm_gpu_aware.slurm.conf_grammar import fields_of, in_order, read_text, records_of
 
 TYPE_CHECKING = False

@@ -145,10 +145,9 @@ def _limit(gpu: Gpu, limits_mw: Limits) -> Result:
     if gpu.is_divided():
         return Result(gpu.minor, call="limit", error="MIG is on: its limit is that of several jobs")
     wanted_mw = limits_mw[-1]
-    least, most = ctypes.c_uint(), ctypes.c_uint()
-    gpu.call("nvmlDeviceGetPowerManagementLimitConstraints", *map(ctypes.byref, (least, most)))
-    if not least.value <= wanted_mw <= most.value:
-        reach = f"{least.value / 1e3:g} to {most.value / 1e3:g} W"
+    least_mw, most_mw = gpu.limit_range_mw()
+    if not least_mw <= wanted_mw <= most_mw:
+        reach = f"{least_mw / 1e3:g} to {most_mw / 1e3:g} W"
         return Result(gpu.minor, call="limit", error=f"{wanted_mw / 1e3:g} W is not in {reach}")
     gpu.call(_SET_LIMIT, wanted_mw)
     found_mw = gpu.number(_GET_LIMIT)
@@ -334,6 +333,12 @@ class Gpu(Calls):
         if mask is None:  # a driver before release 535
             mask = self.maybe("nvmlDeviceGetCurrentClocksThrottleReasons")
         return mask
+
+    def limit_range_mw(self) -> tuple[int, int]:
+        """Lowest and highest power limit that can be set."""
+        least, most = ctypes.c_uint(), ctypes.c_uint()
+        self.call("nvmlDeviceGetPowerManagementLimitConstraints", *map(ctypes.byref, (least, most)))
+        return least.value, most.value
 
     def memory_mhz(self) -> int:
         """The highest supported memory clock; 0 without one."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from slurm_gpu_aware.bounds import MAX_PENALTY, quoted
+from slurm_gpu_aware.bounds import MAX_PENALTY, NAME, quoted
 from slurm_gpu_aware.features import found
 from slurm_gpu_aware.filter_rules import (
     HOLDING_POOL,
@@ -25,9 +25,8 @@ from slurm_gpu_aware.filter_rules import (
     RUNS_FOLDER,
     in_holding_pool,
 )
+from slurm_gpu_aware.model.facets import Rules, Section
 from slurm_gpu_aware.model.penalties import LEVELS, LevelPenalties, combine
-from slurm_gpu_aware.model.section import Rules, Section
-from slurm_gpu_aware.names import NAME
 from slurm_gpu_aware.records import MOST, Seconds, Text, above, number, text, whole, words
 
 DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")

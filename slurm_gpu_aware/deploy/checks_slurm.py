@@ -1,7 +1,5 @@
 """Checks of doctor on Slurm: release, gate, GRES types, accounting; files and agents of nodes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import suppress

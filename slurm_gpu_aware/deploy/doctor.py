@@ -1,7 +1,5 @@
 """Doctor: runs checks of a live cluster; their outcome and context."""
 
-from __future__ import annotations
-
 import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Files that setup writes: shipped files, differences, atomic replacement."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import shutil

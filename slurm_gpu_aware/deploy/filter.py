@@ -3,8 +3,6 @@
 Each is a Lua plugin of Slurm. Its script is ours, or the site's own with a line that loads ours.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping

@@ -1,19 +1,17 @@
 """gpu_aware_conf.lua as an owned thing: the filter's copy of the configuration."""
 
-from __future__ import annotations
-
 import pwd
 import re
 from collections.abc import Iterable, Mapping
 
 from slurm_gpu_aware import filter_rules as rules
+from slurm_gpu_aware.bounds import slot_of
 from slurm_gpu_aware.config.settings import DEFAULT_PATH, Config
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok
 from slurm_gpu_aware.deploy.files import LUA_CONF, Change
 from slurm_gpu_aware.deploy.owned import INSTALL, Owned
 from slurm_gpu_aware.deploy.site import Site, feature_of
 from slurm_gpu_aware.errors import ConfigError
-from slurm_gpu_aware.names import slot_of
 
 _MIRRORED = {
     "classes": None,

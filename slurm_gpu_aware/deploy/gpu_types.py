@@ -10,8 +10,6 @@ filter parked is left to Slurm, as typed requests are. A selector that bound it 
 and the updates would leave it half typed, half bound, so jobs change only while no selector works.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex
@@ -21,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from slurm_gpu_aware.bounds import slot_of
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.deploy.job_requests import (
     all_jobs,
@@ -43,7 +42,6 @@ from slurm_gpu_aware.gate.typed_requests import (
     untyped_fields,
     without_feature,
 )
-from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate

@@ -4,14 +4,13 @@ A record of several nodes is split into a record of the plain nodes and one of t
 all other parameters stay.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from slurm_gpu_aware.bounds import index_type, slot_of
 from slurm_gpu_aware.deploy.site import (
     NodeGpus,
     devices_of,
@@ -23,7 +22,6 @@ from slurm_gpu_aware.deploy.site import (
     without_features,
 )
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conf_grammar import (
     Pairs,
     pairs_of,

@@ -4,8 +4,6 @@ All placed jobs that wait are restored before, without the selector: they ask fo
 so do jobs that were requeued after the selector stopped.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

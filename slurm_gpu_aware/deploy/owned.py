@@ -4,8 +4,6 @@
 slurm.conf and gres.conf.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Owned files: scripts that Slurm runs, clock.conf, systemd units, folders of events and store."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import re

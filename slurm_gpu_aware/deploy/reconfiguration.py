@@ -11,8 +11,6 @@ restarts slurmctld, the slurmds still have their old files, so the reconfigure i
 Which files the nodes have is asked by short jobs on idle ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging
@@ -26,9 +24,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from slurm_gpu_aware.bounds import ROLLOUT_HOLD
 from slurm_gpu_aware.config.settings import SetupConfig
 from slurm_gpu_aware.errors import FileFault, SourceError, StoppedError
-from slurm_gpu_aware.names import ROLLOUT_HOLD
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.records import SlurmNode

@@ -7,8 +7,6 @@ in its slurm.conf drains its node if the file is missing. Each step looks at wha
 removal that was interrupted, or that waits for jobs, goes on when it is started again.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

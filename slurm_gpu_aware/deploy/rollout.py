@@ -6,12 +6,11 @@ from the state and reason of the node. A killed run therefore resumes when it is
 state file only has the scope and the node in hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm_gpu_aware.bounds import index_type
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy.gpu_types import TypedJobs, return_types
 from slurm_gpu_aware.deploy.indexing import SiteFiles
@@ -28,7 +27,6 @@ from slurm_gpu_aware.deploy.rollout_site import (
 )
 from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.errors import SourceError, StoppedError
-from slurm_gpu_aware.names import index_type
 from slurm_gpu_aware.slurm.records import ENDED
 
 Result = tuple[str, str]

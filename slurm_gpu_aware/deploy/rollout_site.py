@@ -1,7 +1,5 @@
 """Site of a rollout or a removal: its nodes in Slurm, its files on this host, its state."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from slurm_gpu_aware import records
+from slurm_gpu_aware.bounds import NODE_NAME, index_type
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy import files
 from slurm_gpu_aware.deploy.filter_conf import lua_value
@@ -20,7 +19,6 @@ from slurm_gpu_aware.deploy.indexing import SiteFiles, read_site
 from slurm_gpu_aware.deploy.job_requests import all_jobs
 from slurm_gpu_aware.deploy.site import Site
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.names import NODE_NAME, index_type
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.gres import is_mig

@@ -3,8 +3,6 @@
 Doctor walks it by `checks_of`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain

@@ -3,8 +3,6 @@
 The GPU of Slurm index K gets the GRES type ``gK``, so that a job can request exactly this GPU.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +10,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from slurm_gpu_aware import filter_rules as rules
+from slurm_gpu_aware.bounds import index_type, slot_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.model.profile import gpu_names, seen_only
-from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.conf_grammar import fields_of
 from slurm_gpu_aware.slurm.conffile import ConfFiles, names_of
 from slurm_gpu_aware.slurm.gres import parse_gres

@@ -3,8 +3,6 @@
 They are printed for the administrator to add, recognised by doctor, and taken out on removal.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """Metrics of the exporter itself: its sources, their age, and what it left out."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 

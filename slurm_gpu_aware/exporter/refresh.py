@@ -28,6 +28,7 @@ from slurm_gpu_aware.exporter.sources import (
     renewed_at,
 )
 from slurm_gpu_aware.metric import Metric
+from slurm_gpu_aware.service import ALIVE, notify
 from slurm_gpu_aware.store.watch_metrics import Watched
 
 log = logging.getLogger(__name__)
@@ -127,5 +128,6 @@ class Exporter:
                 self.refresh()
             except Exception:
                 log.exception("a refresh failed; the next one tries again")
+            notify(ALIVE)
             cost_s = time.monotonic() - began
             self._stop.wait(max(self._interval_s - cost_s, _SHARE * cost_s))

@@ -8,6 +8,7 @@ from slurm_gpu_aware.exporter import own
 from slurm_gpu_aware.features.energy import metrics as energy
 from slurm_gpu_aware.features.estimates import metrics as estimates
 from slurm_gpu_aware.features.power import metrics as power
+from slurm_gpu_aware.features.shadow import metrics as shadow
 from slurm_gpu_aware.metric import Metric
 from slurm_gpu_aware.selector import drift_metrics as drift
 from slurm_gpu_aware.selector import metrics as selector
@@ -22,5 +23,6 @@ METRICS: tuple[Metric[Any], ...] = (
     *estimates.METRICS,
     *power.METRICS,
     *energy.METRICS,
+    *shadow.METRICS,
     *own.METRICS,
 )

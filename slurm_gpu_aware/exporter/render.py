@@ -1,7 +1,5 @@
 """Metrics as text for Prometheus (format 0.0.4), with limits for series and labels."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The exporter's HTTP server: GET /metrics, nothing else."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import threading

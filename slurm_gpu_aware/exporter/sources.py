@@ -16,11 +16,11 @@ from pathlib import Path
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.selector.counters import Counters, read_counters
-from slurm_gpu_aware.selector.slurm_view import SlurmView, slurm_view
+from slurm_gpu_aware.selector.live_jobs import SlurmView, slurm_view
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.database import Store, open_copy, open_for_reading
 from slurm_gpu_aware.store.files import published_path
-from slurm_gpu_aware.store.watch_state import WatchState, read_state
+from slurm_gpu_aware.store.watch_state import FILE, WatchState, read_state
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def renewed_at(copy: Path) -> float | None:
 def has_store(settings: StoreConfig) -> bool:
     """Whether there is a published copy, even one that cannot be read, or a store for this user.
 
-    Only a selector makes the first copy; a store alone is for its owner.
+    A store without a copy is for its owner alone.
     """
     copies = [published_path(settings.path)]
     copies += [settings.published] if settings.published is not None else []
@@ -108,7 +108,7 @@ class WatchFile:
     """What ``gpu-aware-profile watch`` found, from its file beside the store."""
 
     def __init__(self, store: Path) -> None:
-        self._path = store.with_name("watch.json")
+        self._path = store.with_name(FILE)
         self._last: tuple[object, WatchState] | None = None
 
     def read(self) -> WatchState | None:

@@ -1,7 +1,5 @@
 """Features: each stands in one folder, and in one line of the list here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,10 +1,7 @@
 """Keys of the comment: those of the core, and those of the features."""
 
-from __future__ import annotations
-
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.model.hint import Hint, HintValue
-from slurm_gpu_aware.model.job_hints import BANDWIDTH, CLASS, PATTERN, PLACE
+from slurm_gpu_aware.model.job_hints import BANDWIDTH, CLASS, PATTERN, PLACE, Hint, HintValue
 
 HINTS: tuple[Hint[HintValue], ...] = (
     *(CLASS, BANDWIDTH, PATTERN),

@@ -3,8 +3,6 @@
 This module loads all of the planner, so programs that plan nothing do not import it.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from slurm_gpu_aware.features import FEATURES as NAMES

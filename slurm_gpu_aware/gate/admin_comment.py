@@ -26,8 +26,8 @@ from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from slurm_gpu_aware import filter_rules as rules
+from slurm_gpu_aware.bounds import setting_text
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.names import setting_text
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 BOUND = frozenset({JobPhase.PREPARED, JobPhase.RELEASED})

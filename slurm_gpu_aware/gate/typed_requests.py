@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from slurm_gpu_aware.names import slot_of
+from slurm_gpu_aware.bounds import slot_of
 from slurm_gpu_aware.slurm.gres import asked_by
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS

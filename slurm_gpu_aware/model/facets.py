@@ -1,10 +1,11 @@
-"""Facets: values that features add to a request, a round or its plan, under names of their own."""
+"""Facets: values that features add to a request, a round or its plan, under names of their own.
 
-from __future__ import annotations
+Sections: settings of features, each a section of the configuration file.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -42,3 +43,20 @@ class Faceted:
     def put(self, facet: Facet[T], value: T) -> Self:
         """The same with another value of a facet."""
         return replace(self, facets={**self.facets, facet.name: value})
+
+
+Rules = Iterator[tuple[bool, str, str]]
+"""(whether the rule holds, key, error if not)."""
+
+
+class Section:
+    """A frozen dataclass with defaults; its annotations are read by `records`.
+
+    A stage that has a facet of this type among its ``inputs`` gets the site's settings.
+    """
+
+    name: ClassVar[str]
+
+    def rules(self) -> Rules:
+        """What one setting says of another."""
+        return iter(())

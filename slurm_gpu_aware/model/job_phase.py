@@ -1,7 +1,5 @@
 """Phases of a gated job and the transitions between them; `docs/architecture.md` shows both."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

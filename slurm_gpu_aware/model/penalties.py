@@ -6,8 +6,6 @@ per application. Here L is measured per class: the same program on the same numb
 each level. A configured value overrides a measured one, which overrides the default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf

@@ -1,9 +1,10 @@
-"""Size table: time and power of a job by its number of GPUs and its SM clock."""
+"""Size table: time and power of a job by its number of GPUs, its SM clock and power limit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,43 @@ def least_energy(time_s: FloatArray, power: FloatArray | IntArray) -> int | None
     if not known.any():
         return None
     return int(np.lexsort((time_s, np.where(known, energy, np.inf)))[0])
+
+
+@dataclass(frozen=True, eq=False)
+class LimitedSettings:
+    """Settings with a power limit on each GPU, beside the clocks of a size table."""
+
+    clocks_mhz: IntArray
+    """(L,) locked SM clocks."""
+    limits_w: IntArray
+    """(L,) power limits of each GPU."""
+    time_s: FloatArray
+    """(S, L) as of the table."""
+    power_w: FloatArray
+    """(S, L) as of the table."""
+    time_error: FloatArray
+    """(L,) as of the table."""
+
+    def __post_init__(self) -> None:
+        count = len(self.clocks_mhz)
+        for name in ("limits_w", "time_s", "power_w", "time_error"):
+            if getattr(self, name).shape[-1:] != (count,):
+                raise ValueError(f"{name} must have {count} settings")
+
+
+class Settings(NamedTuple):
+    """Settings of one size: those with a power limit, then the clocks; the last is the default.
+
+    Arrays of one length.
+    """
+
+    clocks_mhz: IntArray
+    limits_w: IntArray
+    """0: the site's own."""
+    time_s: FloatArray
+    power_w: FloatArray
+    error: FloatArray
+    """Relative error of the time; NaN: not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +82,8 @@ class SizeTable:
     """Name of the model and its quality, in words."""
     time_error: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(F,) relative error of the times at a clock; NaN, and (0,): it is not known."""
+    limited: LimitedSettings | None = None
+    """What is known under power limits of the GPUs; None: nothing."""
 
     def __post_init__(self) -> None:
         shape = (len(self.gpus), len(self.clocks_mhz))
@@ -68,6 +108,19 @@ class SizeTable:
         if clock_mhz is None:
             return len(self.clocks_mhz) - 1
         return int(np.argmin(np.abs(self.clocks_mhz - clock_mhz)))
+
+    def settings(self, row: int) -> Settings:
+        """All settings of one row."""
+        count = len(self.clocks_mhz)
+        error = self.time_error if self.time_error.size else np.full(count, np.nan)
+        clocks = Settings(
+            self.clocks_mhz, np.zeros(count, np.int64), self.time_s[row], self.power_w[row], error
+        )
+        one = self.limited
+        if one is None:
+            return clocks
+        both = (one.clocks_mhz, one.limits_w, one.time_s[row], one.power_w[row], one.time_error)
+        return Settings(*map(np.concatenate, zip(both, clocks, strict=True)))
 
     def up_to(self, clock_mhz: int) -> SizeTable:
         """The table without the clocks above one of its own."""

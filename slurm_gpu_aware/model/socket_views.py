@@ -10,8 +10,6 @@ With ``--gpus-per-socket`` (`_spread_views`) each of some sockets of a node give
 the CPUs may lie on any socket.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache

@@ -3,8 +3,6 @@
 A block is shown on the terminal by `cli.output.block_text`, on a page by ``templates/page.html``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple

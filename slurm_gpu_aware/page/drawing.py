@@ -1,7 +1,5 @@
 """Drawings of nodes and charts over time: where each line and circle stands, as plain values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime

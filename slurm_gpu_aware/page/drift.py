@@ -1,7 +1,5 @@
 """Section on drift: scores over time, and the GPUs that became slower."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -48,6 +48,7 @@ def fleet_blocks(fleet: Fleet) -> list[Block]:
         ("ill", _number(gpu.mark.ill for gpu in gpus)),
         ("not measured", _number(not gpu.scores for gpu in gpus)),
         ("measured", newest + oldest),
+        ("watched", fleet.watched),
     ]
     blocks: list[Block] = [Pairs(entries, "GPUs")]
     rows = [_rack_row(fleet, rack) for rack in fleet.racks]

@@ -6,16 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from slurm_gpu_aware.bounds import is_node_name
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.profile import Gpu, GpuRecord, GpuScore, Profile
 from slurm_gpu_aware.model.profile import Link as HardwareLink
-from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.page.blocks import BUSY, DRAINED, FREE, UNKNOWN, Mark
 from slurm_gpu_aware.page.sections import Source
-from slurm_gpu_aware.slurm.racks import places
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmNode, SlurmSwitch
+from slurm_gpu_aware.slurm.topology import places
 from slurm_gpu_aware.slurm.words import by_number
 from slurm_gpu_aware.store.profiles import alarms, load_profile
+from slurm_gpu_aware.store.watch_state import FILE, ILL, GpuState, WatchState, read_state
+from slurm_gpu_aware.time_text import duration
 
 MOST_NODES, MOST_RACKS = 100, 200
 """Nodes of a page of a rack, and racks. Beyond these, groups of nodes take their place."""
@@ -35,7 +38,7 @@ class GpuFacts:
     slow: Sequence[str] = ()
     """Why it counts as slow."""
     ill: Sequence[str] = ()
-    """What its newest probe found wrong."""
+    """What its newest probe, or watch, found wrong."""
     record: GpuRecord | None = None
 
     @property
@@ -91,6 +94,8 @@ class Fleet:
     now: float
     explained: Mapping[str, str]
     """Job -> path of its page."""
+    watched: str
+    """When watch last passed, or why that is not known."""
 
     @property
     def nodes(self) -> list[NodeFacts]:
@@ -99,7 +104,14 @@ class Fleet:
 
 
 def read_fleet(source: Source) -> Fleet:
-    """Read the store. Raises StoreError."""
+    """Read the store, and what watch found. Raises StoreError."""
+    watch, watched = WatchState(), "never"
+    try:
+        watch = read_state(source.config.store.path.with_name(FILE)) or watch
+    except SourceError as exc:
+        watched = f"not known: {exc}"
+    if watch.at:
+        watched = f"{duration(source.now - watch.at)} ago"
     profile, scores = load_profile(source.store), source.scores
     known = {(alarm.node, alarm.slot, alarm.app_class): alarm for alarm in alarms(source.store)}
     slow: dict[Gpu, list[str]] = {}
@@ -110,10 +122,10 @@ def read_fleet(source: Source) -> Fleet:
         if one.outlier and one.raw > _SLOW and (one.node, one.slot, one.app_class) not in known:
             text = f"class {one.app_class}: {one.raw - 1:.1%} slower than the median, an outlier"
             slow.setdefault((one.node, one.slot), []).append(text)
-    nodes = fleet_nodes(source.nodes or (), source.jobs, profile, scores, slow)
+    nodes = fleet_nodes(source.nodes or (), source.jobs, profile, scores, slow, watch.bad())
     racks, how = grouped(nodes, source.switches)
     classes = list(dict.fromkeys(score.app_class for score in scores))
-    return Fleet(racks, how, classes, source.now, source.explained)
+    return Fleet(racks, how, classes, source.now, source.explained, watched)
 
 
 def fleet_nodes(
@@ -122,8 +134,10 @@ def fleet_nodes(
     profile: Profile,
     scores: Iterable[GpuScore],
     slow: Mapping[Gpu, Sequence[str]],
+    bad: Iterable[GpuState] = (),
 ) -> list[NodeFacts]:
-    """The nodes with GPUs that Slurm or the store knows, by name."""
+    """The nodes with GPUs that Slurm or the store knows, by name; ``bad``: what watch found."""
+    watched = {(one.node, one.gpu): one for one in bad}
     by_gpu: dict[Gpu, dict[str, GpuScore]] = {}
     for score in scores:
         by_gpu.setdefault((score.node, score.slot), {})[score.app_class] = score
@@ -149,7 +163,9 @@ def fleet_nodes(
                 ill.append(f"{record.ecc_uncorrected} uncorrected memory errors")
             if gpu in profile.unseen:
                 ill.append("no probe has seen it")
-            why = slow.get(gpu, ())
+            why = list(slow.get(gpu, ()))
+            if (seen := watched.get(gpu)) is not None:
+                (ill if seen.state == ILL else why).append(f"watch: {seen.why}")
             mark = Mark(slot, _use(node, slot), bool(why), bool(ill))
             own = by_gpu.get(gpu, {})
             gpus.append(GpuFacts(mark, own, holders.get(gpu, ()), why, ill, record))

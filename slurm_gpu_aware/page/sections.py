@@ -1,7 +1,5 @@
 """Sections of the pages: how a part of the program adds what it knows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Cost of a set of GPUs for a job, the account of a placement, and the assignment with both."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from math import isfinite

@@ -5,8 +5,6 @@ the slot that most of its nodes have; then sets are searched in ascending order 
 amount of work that all groups share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ several nodes may be spread unevenly, as Slurm spreads them. The fullest node th
 first; a job that needs several nodes gets the emptiest, which are the fewest.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Base class of placement policies, and of their options and reasons."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

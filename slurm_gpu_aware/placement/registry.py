@@ -1,12 +1,19 @@
-"""Registry of policies."""
+"""Registry of policies.
 
-from __future__ import annotations
+GPUs that Slurm chooses on nodes that a policy has chosen.
+"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policy import Policy
 
 DEFAULT = "eft"
@@ -72,3 +79,29 @@ def make_policy(name: str, options: Mapping[str, Any] | None = None) -> Policy:
         return found(found.options_type(**given))
     except ValueError as exc:
         raise PolicyError(f"policy {name!r}: {exc}") from None
+
+
+def with_slurms_gpus(
+    assignment: Assignment, request: Request, cluster: Cluster, options: Mapping[str, Any]
+) -> Assignment:
+    """The assignment with the GPUs that Slurm gives the request on these nodes (``ReqNodeList``).
+
+    ``options``: those of the policy `SLURM`. Unchanged where the GPUs are known: single ones are
+    named, whole nodes are taken, or Slurm chose. Where Slurm's rules for cores leave out nodes that
+    the policy takes, it has the first free GPUs.
+    """
+    if assignment.exact or request.nodes.whole or assignment.policy == SLURM:
+        return assignment
+    chosen = np.zeros(len(cluster.nodes), dtype=np.bool_)
+    chosen[list(assignment.nodes)] = True
+    count = len(assignment.nodes)
+    rules = replace(request.nodes, eligible=chosen, allowed=None, required=assignment.nodes)
+    narrow = replace(request, nodes=rules, min_nodes=count, max_nodes=count)
+    found = make_policy(SLURM, options).place(narrow, cluster)
+    if found is not None and found.nodes == assignment.nodes and found.size == assignment.size:
+        return replace(assignment, slots=found.slots)
+    first = tuple(
+        tuple(np.flatnonzero(cluster.free[node])[: len(slots)].tolist())
+        for node, slots in assignment.gpus
+    )
+    return replace(assignment, slots=first)

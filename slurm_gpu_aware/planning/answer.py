@@ -44,13 +44,19 @@ class Answer:
     """Pairs of slots in the best embedding, per node; empty: links not known."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; without an assignment ``place`` is None and ``reason`` is set."""
+        """Plain values; without an assignment ``place`` is None and ``reason`` is set.
+
+        The GPUs of a node in ``place`` are None where Slurm chooses them.
+        """
         assignment, plain = self.assignment, {"policy": self.policy, "place": None}
         if assignment is None:
             return {**plain, "postponed": self.postponed, "reason": self.reason}
         return {
             **plain,
-            "place": {n: list(s) for n, s in zip(self.nodes, assignment.slots, strict=True)},
+            "place": {
+                n: list(s) if assignment.exact else None
+                for n, s in zip(self.nodes, assignment.slots, strict=True)
+            },
             "exact": assignment.exact,
             "level": assignment.level,
             "score": assignment.score,

@@ -1,7 +1,5 @@
 """Nodes on which Slurm must not start the jobs whose GPUs it chooses. Pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -168,7 +168,7 @@ def better_later(
     steps = _Steps.of(request, cluster, ends.until(latest), least, reserved)
     if not steps.ends:
         return None
-    search = _Search(request, cluster, policy, reserved, steps, now, goal)
+    search = _Search(request, cluster, policy, reserved, steps, now, rule.weight, goal)
     search.on_changed_nodes()
     search.over_several_nodes(least.across)
     if search.best is None:
@@ -277,34 +277,24 @@ class _Trial(NamedTuple):
     cluster: Cluster
 
 
+@dataclass(eq=False)
 class _Search:
     """Search for the step after which the policy's set costs the job the least time.
 
     The time counts from now: of waiting, by its weight, and of running.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        cluster: Cluster,
-        policy: Policy,
-        reserved: Collection[Gpu],
-        steps: _Steps,
-        now: float,
-        goal: float,
-    ) -> None:
-        self._request = request
-        self._cluster = cluster
-        self._policy = policy
-        self._reserved = reserved
-        self._steps = steps
-        self._left = _MOST_TRIALS
-        self._now = now
-        rule = policy.wait_rule()
-        self._weight = 1.0 if rule is None else rule.weight
-        self.goal = goal
-        """Time that is to be beaten."""
-        self.best: _Trial | None = None
+    request: Request
+    cluster: Cluster
+    policy: Policy
+    reserved: Collection[Gpu]
+    steps: _Steps
+    now: float
+    weight: float
+    goal: float
+    """Time that is to be beaten."""
+    best: _Trial | None = None
+    left: int = _MOST_TRIALS
 
     def on_changed_nodes(self) -> None:
         """Try the steps at which a one-node set may cost less time, the most promising first.
@@ -314,12 +304,12 @@ class _Search:
         """
         bound = math.inf
         promising = []
-        for index, least in enumerate(self._steps.bound):
+        for index, least in enumerate(self.steps.bound):
             if least < bound:
                 bound = least
                 promising.append((self._time(index, bound), index))
         for time_s, index in sorted(promising):
-            if time_s >= self.goal or not self._left:
+            if time_s >= self.goal or not self.left:
                 break
             self._try(index)
 
@@ -328,11 +318,11 @@ class _Search:
 
         The slowdown over several nodes falls from step to step. ``least``: bound of it.
         """
-        low, high = -1, len(self._steps.ends) - 1
+        low, high = -1, len(self.steps.ends) - 1
         if self._time(0, least) >= self.goal:
             return
         slowdown = self._try(high)
-        while high - low > 1 and self._left and self._time(low + 1, slowdown) < self.goal:
+        while high - low > 1 and self.left and self._time(low + 1, slowdown) < self.goal:
             middle = (low + high) // 2
             if self._try(middle) <= slowdown:
                 high = middle
@@ -341,20 +331,20 @@ class _Search:
 
     def _time(self, index: int, slowdown: float) -> float:
         """Time that the job takes after a step, at this slowdown."""
-        wait_s = self._steps.ends[index].time_s - self._now
-        return self._weight * wait_s + self._request.expected_s * slowdown
+        wait_s = self.steps.ends[index].time_s - self.now
+        return self.weight * wait_s + self.request.expected_s * slowdown
 
     def _try(self, index: int) -> float:
         """Ask the policy after a step; return the slowdown, inf without a set that frees up."""
-        self._left -= 1
-        later = self._steps.after(index, self._cluster, self._reserved)
-        found = self._policy.place(self._request, later)
-        if found is None or not _frees_up(found, self._cluster):
+        self.left -= 1
+        later = self.steps.after(index, self.cluster, self.reserved)
+        found = self.policy.place(self.request, later)
+        if found is None or not _frees_up(found, self.cluster):
             return math.inf
         time_s = self._time(index, found.slowdown)
         if time_s < self.goal:
             self.goal = time_s
-            self.best = _Trial(self._steps.ends[index].time_s, found, later)
+            self.best = _Trial(self.steps.ends[index].time_s, found, later)
         return found.slowdown
 
 

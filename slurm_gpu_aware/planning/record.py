@@ -5,8 +5,6 @@ types of the round (`records`). What many requests share is written once and nam
 request's own options must be plain values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import chain
@@ -24,8 +22,9 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
+from slurm_gpu_aware.planning.stages import Stage, plan_stages
 
 Placed = dict[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]
 """Job -> node names, and slots on each node."""

@@ -6,8 +6,6 @@ start on what it leaves. So behind a job of another user and a higher priority t
 of theirs, jobs of a user leave it a set on which it could start, or end before it is expected to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 

@@ -13,10 +13,8 @@ job is treated as one that does not fit, but questions of capacity ignore its th
 set's utility may fall when more GPUs are free. It does not preempt, as enough GPUs are free.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,10 +26,14 @@ from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
-from slurm_gpu_aware.planning.dispatcher import Dispatcher, PlacementFailedError, shape_of
-from slurm_gpu_aware.planning.impossible import Impossible
-from slurm_gpu_aware.planning.placed import Placement, Started
-from slurm_gpu_aware.planning.plan import Kept, Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.dispatcher import (
+    Dispatcher,
+    Impossible,
+    PlacementFailedError,
+    shape_of,
+)
+from slurm_gpu_aware.planning.placed import Placement, Round, Started
+from slurm_gpu_aware.planning.plan import Kept, Plan, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
@@ -55,61 +57,27 @@ from slurm_gpu_aware.time_text import duration
 _Placed = list[tuple[Request, Assignment]]
 
 
-def place_round(
-    queue: Sequence[Request],
-    cluster: Cluster,
-    settings: PlanSettings,
-    now: float,
-    *,
-    policy_options: Mapping[str, Mapping[str, Any]] | None = None,
-    explain: bool = True,
-    grows: bool = False,
-    behind: Mapping[str, int] | None = None,
-) -> Placement:
-    """Place the jobs of a queue.
+def place_round(one: Round) -> Placement:
+    """Place the jobs of a round in the order of its queue.
 
     If the policy of a job fails, the job waits with the error as its reason.
-
-    Parameters
-    ----------
-    queue : parked requests that may start, in the order in which they do.
-    cluster : the snapshot; it is not changed. ``cluster.running`` has the ends for the shadow.
-    now : time in seconds, on the clock of ``RunningJob.end_s``.
-    policy_options : options per policy name; a request's own options override them.
-    explain : find the reasons of jobs that wait, and infeasible ones. A simulation, in which all
-        jobs fit on the idle cluster, asks for neither: that takes longer than the decisions.
-    grows : what is spare goes to growth, so the head gets a reservation in any case.
-    behind : turns of the jobs behind the head, in which backfill tries them; None: the queue's.
     """
-    cluster = replace(cluster, running=RunningJobs.of(cluster.running))
-    if any(request.left is not None for request in queue):
+    cluster = replace(one.cluster, running=RunningJobs.of(one.cluster.running))
+    if any(request.left is not None for request in one.queue):
         cluster = with_slurms_choice(cluster)
-    dispatcher = Dispatcher(settings, policy_options, now, cluster.running)
-    one = _Round(cluster, settings, now, dispatcher, explain, grows=grows)
-    plan = one.plan(list(queue), behind or {})
-    return Placement(plan, queue, cluster, one.placed, one.spare, dispatcher)
+    placing = _Placing(one, cluster)
+    plan = placing.plan(list(one.queue), one.behind)
+    return Placement(plan, one.queue, cluster, placing.placed, placing.spare, placing.dispatcher)
 
 
-class _Round:
-    """State of one round during planning."""
+class _Placing:
+    """State of a round while its jobs are placed."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: PlanSettings,
-        now: float,
-        dispatcher: Dispatcher,
-        explain: bool,
-        *,
-        grows: bool,
-    ) -> None:
-        """``grows``: as of `place_round`."""
-        self.settings = settings
-        self.now = now
-        self.dispatcher = dispatcher
-        self.explain = explain
-        self.grows = grows
-        self.reserves = grows or explain or settings.backfill
+    def __init__(self, one: Round, cluster: Cluster) -> None:
+        self.settings, self.now = one.settings, one.now
+        self.explain, self.grows = one.explain, one.grows
+        self.reserves = one.grows or one.explain or one.settings.backfill
+        self.dispatcher = Dispatcher(one.settings, one.options, one.now, cluster.running)
         self.cluster = cluster.copy()
         self.spare = self.cluster
         """What no waiting job can use, now and when the head starts."""
@@ -121,10 +89,10 @@ class _Round:
         self.waiting: dict[str, Waiting] = {}
         self._results = TrialResults()
         """Answers of trials after the jobs that are assigned so far."""
-        self._impossible = Impossible(cluster, dispatcher)
+        self._impossible = Impossible(cluster, self.dispatcher)
         self._awaited: set[Gpu] = set()
         """GPUs that jobs wait for, which no job behind them waits for."""
-        self._refusals = Refusals(dispatcher, self.running, self.placed)
+        self._refusals = Refusals(self.dispatcher, self.running, self.placed)
 
     def plan(self, ordered: list[Request], turns: Mapping[str, int]) -> Plan:
         behind, wait = self._continue(self._prefix(ordered))

@@ -6,75 +6,16 @@ the placement finds, and adds to its plan. Selector, simulator and the replay of
 stages of one list, `features.FEATURES`; without any stage the jobs are placed as they ask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.facets import Facet, Faceted
-from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.model.facets import Facet, Section
 from slurm_gpu_aware.planning.apart import kept_apart
-from slurm_gpu_aware.planning.placed import Placement
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.round import place_round
-
-
-@dataclass(frozen=True)
-class Round(Faceted):
-    """Input of a round, and what its stages have found so far. No stage changes a value in place.
-
-    Times are seconds on one clock.
-    """
-
-    queue: Sequence[Request]
-    """Jobs that may start, in any order."""
-    cluster: Cluster
-    settings: PlanSettings
-    now: float
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Policy -> its options."""
-    explain: bool = True
-    """As of `place_round`."""
-    ordered: bool = False
-    """A stage has put the queue in the order in which jobs start; else Slurm's order counts."""
-    behind: Mapping[str, int] = field(default_factory=dict)
-    """Job -> its turn among the jobs behind the first one that waits; empty: that of the queue."""
-    aside: tuple[Request, ...] = ()
-    """Jobs that a stage has taken out of the queue and places after it."""
-    first: tuple[Assignment, ...] = ()
-    """Starts of jobs that stages have taken out of the queue, and placed on the cluster."""
-    grows: bool = False
-    """A stage gives jobs what is spare after the placement."""
-    plan: Plan = field(default_factory=lambda: Plan((), ()))
-    placement: Placement | None = None
-    """None: the queue has not been placed yet."""
-
-    @property
-    def whole_plan(self) -> Plan:
-        """The plan after the last step."""
-        if not self.first:
-            return self.plan
-        return replace(self.plan, assignments=(*self.first, *self.plan.assignments))
-
-    def only(self, queue: Sequence[Request]) -> Round:
-        """The round with some jobs of its queue, without what was decided of the others."""
-        if len(queue) == len(self.queue):
-            return replace(self, queue=queue)
-        there = {request.job_id for request in queue}
-        plan, placement = self.plan, self.placement
-        starts = tuple(one for one in plan.assignments if one.job_id in there)
-        waits = tuple(one for one in plan.waiting if one.job_id in there)
-        notes = tuple(one for one in plan.notes if one.job_id in there)
-        if placement is not None:
-            started = [one for one in placement.started if one.request.job_id in there]
-            placement = replace(placement, started=started)
-        plan = replace(plan, assignments=starts, waiting=waits, notes=notes)
-        return replace(self, queue=queue, plan=plan, placement=placement)
 
 
 class Step(Protocol):
@@ -125,16 +66,7 @@ class _Placement(Stage):
 
     def before(self, one: Round) -> Round:
         queue = one.queue if one.ordered else in_slurm_order(one.queue)
-        found = place_round(
-            queue,
-            one.cluster,
-            one.settings,
-            one.now,
-            policy_options=one.options,
-            explain=one.explain,
-            grows=one.grows,
-            behind=one.behind,
-        )
+        found = place_round(replace(one, queue=queue))
         placed = found.plan
         plan = replace(one.plan, assignments=placed.assignments, waiting=placed.waiting)
         return replace(one, queue=(*queue, *one.aside), plan=plan, placement=found)

@@ -1,10 +1,8 @@
-"""Back-off of jobs that could not start."""
-
-from __future__ import annotations
+"""Back-off of jobs that could not start, and changes of parked jobs that Slurm refuses."""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 STALE_S = 5.0
@@ -124,3 +122,48 @@ class Backoff:
         for job_id in list(self._waits):  # the start monitor's thread may add one
             if job_id not in known and job_id.partition("_")[0] not in known:
                 del self._waits[job_id]
+
+
+MOST = 5
+"""Refusals in a row after which the gate opens."""
+
+
+@dataclass
+class Refusals:
+    """The refusals since a parked job last got through."""
+
+    ended: Callable[[], Set[str]] = frozenset
+    """Slurm's sentences for jobs that have ended: they are no refusals."""
+    count: int = 0
+    why: str = ""
+    """Of the last one: job and Slurm's sentence."""
+    who: set[str] = field(default_factory=set)
+    """The users of these jobs."""
+    through: bool = True
+    """A job got through since the gate was last opened, or it never was."""
+
+    @property
+    def too_many(self) -> bool:
+        """Whether the gate must open."""
+        return self.count >= MOST
+
+    def refused(self, job_id: str, why: str, user: str) -> None:
+        """Count a refusal."""
+        if why not in self.ended():
+            self.count += 1
+            self.who.add(user)
+            self.why = f"job {job_id}: {why}"
+
+    def accepted(self) -> None:
+        """Forget the refusals: a job got through."""
+        self.forget()
+        self.through = True
+
+    def forget(self) -> None:
+        """Begin a new row."""
+        self.count = 0
+        self.who.clear()
+
+    def try_again(self) -> None:
+        """Note that the gate closes: until a job gets through, the first refusal opens it again."""
+        self.count = 0 if self.through else MOST - 1

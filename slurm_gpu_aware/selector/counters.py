@@ -4,8 +4,6 @@ The ledger keeps rounds that change something; these counts are of all of them. 
 job's or user's name, so every user may read it. It is written after rounds, every few seconds.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -23,7 +21,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.files import open_plain, write_owned
 from slurm_gpu_aware.records import number, whole
 from slurm_gpu_aware.selector.round_state import Outcome
-from slurm_gpu_aware.slurm.call_counts import CALLS, UPDATES, CallCounts
+from slurm_gpu_aware.slurm.libslurm import CALLS, UPDATES, CallCounts
 from slurm_gpu_aware.store.files import counters_path
 from slurm_gpu_aware.text_file import decoded, parse_json
 
@@ -56,9 +54,9 @@ class Counters:
     rounds_s: Annotated[float, number(0, 1e12)] = 0.0
     """Duration of all these rounds."""
     calls: dict[str, Count] = field(default_factory=dict)
-    """Outcome (`call_counts.CALLS`) -> calls to Slurm."""
+    """Outcome (`libslurm.CALLS`) -> calls to Slurm."""
     updates: dict[str, Count] = field(default_factory=dict)
-    """Outcome (`call_counts.UPDATES`) -> updates of jobs."""
+    """Outcome (`libslurm.UPDATES`) -> updates of jobs."""
 
     @property
     def rounds(self) -> int:

@@ -7,8 +7,6 @@ the present round. After SIGKILL, or a takeover, work continues from the state o
 ledger.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Metrics of GPUs that became slower, as ``gpu-aware-profile drift`` finds them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

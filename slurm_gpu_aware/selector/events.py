@@ -3,8 +3,6 @@
 Both files are watched by inotify. A missing or rotated file is watched as soon as it exists.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

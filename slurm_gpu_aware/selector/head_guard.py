@@ -10,8 +10,6 @@ reserve GPUs that are in use: there only the free ones are held, from the next r
 - Each ends with the gate's lease: a dead selector leaves none behind.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping

@@ -13,8 +13,6 @@ host. Another takes over only if the holder of the gate is silent. So exactly on
 a takeover by slurmctld that of its host follows within about a second.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading
@@ -35,8 +33,8 @@ from slurm_gpu_aware.gate.licence_gate import (
     working_elsewhere,
 )
 from slurm_gpu_aware.gate.trial import remove_trials, try_changes
+from slurm_gpu_aware.selector.backoff import Refusals
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
-from slurm_gpu_aware.selector.refusals import Refusals
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmReservation

@@ -6,8 +6,6 @@ tried it, because only then does Slurm show whether a limit holds it. Of jobs al
 holds, one stays in the queue and shows when the limit is free.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -3,8 +3,6 @@
 Containment of errors: one part of a round fails, and the round goes on to place jobs.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -73,6 +73,12 @@ def event_json(event: Event) -> dict[str, Any]:
     return {"at": event.at, "kind": event.kind, "detail": dict(event.detail)}
 
 
+def decision_json(decision: Decision) -> dict[str, Any]:
+    """A decision as JSON; ``slots`` is None where Slurm chooses the GPUs of the nodes."""
+    plain = asdict(decision) | {"gpus_per_node": [len(slots) for slots in decision.slots]}
+    return plain if decision.exact else plain | {"slots": None}
+
+
 def left_of(jobs: Iterable[LiveJob], reader: Reader) -> list[tuple[LiveJob, str]]:
     """GPU jobs that wait for Slurm alone, by priority, and why the selector does not place them."""
     alone = [
@@ -202,7 +208,7 @@ def _look_up(known: Answers, job_id: str) -> dict[str, Any]:
         "state": "array" if tasks and not waiting else state,
         "waiting": waiting,
         "waiting_as_of": newest.started_at if newest is not None and waiting else None,
-        "decisions": [asdict(d) for d in decisions],
+        "decisions": [decision_json(d) for d in decisions],
         "events": [event_json(e) for e in events],
         "energy": energy.to_json() if energy is not None else None,
         "tasks": tasks,

@@ -25,11 +25,13 @@ from slurm_gpu_aware.gate.owner_change import Change, settle_changes
 from slurm_gpu_aware.gate.request_forms import kept_tasks
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import contained
-from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
+from slurm_gpu_aware.store.ledger import Decision
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,8 @@ class JobComments:
     def give_back(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
         """The jobs with their records, also those that were removed from Slurm.
 
-        A pending job gets its record back in Slurm, too. Raises SourceError.
+        A pending job gets its record back in Slurm, too, also one that had ended before its user
+        requeued it. Raises SourceError.
         """
         self.unclear = frozenset(self.tracker.placed)
         unclear: set[str] = set()
@@ -90,7 +93,9 @@ class JobComments:
         back: list[JobUpdate] = []
         numbers: dict[str, int] = {}
         for job in jobs:
-            if job.id not in self.tracker.placed or parse(job.admin_comment) is not None:
+            if parse(job.admin_comment) is not None:
+                continue
+            if job.id not in self.tracker.placed and not (job.restarts and passes_gate(job)):
                 continue
             unclear.add(job.id)
             text = None
@@ -115,21 +120,21 @@ class JobComments:
 
     def _removed(self, job: SlurmJob) -> str | None:
         """Record and marker that were removed from a job; None: none were."""
-        record = self.tracker.placed[job.id].record
-        original = parse(record)
-        if record is None or original is None:
-            return None
-        text = job.admin_comment or ""
-        if text != (original.admin_comment or "") and not text.startswith(_SHOWN):
-            return None
-        restarts = self.tracker.placed[job.id].restarts
+        last: Tracked | Decision | None = self.tracker.placed.get(job.id)
         if job.state == "PENDING":
             decisions = self.tracker.ledger.decisions(job.id)
             if not decisions or bound_orphan(job, self.gate, decisions[-1]) is None:
                 return None
+            last = last or decisions[-1]
         elif job.state not in HOLDING:
             return None
-        return marked(record, JobPhase.RELEASED, restarts, 0.0)
+        original = parse(last.record) if last is not None else None
+        if last is None or last.record is None or original is None:
+            return None
+        text = job.admin_comment or ""
+        if text != (original.admin_comment or "") and not text.startswith(_SHOWN):
+            return None
+        return marked(last.record, JobPhase.RELEASED, last.restarts, 0.0)
 
     def remove(self, gated: Iterable[GatedJob]) -> None:
         """Remove the records of jobs that run, if the ledger has them. Raises SourceError."""

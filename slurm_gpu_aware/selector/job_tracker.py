@@ -1,20 +1,18 @@
 """Job tracker: follows placed jobs and writes their outcome to the ledger."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_gpu_aware.bounds import index_type
 from slurm_gpu_aware.gate.admin_comment import BOUND
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.licence_gate import lost_reservation
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.names import index_type
+from slurm_gpu_aware.selector.backoff import Refusals
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.ledger_writer import Entry, LedgerWriter
-from slurm_gpu_aware.selector.refusals import Refusals
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,6 @@ of its policy (``single_node``, ``min_bandwidth_gbps``) forbids every place stay
 Slurm would break that rule; its reason names the option.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace

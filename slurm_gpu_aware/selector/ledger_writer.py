@@ -4,8 +4,6 @@ A call writes or, if the store cannot be used, logs that once and returns. While
 writes (a sweep, an import), entries are queued in order, so that placed jobs do not wait.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

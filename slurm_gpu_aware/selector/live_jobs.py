@@ -1,17 +1,17 @@
-"""Jobs as Slurm shows them to every user."""
-
-from __future__ import annotations
+"""Jobs, nodes and the gate as Slurm shows them to every user at one moment."""
 
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import is_ours
 from slurm_gpu_aware.gate.gated_job import gated_job, has_task, queue_order
+from slurm_gpu_aware.gate.licence_gate import gate_reservation, is_silent
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.slurm.client import open_client
-from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 
 _PLACE_OFF = re.compile(r"\bplace=off\b")
@@ -105,3 +105,51 @@ def why_by_form(job: SlurmJob) -> str | None:
             f" {model[0]}, since 'gpu-aware setup --roll'), or in an unsupported request form"
         )
     return None
+
+
+@dataclass(frozen=True)
+class GateView:
+    """The gate's reservation. Times are Unix seconds."""
+
+    exists: bool
+    """It is there and has not ended: parked jobs wait."""
+    silent: bool
+    """The last heartbeat is older than that of a running selector."""
+    start_s: float | None = None
+    """None: there is no reservation."""
+    end_s: float | None = None
+    heartbeat_s: float | None = None
+    """Of the last heartbeat."""
+    used: bool = True
+    """False: there is no reservation, and no selector has worked on this host."""
+
+
+@dataclass(frozen=True)
+class SlurmView:
+    """One answer of Slurm."""
+
+    at: float
+    jobs: Sequence[LiveJob]
+    nodes: Sequence[SlurmNode]
+    gate: GateView | None
+    """None: Slurm hides reservations from this user."""
+
+
+def slurm_view(
+    client: SlurmClient, config: Config, clock: Callable[[], float] = time.time
+) -> SlurmView:
+    """Ask Slurm. Raises SourceError; takes at most the client's time limit for each of 4 calls."""
+    client.parking_licence = config.gate.licence
+    jobs = [live_job(job, config) for job in client.jobs()]
+    nodes = client.nodes()
+    found = gate_reservation(client, config.gate)
+    now = clock()
+    gate: GateView | None
+    if found is not None:
+        silent = is_silent(found.end_s, config, now)
+        beat = found.end_s - config.gate.lease_s
+        gate = GateView(found.end_s > now, silent, found.start_s, found.end_s, beat)
+    else:
+        hidden = client.config().private_reservations
+        gate = None if hidden else GateView(exists=False, silent=True)
+    return SlurmView(now, jobs, nodes, gate)

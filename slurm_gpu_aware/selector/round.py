@@ -1,7 +1,5 @@
 """Rounds: read the jobs, track placed ones, plan, place."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +34,9 @@ from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.leaver import Leaver, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.notes import Notes
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
-from slurm_gpu_aware.selector.round_planner import RoundPlanner
+from slurm_gpu_aware.selector.round_planner import Notes, RoundPlanner
 from slurm_gpu_aware.selector.round_state import EndedJobs, Interrupted, Outcome, Verdicts, View
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor

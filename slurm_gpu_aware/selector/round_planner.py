@@ -1,7 +1,6 @@
 """Plan of a live round: what only the selector knows is added to the queue before it is planned."""
 
-from __future__ import annotations
-
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,16 +22,39 @@ from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import Note, Plan
 from slurm_gpu_aware.planning.record import record_round
-from slurm_gpu_aware.planning.stages import Round, Stage, Step, World, steps, told
+from slurm_gpu_aware.planning.stages import Stage, Step, World, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import Isolation, contained
-from slurm_gpu_aware.selector.notes import Notes
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.selector.waiting_jobs import Promises
+
+log = logging.getLogger(__name__)
+
+
+class Notes:
+    """Writes them, also after a restart of the selector only the first."""
+
+    def __init__(self, ledger: LedgerWriter) -> None:
+        self._ledger = ledger
+        self._there: set[tuple[str, str]] = set()
+        """(job, kind) of the last round's notes, which the ledger has."""
+
+    def write(self, notes: Sequence[Note], now: float) -> None:
+        """Write the notes of a round that are new."""
+        self._there &= {(note.job_id, note.kind) for note in notes}
+        for job_id, kind, detail in notes:
+            if (job_id, kind) in self._there:
+                continue
+            self._there.add((job_id, kind))
+            if self._ledger.first_event(job_id, kind) is None:
+                log.info("job %s: %s: %s", job_id, kind.replace("_", " "), detail)
+                self._ledger.event(job_id, kind, detail, now)
 
 
 @dataclass

@@ -10,8 +10,6 @@ Jobs whose end an earlier round has read: a site has thousands of them, of no us
 Jobs that an interrupted round bound: they get their own request back.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace

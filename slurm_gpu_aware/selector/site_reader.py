@@ -1,7 +1,5 @@
 """Site reader: Slurm's nodes, partitions, QOS and network as the admission context of a round."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -10,8 +8,7 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.admission.context import AdmissionContext, PreemptionRules
 from slurm_gpu_aware.admission.fitting import needs_sockets
-from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.holds import Hold, hold_of
+from slurm_gpu_aware.admission.holds import Hold, hold_of, with_sockets
 from slurm_gpu_aware.admission.left import hold_of_left
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.admission.translate import class_of

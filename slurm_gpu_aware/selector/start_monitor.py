@@ -5,8 +5,6 @@ selector parks jobs again. A round that read a job before the monitor closed its
 it (`StartMonitor.outdated`); its GPUs count as in use in that round, and the next follows at once.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading
@@ -15,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
+from slurm_gpu_aware.bounds import ROLLOUT_HOLD
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.restore import FEW, close_gate, restore
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.names import ROLLOUT_HOLD
 from slurm_gpu_aware.selector.backoff import HELD_BY, STALE_S, Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient

@@ -11,8 +11,6 @@ one so:
 - As soon as such a job stands before one that was opened, that one is parked again.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

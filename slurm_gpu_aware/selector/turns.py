@@ -1,7 +1,5 @@
 """Turns of jobs that a round cannot place: Slurm does when their turn comes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace

@@ -9,8 +9,6 @@ A round that reserves GPUs for a job says by when it starts at the latest. If a 
 later time, its text names the cause, so that no date moves in silence.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

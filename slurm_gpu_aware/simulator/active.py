@@ -1,7 +1,5 @@
 """Active jobs, from arrival to end; in seconds of the trace."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

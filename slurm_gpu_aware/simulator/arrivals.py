@@ -1,7 +1,5 @@
 """Requests of the jobs of a trace as they arrive."""
 
-from __future__ import annotations
-
 import math
 
 from slurm_gpu_aware.features.due_dates.simulated import due_facet

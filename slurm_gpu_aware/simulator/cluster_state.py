@@ -1,7 +1,5 @@
 """State of the simulated cluster: the jobs on its GPUs and their pace; background jobs."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,7 +13,7 @@ from slurm_gpu_aware.features.estimates.simulated import Estimates
 from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
-from slurm_gpu_aware.placement.slurm_choice import with_slurms_gpus
+from slurm_gpu_aware.placement.registry import with_slurms_gpus
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.events import EventClock, Kind
 from slurm_gpu_aware.simulator.fair_shares import FairShares

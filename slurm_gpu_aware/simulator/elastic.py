@@ -32,8 +32,9 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.stages import Round, Stage, World, plan_stages, told
+from slurm_gpu_aware.planning.stages import Stage, World, plan_stages, told
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds

@@ -18,8 +18,6 @@
 - With interference the pace of a job changes whenever a neighbour starts or ends.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

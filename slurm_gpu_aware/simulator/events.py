@@ -1,7 +1,5 @@
 """Events of a simulation in the order in which they happen, and the time of the run."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from enum import IntEnum

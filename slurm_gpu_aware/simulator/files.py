@@ -1,7 +1,5 @@
 """Result folder: a summary, and per policy the jobs and the GPUs in use over time."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

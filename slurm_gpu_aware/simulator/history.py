@@ -1,7 +1,5 @@
 """History of a site: a time window to replay, the work of its jobs, and the record as a run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

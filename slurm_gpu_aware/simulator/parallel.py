@@ -1,7 +1,5 @@
 """Parallel runs, one process each, with progress for the caller."""
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

@@ -6,8 +6,6 @@ of communication only. It applies to sets on one node; between nodes the network
 link, and L is its measured cost. Interference is a further factor that changes with the neighbours.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,8 +18,7 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.account import level_of, predicted_slowdown
-from slurm_gpu_aware.simulator.communication import share_of
-from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.settings import SimSettings, share_of
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
 from slurm_gpu_aware.topology.matching import eff_table, match

@@ -1,16 +1,14 @@
 """Pictures of simulated runs. Policies differ in line, marker and hatch, not in colour alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.simulator.files import SavedRun
 from slurm_gpu_aware.simulator.history import RECORDED
-from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.time_text import duration
 
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))

@@ -1,7 +1,5 @@
 """Report: one self-contained page with tables and pictures of a result folder."""
 
-from __future__ import annotations
-
 import base64
 import html
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 All policies of a seed run the same jobs on the same GPUs, so they are compared in pairs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.features.power.power_meter import Energy
-from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray, area_until
 from slurm_gpu_aware.simulator.columns import COLUMNS
 from slurm_gpu_aware.simulator.settings import SimSettings
-from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import Trace
 
 _ROUNDING_S = 1e-3

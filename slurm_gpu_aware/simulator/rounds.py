@@ -21,9 +21,10 @@ from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import guaranteed_prefix
-from slurm_gpu_aware.planning.stages import Round, Stage, World, plan_stages, told
+from slurm_gpu_aware.planning.stages import Stage, World, plan_stages, told
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState

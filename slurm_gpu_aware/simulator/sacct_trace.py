@@ -1,7 +1,5 @@
 """Trace of a site's history: the rows of ``sacct`` that are finished jobs with GPUs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -9,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_gpu_aware.bounds import MIN_RUN_S, quoted
+from slurm_gpu_aware.bounds import MIN_RUN_S, PROBE_JOB, quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
 from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.features.moves.hints import MOVE
 from slurm_gpu_aware.model.job_hints import AUTO, CLASS, JobHints, parse_comment
-from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.registry import policy_names
 from slurm_gpu_aware.simulator.history import select_window
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked, read_csv, what_moves

@@ -6,8 +6,6 @@ pairs. As each seed is a bootstrap sample of the history, the scatter of the see
 gain that was measured on one such history; more seeds make it better known and not smaller.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """AFS: GPUs of all jobs anew by throughput, at default clocks (Hwang et al., NSDI'21, AFS-L)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Zeus: for a job alone, the clock with the least weighted cost of energy and time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from slurm_gpu_aware.model.size_table import SizeTable, least_energy

@@ -1,7 +1,5 @@
 """Slurm's commands, run with a time limit."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

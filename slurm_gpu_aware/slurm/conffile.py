@@ -7,8 +7,6 @@ block of nodes has a checksum of our lines, so that a change by hand is never ov
 change is read back as Slurm would, before a file is written.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Controllers: the hosts of slurmctld, and which of them is in control."""
 
-from __future__ import annotations
-
 import re
 import socket
 import struct

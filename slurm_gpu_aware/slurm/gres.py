@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from slurm_gpu_aware.bounds import MAX_GPUS
+from slurm_gpu_aware.bounds import MAX_GPUS, index_type, slot_of
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import index_type, slot_of
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.words import UNSET, parse_indices
 
@@ -31,6 +30,7 @@ _SLICE = re.compile(
     r"(?:(?<![0-9a-z])|(?<=mig))[1-9][0-9]?g[._]?[0-9]+gb(?![0-9a-z])|(?<![a-z])mig(?![a-z])",
     re.IGNORECASE,
 )
+_COUNT = re.compile(r"([0-9]{1,20})(?:([kmgtp])(i?b)?)?\Z")
 _ASKED = re.compile(
     r"((?:gres[/:])?(gpu|shard))(?:[:=]([A-Za-z0-9._-]*[A-Za-z_-][A-Za-z0-9._-]*))?([:=][0-9]+)?\Z"
 )
@@ -235,13 +235,22 @@ def gpus_and_shards(text: str | None) -> tuple[int, int]:
         # As Slurm reads it: "gres" may stand anywhere.
         name, _, rest = re.sub(r"^.*gres[/:]?", "", item).partition(":")
         name, _, more = name.partition("=")
-        number = (rest or more).rpartition(":")[2].rpartition("=")[2]
-        count = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 1
+        count = _number((rest or more).rpartition(":")[2].rpartition("=")[2])
         if name == "gpu":
             gpus += count
         elif name in ("shard", "mps"):
             shards += count if name == "shard" else 1
     return gpus, shards
+
+
+def _number(text: str) -> int:
+    """A count as Slurm reads it (``suffix_mult``): ``1k``, ``8kb``, modulo 2^64; 1 for a type."""
+    match = _COUNT.match(text.lower())
+    if match is None:
+        return 1
+    base = 1000 if match[3] == "b" else 1024
+    scale: int = base ** " kmgtp".index(match[2] or " ")
+    return int(match[1]) * scale % 2**64
 
 
 def _items(text: str | None) -> list[str]:

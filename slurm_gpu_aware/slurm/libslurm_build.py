@@ -5,8 +5,6 @@ all releases. ``SLURM_INCLUDE_DIR`` and ``SLURM_LIB_DIR`` name a Slurm outside o
 paths. Setuptools runs this module when the package is installed (``setup.py``).
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 from pathlib import Path

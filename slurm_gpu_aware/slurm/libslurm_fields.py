@@ -4,8 +4,6 @@
 Standard library only, because it is read while the package is built.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

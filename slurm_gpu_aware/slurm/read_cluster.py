@@ -5,8 +5,6 @@ profile, which `is_mig` recognises. For ``Name=gpu Type=small MultipleFiles=...`
 ``gpu:small``, so gres.conf is read, too.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math
@@ -18,9 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from slurm_gpu_aware.bounds import slot_of
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.cluster import PreemptionOrder
-from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.conf_grammar import fields_of
 from slurm_gpu_aware.slurm.conffile import ConfFiles
 from slurm_gpu_aware.slurm.gres import GresItem, gpu_count, is_mig, parse_gres, parse_tres

@@ -4,18 +4,16 @@ Users choose names, comments, licences and more, so a text that cannot be read m
 own job.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from struct import Struct
 from typing import Any
 
+from slurm_gpu_aware.bounds import slot_of
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.filter_rules import UNSUPPORTED_BOUNDS, in_holding_pool
-from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.gres import parse_gres, parse_tres
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob

@@ -1,7 +1,5 @@
 """Reading half of the Slurm client: nothing here changes anything in Slurm."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

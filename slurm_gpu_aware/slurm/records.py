@@ -4,8 +4,6 @@
 Node names are plain names, never host lists. Licences are (name, count).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Job history of Slurm: rows of ``sacct`` from parsable2 text or JSON."""
 
-from __future__ import annotations
-
 import math
 import re
 import secrets
@@ -13,9 +11,8 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
+from slurm_gpu_aware.bounds import MAX_TIME_S, quoted, slot_of
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import slot_of
 from slurm_gpu_aware.slurm.accounting import with_cure
 from slurm_gpu_aware.slurm.commands import run_bounded, run_command
 from slurm_gpu_aware.slurm.gres import gpu_count, is_mig, parse_tres

@@ -1,7 +1,5 @@
 """Changes that are sent to Slurm: updates of jobs and their order, new reservations."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,15 +1,13 @@
 """Words of Slurm: node lists, durations, licences, indices, constraints, lists of slurm.conf."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Set
 from functools import lru_cache
 from itertools import groupby, product
 
+from slurm_gpu_aware.bounds import is_node_name
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.names import is_node_name
 
 UNSET = frozenset({"(null)", "N/A", "None", "Unknown", "NONE", ""})
 """Slurm's spellings of no value."""

@@ -37,6 +37,8 @@ POWER = "power"
 """Power of the site after the selector's last round, JSON (`selector.site_power.PowerReading`)."""
 SCORE_REFERENCE = "score_reference"
 """What scores are relative to, see ``variability.scores``."""
+_OF_JOBS = ("decisions", "events", "shadow_jobs", "job_classes", "model_samples")
+"""Tables with names of users, or with jobs."""
 _MAKE = "'gpu-aware-profile sweep' or 'gpu-aware-profile import' makes one"
 
 Params = Sequence[Any] | Mapping[str, Any]
@@ -182,15 +184,17 @@ def publish(store: Store, *, mode: int = 0o644) -> None:
 
 
 def republish(store: Store) -> None:
-    """Renew an existing copy with its mode, after a write by another process than the selector.
+    """Renew the copy with its mode, after a write by another process than selector and shadow.
 
-    Only the selector makes the first copy: it knows from Slurm which users may see jobs. Raises
-    StoreError.
+    These two make the first copy of a store that knows jobs: they know from Slurm which users may
+    see them. Raises StoreError.
     """
     try:
         mode = stat.S_IMODE(published_path(store.path).stat().st_mode)
     except OSError:
-        return
+        if any(store.query(f"SELECT 1 FROM {name} LIMIT 1") for name in _OF_JOBS):  # noqa: S608
+            return
+        mode = 0o644
     publish(store, mode=mode)
 
 

@@ -5,8 +5,6 @@ can read them; other users read the published copy. The selector runs as SlurmUs
 to write files that root has made.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import pwd

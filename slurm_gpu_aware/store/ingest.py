@@ -1,7 +1,5 @@
 """Ingest of probe reports: one report, one transaction."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import fields

@@ -3,8 +3,6 @@
 Each write is a transaction. Recorded rounds (snapshots) are kept compressed, for replay.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import zlib

@@ -77,7 +77,7 @@ def put_addresses(store: Store, node: str, pci: Sequence[str | None], taken_at: 
 
 def add_runs(store: Store, runs: Sequence[Run], *, source: str) -> None:
     """Add times of GPUs that the store knows. ``source``: backend of the probe, or ``import``."""
-    keys = [(*run[:4], *run.conditions[:2]) for run in runs]
+    keys = [(*run[:4], *run.conditions[:3]) for run in runs]
     columns = ("node", "slot", "class", "taken_at_unix", "value_ms", *RunConditions._fields)
     store.executemany(
         f"INSERT INTO timings ({', '.join(columns)}, run, source)"  # noqa: S608

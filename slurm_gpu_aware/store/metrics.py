@@ -1,7 +1,5 @@
 """Metrics of measured GPUs: PM scores, spread, faults."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

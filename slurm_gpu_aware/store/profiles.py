@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from slurm_gpu_aware.model.gpu_names import board_of
+from slurm_gpu_aware.model.hardware_graph import board_of
 from slurm_gpu_aware.model.penalties import level_ratios
 from slurm_gpu_aware.model.profile import (
     IDLE,
@@ -121,14 +121,14 @@ def newest_spreads(store: Store) -> dict[tuple[str, int, str], float]:
 
 
 def newest_run_records(store: Store) -> list[dict[str, Any]]:
-    """The newest runs of each GPU, class, neighbours and locked clock, with their conditions."""
+    """The newest runs of each GPU, class, neighbours, clock and power limit, with conditions."""
     fields = ", ".join(RunConditions._fields)
     rows = store.query(
         "SELECT node, slot AS gpu, class, taken_at_unix AS taken_at, run, value_ms, source,"  # noqa: S608
         f" {fields} FROM (SELECT *, max(taken_at_unix) OVER kinds AS newest FROM timings"
-        "  WINDOW kinds AS (PARTITION BY node, slot, class, neighbours, clock_mhz))"
+        "  WINDOW kinds AS (PARTITION BY node, slot, class, neighbours, clock_mhz, limit_w))"
         " WHERE taken_at_unix = newest"
-        " ORDER BY node, slot, class, neighbours, clock_mhz, run"
+        " ORDER BY node, slot, class, neighbours, clock_mhz, limit_w, run"
     )
     return [dict(row) for row in rows]
 

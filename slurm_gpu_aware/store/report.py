@@ -15,16 +15,20 @@ from msgspec import Meta, Struct, field, structs
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import (
     MAX_GBPS,
+    MAX_GPU_W,
     MAX_GPUS_PER_NODE,
     MAX_MHZ,
     MAX_TIME_MS,
     MAX_TIME_S,
     MIN_GBPS,
     MIN_TIME_MS,
+    NAME,
+    NODE_NAME,
+    is_name,
+    is_node_name,
     quoted,
 )
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.gpu_health import GpuHealth
 from slurm_gpu_aware.model.hardware_graph import (
     LINK_CLASS,
     OPERATIONS,
@@ -32,8 +36,15 @@ from slurm_gpu_aware.model.hardware_graph import (
     Nic,
     PairBandwidth,
 )
-from slurm_gpu_aware.model.profile import IDLE, LOADED, Fault, GpuRecord, Link, RunConditions
-from slurm_gpu_aware.names import NAME, NODE_NAME, is_name, is_node_name
+from slurm_gpu_aware.model.profile import (
+    IDLE,
+    LOADED,
+    Fault,
+    GpuHealth,
+    GpuRecord,
+    Link,
+    RunConditions,
+)
 from slurm_gpu_aware.records import Text, number, text, whole, words
 from slurm_gpu_aware.store.measurements import Run
 
@@ -172,6 +183,7 @@ class Timing(Struct):
     value_ms: Annotated[float, number(MIN_TIME_MS, MAX_TIME_MS)]
     neighbours: Annotated[str, words(IDLE, LOADED)] = IDLE
     clock_mhz: Annotated[int, whole(0, MAX_MHZ)] | None = None
+    limit_w: Annotated[int, whole(0, int(MAX_GPU_W))] = 0
     samples: Annotated[int, whole(1, _MOST)] | None = None
     spread: Number | None = None
     sm_mhz: Number | None = None

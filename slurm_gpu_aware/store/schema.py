@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 9
+VERSION = 10
 """Version of the schema, raised with every change of it, together with a step."""
 
 TABLES = """
@@ -107,11 +107,12 @@ CREATE TABLE IF NOT EXISTS timings (
   source TEXT NOT NULL,         -- backend of the probe, or 'import'
   neighbours TEXT NOT NULL,     -- 'idle' or 'loaded'
   clock_mhz INTEGER NOT NULL,   -- locked SM clock; 0: not locked
+  limit_w INTEGER NOT NULL,     -- power limit that was set; 0: the site's own
   samples INTEGER, spread REAL, sm_mhz REAL, memory_mhz REAL, power_w REAL,
   energy_j REAL,                -- of one iteration
   temperature_c REAL,
   throttle TEXT NOT NULL,       -- reasons, separated by blanks
-  PRIMARY KEY (node, slot, class, taken_at_unix, neighbours, clock_mhz, run),
+  PRIMARY KEY (node, slot, class, taken_at_unix, neighbours, clock_mhz, limit_w, run),
   FOREIGN KEY (node, slot) REFERENCES gpus(node, slot) ON DELETE CASCADE
 ) STRICT;
 
@@ -223,6 +224,7 @@ CREATE TABLE IF NOT EXISTS shadow_jobs (  -- starts of jobs beside plain Slurm
   sets TEXT NOT NULL,           -- JSON of shadow.record.Sets
   reason TEXT NOT NULL,         -- why it is not compared; '': it is
   power_w REAL,                 -- of its GPUs; NULL: not known
+  saves REAL,                   -- share that clocks would save; NULL: not known
   ended_at_unix REAL,           -- NULL: it runs
   waited_s REAL NOT NULL,       -- a job waited so long for a node that this one broke up
   waiting_job TEXT NOT NULL,
@@ -240,7 +242,22 @@ CREATE TABLE IF NOT EXISTS shadow_watches (  -- times in which the shadow looked
 
 
 OLDEST = 8
-STEPS: Mapping[int, Callable[[Database], None]] = {8: lambda db: None}  # new tables only
+
+
+def _add_limits(db: Database) -> None:
+    """Times are known by their power limit, too; of starts what clocks would save."""
+    db.execute("ALTER TABLE timings ADD COLUMN limit_w INTEGER NOT NULL DEFAULT 0")
+    timings = db.table("timings")
+    keys = [key for key in timings.pks if key != "run"]
+    timings.transform(pk=(*keys, "limit_w", "run"), defaults={"limit_w": None})
+    if db.table("shadow_jobs").exists():
+        db.execute("ALTER TABLE shadow_jobs ADD COLUMN saves REAL")
+
+
+STEPS: Mapping[int, Callable[[Database], None]] = {
+    8: lambda db: None,  # new tables only
+    9: _add_limits,
+}
 """Schema -> what makes the next one of it."""
 
 

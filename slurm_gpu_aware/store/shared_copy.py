@@ -4,8 +4,6 @@ A network file system can hang for hours. So a child of the selector copies, whi
 rounds, its heartbeat nor its end wait for. Standard library only: the child is this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

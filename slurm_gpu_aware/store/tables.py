@@ -1,7 +1,5 @@
 """Tables of the store whose rows are the records of a type."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

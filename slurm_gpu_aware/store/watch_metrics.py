@@ -1,7 +1,5 @@
 """Metrics of what ``gpu-aware-profile watch`` found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple

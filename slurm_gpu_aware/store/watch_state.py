@@ -14,14 +14,15 @@ from typing import Annotated
 from msgspec import DecodeError, Struct, field, json
 
 from slurm_gpu_aware import records
-from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, MAX_TIME_S, printable
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, MAX_TIME_S, NODE_NAME, printable
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.files import ReplacedFile, open_plain
-from slurm_gpu_aware.model.gpu_health import GpuHealth
-from slurm_gpu_aware.names import NODE_NAME
+from slurm_gpu_aware.model.profile import GpuHealth
 from slurm_gpu_aware.records import Text, number, text, whole, words
 
 SCHEMA = "gpu-aware-watch/1"
+FILE = "watch.json"
+"""Its name beside the store."""
 WELL, SLOW, DRIFTED, ILL, UNKNOWN = "well", "slow", "drifted", "ill", "unknown"
 STATES = (ILL, SLOW, DRIFTED, UNKNOWN, WELL)
 """Worst first."""

@@ -18,8 +18,6 @@ too. Samples with the same numbers of links are left out together: otherwise the
 sets or other nodes, would predict them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

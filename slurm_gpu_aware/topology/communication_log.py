@@ -17,8 +17,6 @@ line of NCCL (after ``NCCL INFO``)         meaning
 ========================================  ================================================
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

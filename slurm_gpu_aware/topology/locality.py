@@ -27,8 +27,6 @@ A direct NVLink is the shortest path even across sockets. No path leads through 
 links do not forward traffic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -14,8 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from itertools import combinations
 
-from slurm_gpu_aware.model.gpu_names import NVLINK_GBPS
-from slurm_gpu_aware.model.hardware_graph import PCIE_GBPS, HardwareGraph, class_gbps, uniform_graph
+from slurm_gpu_aware.model.hardware_graph import (
+    NVLINK_GBPS,
+    PCIE_GBPS,
+    HardwareGraph,
+    class_gbps,
+    uniform_graph,
+)
 from slurm_gpu_aware.model.profile import Link
 
 _Pairs = Collection[tuple[int, int]]

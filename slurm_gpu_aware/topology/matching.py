@@ -5,8 +5,6 @@ every set of k GPUs. It depends on the hardware graph, the pattern and k only, n
 Tables are cached, so a decision on a known machine is a look-up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -23,8 +23,6 @@ heap-ordered trees of few different sizes, with one table per size. The best tre
 at v is the best split of the rest of the set into two child subtrees, each joined to v by one link.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

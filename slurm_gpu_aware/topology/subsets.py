@@ -5,8 +5,6 @@ Tie order is the lexicographic order of the sorted members of subsets of one siz
 k are computed once per process and read-only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any

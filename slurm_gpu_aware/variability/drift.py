@@ -4,8 +4,6 @@ The PM score compares a GPU with the median GPU of its model in the same period,
 new driver or a new program that changes all GPUs alike changes no score; `Shift` names that case.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ in seconds instead of milliseconds, every job of the class goes to that node. An
 refuses new outliers until a person accepts them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ They are weaker than a sweep's: input data differ from job to job, and a job on 
 slow as the slowest one, which is not known. So they are shown beside the sweep's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass

@@ -15,7 +15,9 @@ from luafilter import CLASSES, CONF, POLICIES, REPO, Filter, install
 from slurm_gpu_aware import features
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.hints import HINTS
-from slurm_gpu_aware.model.hint import (
+from slurm_gpu_aware.model.job_hints import (
+    BANDWIDTH,
+    PATTERN,
     Duration,
     Hint,
     HintValue,
@@ -24,8 +26,8 @@ from slurm_gpu_aware.model.hint import (
     Repeated,
     Time,
     Whole,
+    parse_comment,
 )
-from slurm_gpu_aware.model.job_hints import BANDWIDTH, PATTERN, parse_comment
 
 KEYS = [hint.key for hint in HINTS]
 VALUES = [

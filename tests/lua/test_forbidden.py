@@ -46,10 +46,11 @@ def build_id(name: str, *, signed: bool = True) -> int:
     return total % 2**32
 
 
-def colliding(index: int, start: str = "", *, signed: bool = True) -> str:
-    """A type that begins with ``start`` and is ``g<index>`` to Slurm."""
+def colliding(same: int | str, start: str = "", *, signed: bool = True) -> str:
+    """A type that begins with ``start`` and is another one, or ``g<same>``, to Slurm."""
     name = start + "U" * (-len(start.encode()) % 4)
-    rest = build_id(f"g{index}") - build_id(name, signed=signed)
+    known = same if isinstance(same, str) else f"g{same}"
+    rest = build_id(known) - build_id(name, signed=signed)
     columns = []  # three more letters for each of the four places in a word
     for _ in range(4):
         column = next(c for c in product(SIGNS, repeat=3) if (sum(c) - rest) % 256 == 0)
@@ -148,6 +149,17 @@ def test_what_slurm_takes_for_an_index_is_refused(filter_: Filter, kind: str) ->
             assert "names one GPU of a node" in sentence
             assert sentence.isascii()
         assert filter_.submit(OPERATOR, **asked).rc == SUCCESS
+
+
+@pytest.mark.parametrize("same", ["a100", "A100"])
+def test_what_slurm_takes_for_a_type_of_the_site_waits_at_the_gate(
+    make_filter: MakeFilter, same: str
+) -> None:
+    """No model of the site, but Slurm does not refuse it on nodes with the type."""
+    filter_ = make_filter(more='models = {}, types = { "a100" }')
+    out = filter_.submit(tres_per_node=f"gres/gpu:{colliding(same)}:4")
+    assert (out.rc, out.job["licenses"]) == (SUCCESS, "gpuaware:1")
+    assert "licenses" not in filter_.submit(tres_per_node="gres/gpu:b100:4").written
 
 
 def test_the_sentence_names_both_types(filter_: Filter) -> None:

@@ -218,14 +218,25 @@ def test_a_requeued_job_is_not_changed_before_its_record_is_back(
     assert filter_.modify(back, **held).rc == SUCCESS
 
 
-@pytest.mark.parametrize("tres", ["gres/gpu:g1:1", "gres/gpu:2"], ids=["exact", "by Slurm"])
-def test_a_requeued_job_keeps_its_delay_until_it_is_parked(filter_: Filter, tres: str) -> None:
+@pytest.mark.parametrize(
+    "tres",
+    [
+        {"tres_per_node": "gres/gpu:g1:1"},
+        {"tres_per_node": "gres/gpu:2"},
+        {"tres_per_node": "", "tres_fmt_req_str": "cpu=4,gres/gpu=2"},
+    ],
+    ids=["exact", "by Slurm", "counted from tasks"],
+)
+def test_a_requeued_job_keeps_its_delay_until_it_is_parked(
+    filter_: Filter, tres: dict[str, str]
+) -> None:
     """Else it would start before the selector has seen it, past all jobs that wait."""
-    back = REQUEUED | {"admin_comment": "", "tres_per_node": tres}
+    back = REQUEUED | {"admin_comment": "", **tres}
     out = filter_.modify(back, begin_time=1_900_000_000)
     assert out.rc == ERROR
     assert "on its way back to the queue; try again" in out.messages[0]
-    assert filter_.modify(back | {"tres_per_node": ""}, begin_time=1_900_000_000).rc == SUCCESS
+    none = {"tres_per_node": "", "tres_fmt_req_str": ""}
+    assert filter_.modify(back | none, begin_time=1_900_000_000).rc == SUCCESS
     assert filter_.modify(back | {"restart_cnt": 0}, begin_time=1_900_000_000).rc == SUCCESS
     assert filter_.modify(back, OPERATOR, begin_time=1_900_000_000).rc == SUCCESS
 
@@ -333,6 +344,23 @@ def test_an_array_reaches_the_filter_record_by_record(filter_: Filter) -> None:
     assert filter_.modify(rest, ALICE + 1, **out.job).rc == ERROR
     assert filter_.modify(rest | {"array_job_id": 99}, **out.job).rc == ERROR
     assert filter_.modify(FOREIGN | {"array_job_id": 98}, **out.job).job == given
+
+
+@pytest.mark.parametrize("held", [{"priority": 0, "bitflags": 1}, {"time_limit": 50}])
+def test_a_heterogeneous_job_reaches_the_filter_component_by_component(
+    filter_: Filter, held: dict[str, int]
+) -> None:
+    """A later one has no licence of the gate, or that of the first, as an update reaches all."""
+    first = PARKED | {"het_job_id": 98, "admin_comment": "gpuaware/1;tn=gres/gpu:2;lf=x"}
+    out = filter_.modify(first, **held)
+    assert (out.rc, out.job["licenses"]) == (SUCCESS, "gpuaware:2")
+    given = out.job
+    own = filter_.modify(FOREIGN | {"het_job_id": 98}, **given)
+    assert (own.rc, own.job) == (SUCCESS, held)
+    filter_.modify(first, **held)
+    like = filter_.modify(first, **given)
+    assert (like.rc, like.job["licenses"]) == (SUCCESS, "gpuaware:2")
+    assert filter_.modify(first | {"het_job_id": 99}, **given).rc == ERROR
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,7 @@ LEFT: list[tuple[str, dict[str, Any], str]] = [
     ("two types", {"tres_per_node": "gres/gpu:a100:1,gres/gpu:v100:1"}, "several"),
     ("unknown type", {"tres_per_node": "gres/gpu:1g.5gb:1"}, "1g.5gb"),
     ("count with unit", {"tres_per_node": "gres/gpu:1K"}, "plain number"),
+    ("8 GPUs to Slurm", {"tres_per_job": "gres/gpu:2066035336255469781kB"}, "plain number"),
     (
         "--ntasks-per-gpu and --ntasks-per-node",
         {**NODE, "ntasks_per_tres": 2, "ntasks_per_node": 4},

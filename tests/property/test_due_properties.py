@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from make import job_request, plan_round, with_fields
+from make import begun, job_request, plan_moves, plan_round, with_fields
 from test_move_properties import NOW, scaling, sites
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
@@ -19,8 +19,6 @@ from slurm_gpu_aware.features.due_dates.queue import (
 )
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
 from slurm_gpu_aware.features.hints import HINTS
-from slurm_gpu_aware.features.moves.moved import begun
-from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.request import TIER

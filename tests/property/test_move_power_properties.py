@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make import job_request, plan_round
+from make import begun, job_request, place_moved, plan_moves, plan_round
 from test_power_properties import IDLE_W, MOST_W, NOW, SETTINGS, drawn, situations, tables
 
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.moves.moved import begun, place_moved
-from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import RunningJob

@@ -5,12 +5,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from make import job_request, plan_round, with_fields
+from make import begun, job_request, plan_moves, plan_round, with_fields
 
 from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable, may_move
-from slurm_gpu_aware.features.moves.moved import begun
-from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request

@@ -16,9 +16,9 @@ from slurm_gpu_aware.features.power.power_budget import PLANNED, POWER, PoweredJ
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import Round
 
 NOW = 100.0
 CLOCKS = np.array([600, 900, 1200])

@@ -85,6 +85,8 @@ class Cluster:
         self.suite = suite
         self.controller = "ctl"
         self._hands: dict[tuple[str, str], Hands] = {}
+        self._ids: dict[str, str] = {}
+        """Service -> container, of this life of the cluster."""
         self._lock = threading.Lock()
 
     # -- life of the cluster -------------------------------------------------------------------
@@ -444,13 +446,11 @@ class Cluster:
         Reservations other than the gate are deleted. Waits until all nodes are idle and the gate
         is closed, where it ever is.
         """
-        for name in self.CONTAINERS:
-            if (
-                self._docker("inspect", "-f", "{{.State.Running}}", self._id(name)).strip()
-                != "true"
-            ):
+        ids = [self._id(name) for name in self.CONTAINERS]
+        running = self._docker("inspect", "-f", "{{.State.Running}}", *ids).split()
+        for name, runs in zip(self.CONTAINERS, running, strict=True):
+            if runs != "true":
                 self.start(name)
-        for name in self.CONTAINERS:
             self.sh(name, "rm -f /run/services/*.down")
         self.await_answer()
         self.cancel_all()
@@ -502,17 +502,14 @@ class Cluster:
         return ["docker", "exec", *options, self._id(container)]
 
     def _id(self, container: str) -> str:
-        found = self._docker(
-            "ps",
-            "-aq",
-            "--filter",
-            f"label=com.docker.compose.project={self.project}",
-            "--filter",
-            f"label=com.docker.compose.service={container}",
-        ).split()
-        if not found:
-            raise ClusterError(f"no container {container} in project {self.project}")
-        return found[0]
+        if container not in self._ids:
+            label = "label=com.docker.compose"
+            project, service = f"{label}.project={self.project}", f"{label}.service={container}"
+            found = self._docker("ps", "-aq", "--filter", project, "--filter", service).split()
+            if not found:
+                raise ClusterError(f"no container {container} in project {self.project}")
+            self._ids[container] = found[0]
+        return self._ids[container]
 
     def _docker(self, *args: str) -> str:
         done = subprocess.run(
@@ -523,6 +520,7 @@ class Cluster:
         return done.stdout
 
     def _script(self, verb: str, timeout: float) -> None:
+        self._ids.clear()
         done = subprocess.run(
             [str(ROOT / "docker/cluster"), verb],
             capture_output=True,

@@ -17,16 +17,10 @@ HERE = Path(__file__).parent
 
 
 LONGEST_FIRST = (
-    "test_survival",
-    "test_rolling",
-    "test_exploring",
-    "test_energy_slowdown",
-    "test_holding_pool",
-    "test_requests",
-    "test_preemption",
-    "test_limits",
-    "test_due_dates",
-    "test_fairshare",
+    *("test_survival", "test_rolling", "test_holding_pool", "test_exploring", "test_requests"),
+    *("test_energy_slowdown", "test_due_dates", "test_two_controllers", "test_one_queue"),
+    *("test_preemption", "test_limits", "test_shadow", "test_site_rules", "test_client"),
+    *("test_way_of_a_job", "test_nodes", "test_sizes", "test_fairshare", "test_moves"),
 )
 """Files in the order in which clusters side by side take them: no long one at the end, alone."""
 

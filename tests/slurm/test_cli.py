@@ -9,7 +9,7 @@ import pytest
 from cluster import Cluster
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def swept(cluster: Cluster) -> Cluster:
     cluster.sh("ctl", "gpu-aware-profile sweep", user="slurm")
     return cluster

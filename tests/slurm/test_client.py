@@ -20,7 +20,7 @@ HELD_UP_S = 0.5
 Python's lock would take ``LIMIT_S``."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def with_files(cluster: Cluster) -> Iterator[Cluster]:
     """Plain Slurm, with what runs beside it in the controller's container."""
     cluster.sh("ctl", ["mkdir", "-p", FOLDER])
@@ -115,7 +115,7 @@ def test_rights_of_an_ordinary_user(with_files: Cluster) -> None:
 
 def test_many_calls_at_a_time(with_files: Cluster) -> None:
     job_id = parked(with_files)
-    found = call(with_files, "busy", "20", job_id, variables="PYTHONMALLOC=malloc")
+    found = call(with_files, "busy", "6", job_id, variables="PYTHONMALLOC=malloc")
     assert found["failed"] == []
     for half in found["counts"]:
         assert min(half) > 50

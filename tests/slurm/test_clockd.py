@@ -132,9 +132,8 @@ def test_power_limits_are_set_moved_and_undone_whoever_dies(cluster: Cluster) ->
         )
         given = sorted(limits_on(cluster))
         are(dict.fromkeys(given, 250))
-        cluster.wait_until(  # clocks are set after limits
-            lambda: set(locked(cluster)) == set(given), 20, lambda: str(locked(cluster))
-        )
+        both = lambda given=given: sorted(locked(cluster)) == given  # noqa: E731
+        cluster.wait_until(both, 20, lambda: str(locked(cluster)))  # set after limits
         gpus = "+".join(str(gpu) for _, gpu in given)
         order(cluster, "n3", f"{job} 600:200 {gpus}")
         are(dict.fromkeys(given, 200))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from site_files import CONFIG, kept, new_store
+from test_clockd import limits_on
 from test_clocks_live import kinds, locked
 from test_exploring import RECORDS, TRAIN, told
 
@@ -32,6 +33,14 @@ for _ in range({ITERATIONS}):
     time.sleep({ITERATION_S} * (1 - SHARE + SHARE * {BASE_MHZ} / mhz))
 print("worked", time.monotonic() - began)
 END"""
+
+
+LIMITS_SAVE = """
+import sqlite3
+with sqlite3.connect("/var/lib/slurm-gpu-aware/store.db") as db:
+    saved = "power_w = 0.3 * power_w, energy_j = 0.3 * energy_j"
+    print(db.execute(f"UPDATE timings SET {saved} WHERE limit_w > 0").rowcount)
+"""
 
 
 @dataclass(frozen=True)
@@ -60,9 +69,9 @@ APPLICATIONS = (
 """Three classes as the fake GPUs have them, and an application with times of its own."""
 
 
-@pytest.fixture
-def saving(cluster: Cluster) -> Iterator[None]:
-    """A site that lets jobs run 5% longer, and has swept its clocks; loads as of the jobs."""
+@pytest.fixture(scope="module")
+def swept(cluster: Cluster) -> Iterator[None]:
+    """A site that lets jobs run 5% longer, and has swept its clocks."""
     with kept(cluster, CONFIG):
         cluster.sh("ctl", f"sed -i '/^.classes/d; /^clock_mhz/d' {CONFIG}")
         said = f'[energy]\\nslowdown = {BOUND}\\nrecords = "{RECORDS}"'
@@ -87,13 +96,17 @@ def saving(cluster: Cluster) -> Iterator[None]:
             cluster.sh("ctl", ["gpu-aware", "models", "fit"], timeout=120)
             cluster.kill("ctl", "selectd", "TERM")  # it reads models when it starts
             cluster.await_gate()
-            for one in APPLICATIONS:
-                loads = " ".join(f"/shared/fakegpu/{one.node}/gpu{n}.load" for n in range(4))
-                cluster.sh("ctl", f"echo {100 * one.load:.0f} | tee {loads}")
-            try:
-                yield
-            finally:
-                cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
+            yield
+
+
+@pytest.fixture
+def saving(cluster: Cluster, swept: None) -> Iterator[None]:
+    """Loads as of the jobs."""
+    for one in APPLICATIONS:
+        loads = " ".join(f"/shared/fakegpu/{one.node}/gpu{n}.load" for n in range(4))
+        cluster.sh("ctl", f"echo {100 * one.load:.0f} | tee {loads}")
+    yield
+    cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
 
 
 def submitted_job(cluster: Cluster, one: Application, more: str = "", script: str = "") -> str:
@@ -215,6 +228,37 @@ def test_what_the_user_says_stays_and_deaths_leave_no_clock(cluster: Cluster, sa
     assert told(cluster, job)["decisions"][-1]["why"]["energy"]["saves"] > 0
 
 
+def test_a_power_limit_that_saves_is_set_and_undone_whoever_dies(
+    cluster: Cluster, saving: None
+) -> None:
+    """Of fake GPUs limits save what clocks save, so the store is told that they save more."""
+    one = APPLICATIONS[2]
+    asked = f"--node {one.node} --class C --runs 1 --clocks 3 --power-limits 2"
+    swept = f"gpu-aware-profile sweep {asked} --allow-clock-changes --time-limit 600"
+    cluster.sh("ctl", swept, timeout=600)
+    assert (limits_on(cluster), locked(cluster)) == ({}, {})
+    assert int(cluster.sh("ctl", ["python3", "-c", LIMITS_SAVE])) == 4 * 3 * 2
+    assert "1530 MHz, 150 W" in cluster.sh("ctl", "gpu-aware models fit; gpu-aware models show C")
+    for moment in ("queued", "running", "never"):
+        cluster.kill("ctl", "selectd", "KILL" if moment == "queued" else "TERM")
+        cluster.await_gate()
+        job = submitted_job(cluster, one, "", WAIT)
+        cluster.wait(job, "RUNNING", 120)
+        cluster.wait_until(lambda: len(locked(cluster)) == 1, 30, lambda: str(locked(cluster)))
+        ((at, mhz),) = locked(cluster).items()
+        chosen = cluster.explained(job)["why"]["energy"]
+        assert (chosen["clock_mhz"], chosen["limit_w"], mhz) == (TOP_MHZ, 150, TOP_MHZ)
+        assert limits_on(cluster) == {at: 150}
+        if moment == "running":
+            cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
+            cluster.run(one.node, 'kill -9 "$(services pid clockd)"')
+        cluster.sh("ctl", ["scancel", job])
+        cluster.wait_until(lambda: limits_on(cluster) == {}, 60, lambda: str(limits_on(cluster)))
+        assert locked(cluster) == {}
+    said = cluster.sh("ctl", ["gpu-aware", "explain", job], one.user)
+    assert "1530 MHz and 150 W, at most" in " ".join(said.split())
+
+
 def test_a_job_slower_than_allowed_has_its_default_clock_back(
     cluster: Cluster, saving: None
 ) -> None:
@@ -243,7 +287,7 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
     (found,) = [e["detail"] for e in told(cluster, job)["events"] if e["kind"] == "clock_checked"]
     assert found["slow"], found
     assert found["slower"] == pytest.approx(1.1 * (1 + BOUND) - 1, abs=0.03)
-    assert locked(cluster) == {}
+    cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
     assert cluster.job(job)["JobState"] == "RUNNING"
     said = cluster.sh("ctl", ["gpu-aware", "explain", job], one.user)
     assert "so its default clock is back" in " ".join(said.split())

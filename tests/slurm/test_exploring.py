@@ -36,7 +36,7 @@ while time.time() < until:
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def exploring(cluster: Cluster) -> Iterator[None]:
     """The site explores for 100 s, and knows the clocks of its GPUs and the curve of class B."""
     with kept(cluster, CONFIG, FILE):
@@ -60,6 +60,35 @@ def told(cluster: Cluster, job: str) -> dict[str, Any]:
 def agents(cluster: Cluster) -> str:
     """What the agents said last."""
     return str({node: reports(cluster, node)[-1:] for node in NODES})
+
+
+def test_killed_daemons_leave_no_clock(cluster: Cluster, exploring: None) -> None:
+    asked = ["--gres=gpu:1", "--comment=class=B,model=other,freq=auto"]
+    job = cluster.submit("bob", asked, WAIT)
+    cluster.wait(job, "RUNNING")
+    (node,) = cluster.gpus(job)
+    seen: set[int] = set()
+
+    def changed() -> bool:
+        seen.update(locked(cluster).values())
+        return len(seen) >= 2
+
+    cluster.wait_until(changed, 90, lambda: f"{seen} {kinds(cluster, job)}")
+    cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
+    cluster.run(node, 'kill -9 "$(services pid clockd)"')
+    # The next selector ends what was begun; the job goes on at its own clock.
+    cluster.wait_until(
+        lambda: "explored" in kinds(cluster, job) and locked(cluster) == {},
+        150,
+        lambda: f"{locked(cluster)} {kinds(cluster, job)}",
+    )
+    assert cluster.job(job)["JobState"] == "RUNNING"
+    # A job of another user is explored now, and ends in the middle.
+    job = cluster.submit("alice", asked, WAIT)
+    cluster.wait(job, "RUNNING")
+    cluster.wait_until(lambda: locked(cluster) != {}, 60, lambda: agents(cluster))
+    cluster.sh("ctl", ["scancel", job])
+    cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
 
 
 def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, exploring: None) -> None:
@@ -97,7 +126,7 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
         cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
     assert len(seen) >= 4
     assert "exploring" not in kinds(cluster, other)  # one job at a time
-    assert locked(cluster) == {}
+    cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
     time.sleep(4)
     cluster.cancel_all()
     record = cluster.sh("ctl", f"cat {RECORDS}/gpu-aware-job-{first}-*.csv")
@@ -130,32 +159,3 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     assert "model" not in chosen["why"], chosen
     assert chosen["why"]["power"]["model"].startswith(f"alice/{name} on")
     assert "exploring" not in kinds(cluster, second)
-
-
-def test_killed_daemons_leave_no_clock(cluster: Cluster, exploring: None) -> None:
-    asked = ["--gres=gpu:1", "--comment=class=B,model=other,freq=auto"]
-    job = cluster.submit("bob", asked, WAIT)
-    cluster.wait(job, "RUNNING")
-    (node,) = cluster.gpus(job)
-    seen: set[int] = set()
-
-    def changed() -> bool:
-        seen.update(locked(cluster).values())
-        return len(seen) >= 2
-
-    cluster.wait_until(changed, 90, lambda: f"{seen} {kinds(cluster, job)}")
-    cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
-    cluster.run(node, 'kill -9 "$(services pid clockd)"')
-    # The next selector ends what was begun; the job goes on at its own clock.
-    cluster.wait_until(
-        lambda: "explored" in kinds(cluster, job) and locked(cluster) == {},
-        150,
-        lambda: f"{locked(cluster)} {kinds(cluster, job)}",
-    )
-    assert cluster.job(job)["JobState"] == "RUNNING"
-    # A job of another user is explored now, and ends in the middle.
-    job = cluster.submit("alice", asked, WAIT)
-    cluster.wait(job, "RUNNING")
-    cluster.wait_until(lambda: locked(cluster) != {}, 60, lambda: agents(cluster))
-    cluster.sh("ctl", ["scancel", job])
-    cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))

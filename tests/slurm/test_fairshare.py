@@ -105,8 +105,7 @@ def test_factors_usage_and_priorities_are_slurms(cluster: Cluster) -> None:
                        "true"): (("ocean", "bob"), 4, 60, 77),
     }  # fmt: skip
     submitted = time.time()
-    first = next_usage(cluster, seen(cluster)[1])  # part of a minute
-    before = next_usage(cluster, first)
+    before = next_usage(cluster, seen(cluster)[1])  # part of a minute
     after = next_usage(cluster, before)
     site = check_factors(cluster)
     tree = site.associations

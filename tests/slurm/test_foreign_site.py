@@ -140,11 +140,15 @@ def test_rungs_up_and_down(cluster: ForeignSite) -> None:
     install = next(n for n, step in enumerate(steps) if "setup --install" in step.text)
     roll = next(n for n, step in enumerate(steps) if "setup --roll" in step.text)
     ladder = steps_of("docs/ladder.md", (ROOT / "docs/ladder.md").read_text(encoding="utf-8"))
-    watch, shadow, nodes, no_shadow, no_watch = ladder
+    watch, shadow, metrics, nodes, no_shadow, no_watch, no_metrics = ladder
     cluster.sh("ctl", "sed -i 's/^1,a1,A,.*/1,a1,A,95.0/' /root/times.csv")
     before = cluster.files()
     cluster.take(steps[0])
     _watch_and_shadow(cluster, watch, shadow, before)
+    cluster.take(metrics)
+    _metrics_and_pages(cluster)
+    assert _of_slurm(cluster.files()) == _of_slurm(before)
+    cluster.take(no_metrics)
     cluster.take(no_shadow)
 
     for step in (*steps[1:install], nodes, *steps[install:roll]):
@@ -204,6 +208,25 @@ def _watch_and_shadow(
     assert [kind for kind in kinds if CHANGES.search(kind)] == []
     log = cluster.sh("ctl", f"tail -c +{logged + 1} {LOG}")
     assert re.findall(r"(?i).*(?:_slurm_rpc_update|reconfigur|reservation).*", log) == []
+
+
+def _metrics_and_pages(cluster: ForeignSite) -> None:
+    """Of watch and shadow, for Prometheus as a user without rights, and as pages."""
+    url = "http://127.0.0.1:9836/metrics"
+    get = f"import urllib.request as u; print(u.urlopen('{url}').read().decode())"
+    page = ""
+
+    def shows(*lines: str) -> bool:
+        nonlocal page
+        page = cluster.run("ctl", ["python3", "-c", get]).stdout.decode()
+        return all(line in page for line in lines)
+
+    wanted = ('up{source="store"} 1.0', "measured_nodes 4.0", 'started_jobs{partition="gpu"} 1.0')
+    cluster.wait_until(lambda: shows(*wanted), 120, lambda: page)
+    assert "gpu_aware_gate_closed" not in page
+    where = "/tmp/gpu-aware-pages"
+    cluster.sh("ctl", f"runuser -u slurm -- gpu-aware page {where}; ls {where}/nodes | wc -l")
+    assert "watched" in cluster.sh("ctl", f"cat {where}/index.html; rm -r {where}")
 
 
 def _set_gpus(cluster: ForeignSite, choice: str) -> None:

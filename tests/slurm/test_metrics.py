@@ -102,6 +102,21 @@ def run_job(cluster: Cluster, name: str, seconds: int, *options: str) -> str:
     return cluster.submit("alice", args, f"sleep {seconds}")
 
 
+def shadow_sees_a_job(cluster: Cluster) -> None:
+    """Slurm starts a job whose gate an operator has opened, while the shadow looks."""
+    process = cluster.start_command("ctl", ["gpu-aware", "selectd", "--shadow"], "slurm")
+    try:
+        report = "gpu-aware report --shadow --json"
+        look = "the shadow looks"
+        cluster.wait_until(lambda: '"until": null' not in cluster.sh("ctl", report), 30, look)
+        job = run_job(cluster, "seen", 3)
+        cluster.sh("ctl", ["gpu-aware", "release", job])
+        cluster.wait_until(lambda: '"compared": 1' in cluster.sh("ctl", report), 60, look)
+    finally:
+        cluster.sh("ctl", "pkill -f '[s]electd --shadow'", check=False)
+        cluster.finish(process, 30)
+
+
 def made_state(cluster: Cluster) -> None:
     """What metrics tell: slow and ill GPUs, runs with estimates, a queue, a node out of service."""
     cluster.sh("ctl", f"cat >{WATCH_FILE}", stdin=json.dumps(ILL), user="slurm")
@@ -115,6 +130,7 @@ def made_state(cluster: Cluster) -> None:
     count = "grep -c 'rest on [1-9]' /var/log/cluster/selectd.log || true"
     before = cluster.sh("ctl", count)
     cluster.service_down("ctl", "selectd")  # it reads earlier runs at its start
+    shadow_sees_a_job(cluster)
     cluster.service_up("ctl", "selectd")
     cluster.wait_until(lambda: cluster.sh("ctl", count) != before, 60, "earlier runs")
     cluster.await_gate()
@@ -126,7 +142,13 @@ def made_state(cluster: Cluster) -> None:
     run_job(cluster, "waits", 60, "--gres=gpu:4", "-w", "n1")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", autouse=True)
+def clean(cluster: Cluster) -> None:
+    """Once: the tests look at the same jobs."""
+    cluster.reset()
+
+
+@pytest.fixture(scope="module")
 def metered(cluster: Cluster, programs: Path) -> Iterator[MeteredSite]:
     for name in ("prometheus", "promtool"):
         cluster._docker("cp", str(programs / name), f"{cluster._id('ctl')}:/usr/local/bin/{name}")

@@ -21,7 +21,7 @@ NETWORKS = {
 }
 
 
-@pytest.fixture(params=NETWORKS)
+@pytest.fixture(params=NETWORKS, scope="module")
 def network(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     plugin: str = request.param
     with kept(cluster, SLURM_CONF, TOPOLOGY, CONFIG):

@@ -271,15 +271,16 @@ def test_mixed_submissions_pass_no_one(cluster: Cluster, most: int) -> None:
 
 def check_mixed(cluster: Cluster, most: int) -> None:
     rng = random.Random(7)
-    count = int(os.environ.get("GPU_AWARE_MIXED_JOBS", "60")) * most // 16
-    forms = [["--comment=place=off"], ["--contiguous"], ["--comment=class=A"], []]
+    count = int(os.environ.get("GPU_AWARE_MIXED_JOBS") or 60 * most // 16)
+    left = [["--comment=place=off"], ["--contiguous"], ["--spread-job", "-N1"], ["--oversubscribe"]]
+    forms = [*left, ["--comment=class=A"], [], ["--comment=class=C"], ["-c", "2"]]
     jobs = set()
     for number in range(count):
         gpus = rng.choice([1, 1, 2, 4])
         options = [
             f"--gres=gpu:{gpus}",
             f"--nice={rng.choice([0, 50_000, 150_000])}",
-            *forms[number % 4],
+            *forms[number % len(forms)],
             *("-t", str(rng.choice([1, 5]))),
         ]
         user = rng.choice(["alice", "bob"])

@@ -122,9 +122,14 @@ def decision(cluster: Cluster, job: str) -> dict[str, Any]:
     return newest
 
 
-def test_sizes_and_clocks_follow_the_limit(cluster: Cluster) -> None:
+@pytest.fixture(scope="module")
+def bert(cluster: Cluster) -> None:
+    """The model, for all tests of this file that need one."""
+    with_model(cluster)
+
+
+def test_sizes_and_clocks_follow_the_limit(cluster: Cluster, bert: None) -> None:
     with kept(cluster, FILE):
-        with_model(cluster)
         asked = ["--gpus=1", "--comment=gpus=1-4,model=bert,freq=auto"]
         free = cluster.submit("alice", asked, WAIT)
         cluster.wait(free, "RUNNING")
@@ -151,14 +156,15 @@ def test_sizes_and_clocks_follow_the_limit(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_running_clock_falls_before_another_job_starts(cluster: Cluster, killed: bool) -> None:
+def test_a_running_clock_falls_before_another_job_starts(
+    cluster: Cluster, bert: None, killed: bool
+) -> None:
     """And it rises again when the other job has gone; modelled power never exceeds the limit.
 
     ``killed``: selector and agent are killed meanwhile, at several moments.
     """
     above_w = 172.0
     with kept(cluster, FILE):
-        with_model(cluster)
         watts = (GPUS * IDLE_W + above_w) / (1 - MARGIN)
         cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
         asked = ["--gres=gpu:1", "--comment=model=bert,freq=auto"]
@@ -192,7 +198,7 @@ def test_a_running_clock_falls_before_another_job_starts(cluster: Cluster, kille
         cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
 
 
-def test_all_running_clocks_fall_with_the_limit(cluster: Cluster) -> None:
+def test_all_running_clocks_fall_with_the_limit(cluster: Cluster, bert: None) -> None:
     """Regression: where one alone saved too little, each waited for the others."""
 
     def set_limit(above_w: float) -> None:
@@ -203,7 +209,6 @@ def test_all_running_clocks_fall_with_the_limit(cluster: Cluster) -> None:
         return locked(cluster)
 
     with kept(cluster, FILE):
-        with_model(cluster)
         set_limit(3 * 90.0)
         asked = ["--gres=gpu:1", "--comment=model=bert,freq=auto"]
         for job in [cluster.submit(user, asked, WAIT) for user in ("alice", "bob", "bob")]:

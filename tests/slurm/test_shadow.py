@@ -79,7 +79,7 @@ OF_NODES = re.compile(
 Given = dict[str, tuple[int, ...]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plain_nodes(cluster: Cluster) -> Iterator[Cluster]:
     """Plain Slurm, on nodes whose GPUs have one type."""
     with kept(cluster, SLURM_CONF, GRES_CONF), cluster.plain():

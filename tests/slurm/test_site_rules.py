@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import GATE, Cluster
 
-from slurm_gpu_aware.selector.refusals import MOST
+from slurm_gpu_aware.selector.backoff import MOST
 
 SCRIPT = "/etc/slurm/job_submit.lua"
 RULE = """

@@ -167,15 +167,19 @@ def test_fences_stand(host: Host) -> None:
         assert (unit, "nvidia0" in host.sh(f"{inside} ls /dev")) == (unit, sees_gpus)
 
 
-def test_a_selector_that_hangs_is_started_again(host: Host) -> None:
-    folder = "/etc/systemd/system/gpu-aware-selectd.service.d"
-    host.sh(f"mkdir {folder} && printf '[Service]\\nWatchdogSec=10\\n' >{folder}/soon.conf")
-    host.sh("systemctl daemon-reload && systemctl restart gpu-aware-selectd")
-    time.sleep(12)
-    assert host.show("selectd", "NRestarts") == "0"  # its signs of life come in time
-    host.sh(f"kill -STOP {host.show('selectd', 'MainPID')}")
-    host.wait("systemctl show -P NRestarts gpu-aware-selectd | grep -qx 1", 60)
-    host.wait("systemctl is-active -q gpu-aware-selectd")
+def test_a_service_that_hangs_is_started_again(host: Host) -> None:
+    units = ("selectd", "metrics")
+    for unit in units:
+        folder = f"/etc/systemd/system/gpu-aware-{unit}.service.d"
+        host.sh(f"mkdir {folder} && printf '[Service]\\nWatchdogSec=20\\n' >{folder}/soon.conf")
+    host.sh("systemctl daemon-reload && systemctl restart gpu-aware-selectd gpu-aware-metrics")
+    time.sleep(22)
+    for unit in units:
+        assert host.show(unit, "NRestarts") == "0"  # its signs of life come in time
+        host.sh(f"kill -STOP {host.show(unit, 'MainPID')}")
+    for unit in units:
+        host.wait(f"systemctl show -P NRestarts gpu-aware-{unit} | grep -qx 1", 60)
+        host.wait(f"systemctl is-active -q gpu-aware-{unit}")
 
 
 def test_the_shadow_runs_where_the_selector_does_not(host: Host) -> None:

@@ -27,9 +27,10 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.job_hints import HINTED, JobHints, parse_comment
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import Round, World, plan_stages, told
+from slurm_gpu_aware.planning.stages import World, plan_stages, told
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

@@ -31,8 +31,7 @@ from memory_slurmctld import (
 )
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.slurm.call_counts import CallCounts
-from slurm_gpu_aware.slurm.libslurm import SlurmError
+from slurm_gpu_aware.slurm.libslurm import CallCounts, SlurmError
 from slurm_gpu_aware.slurm.libslurm_fields import (
     JOB,
     NODE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from click.testing import Result
@@ -99,14 +100,22 @@ def ingest_sweep(
     node: str = "n1",
     slots: Sequence[int] = (0,),
     dynamic_w: float = 0.12,
+    limited: Mapping[int, tuple[float, float]] = MappingProxyType({}),
 ) -> None:
-    """A node with these clocks, and runs of class A at each: compute bound, 10 ms at 1530 MHz."""
+    """A node with these clocks, and runs of class A at each: compute bound, 10 ms at 1530 MHz.
+
+    ``limited``: power limit, W -> time and power over those at the highest clock without one.
+    """
     raw = report(node)
     for gpu in raw["gpus"]:
         gpu["clocks_mhz"] = sorted(clocks_mhz, reverse=True)
     ingest(store, raw)
     at = {f: RunConditions(clock_mhz=f, power_w=watts(f, dynamic_w)) for f in clocks_mhz}
     runs = [Run(node, k, "A", 5.0, 15300.0 / f, at[f]) for k in slots for f in clocks_mhz]
+    top = max(clocks_mhz)
+    for limit_w, (slower, power) in limited.items():
+        limit = at[top]._replace(limit_w=limit_w, power_w=power * watts(top, dynamic_w))
+        runs += [Run(node, k, "A", 5.0, slower * 15300.0 / top, limit) for k in slots]
     add_runs(store, runs, source="probe")
 
 

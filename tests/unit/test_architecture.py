@@ -12,7 +12,7 @@ import slurm_gpu_aware
 from slurm_gpu_aware.placement.registry import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
-SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "files", "filter_rules", "names"}
+SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "files", "filter_rules"}
 SHARED |= {"metric", "node_orders", "records", "service", "text_file", "time_text"}
 """Modules beside the rooms: no room, and used by several."""
 MODEL = SHARED | {"model"}
@@ -23,9 +23,8 @@ ALLOWED = {
     "clock_conf": set(),
     "errors": set(),
     "service": set(),
-    "filter_rules": {"bounds", "names"},
+    "filter_rules": {"bounds"},
     "metric": set(),
-    "names": set(),
     "node_orders": set(),
     "records": {"bounds"},
     "files": {"errors", "text_file"},
@@ -63,14 +62,14 @@ LAYERS = {
     """,
     "planning": """
         due_dates/account due_dates/queue due_dates/sizes due_dates/together estimates/history
-        moves/front moves/movable moves/moved moves/planning power/growth
+        moves/front moves/movable moves/moved power/growth
         power/power_budget queue_order/rule registry shadow/facts
     """,
     "gate": "sizes/resizing",
     "admission": "due_dates/admission shadow/requests shards/admission sizes/moldable",
     "store": "classes/store models/store shadow/store",
     "selector": """
-        due_dates/shortest_runs energy/accounts estimates/quality
+        due_dates/shortest_runs energy/accounts
         moves/under_way power/clock_orders power/clock_spool
         power/explorations power/job_tables power/power_reading power/site_power shadow/compared
         shadow/moments
@@ -105,14 +104,13 @@ PROFILING_ALLOWED = {
     "kernels": {"backends"},
     "links": {"backends", "child", "devices"},
     "probe": {"backends", "child", "devices", "links"},
-    "views": set(),
-    "tables": {"views"},
+    "tables": set(),
     "store_writer": set(),
-    "report": {"tables", "views"},
-    "sweeps": {"child", "report", "tables", "views"},
+    "report": {"tables"},
+    "sweeps": {"child", "report", "tables"},
     "levels": {"backends", "child", "kernels", "sweeps"},
     "imports": {"store_writer"},
-    "watch": {"child", "devices", "store_writer", "sweeps", "views"},
+    "watch": {"child", "devices", "store_writer", "sweeps", "tables"},
     "cli": {"store_writer"},
 }
 """Rooms of `gpu_aware_profile` below the commands, which may import all."""

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.filter_rules import NAME
-from slurm_gpu_aware.names import (
+from slurm_gpu_aware.bounds import (
     INDEX_TYPES,
     NODE_NAME,
     index_type,
@@ -15,6 +14,7 @@ from slurm_gpu_aware.names import (
     is_node_name,
     slot_of,
 )
+from slurm_gpu_aware.filter_rules import NAME
 
 texts = st.text(st.sampled_from("aZ09._-é²\n g"), max_size=8)
 

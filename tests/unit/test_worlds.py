@@ -29,7 +29,8 @@ from slurm_gpu_aware.model.facets import Facet, named
 from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.model.size_table import TABLE, TABLES, SizeTable
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.simulator.engine import Simulator
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

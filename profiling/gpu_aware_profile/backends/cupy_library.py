@@ -1,7 +1,5 @@
 """CuPy: a folder for its compiled kernels, its libraries, and what is missing without them."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

@@ -5,8 +5,6 @@ and SIGHUP, and when the tool fails, nothing is left running. What it prints goe
 centres come from applications, a file, or the store.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

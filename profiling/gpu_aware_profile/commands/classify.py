@@ -1,7 +1,5 @@
 """``gpu-aware-profile classify`` and ``pattern``: what an application does, from its own runs."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shlex

@@ -1,7 +1,5 @@
 """``gpu-aware-profile fit-effbw``: MAPA's effective bandwidth fitted to measured all-reduces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``gpu-aware-profile forget``: removes GPUs, level times and fits of EffBW from the store."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -9,10 +7,10 @@ from typing import Any
 import click
 
 from gpu_aware_profile.cli import store_options
+from slurm_gpu_aware.bounds import NODE_NAME
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.names import NODE_NAME
 from slurm_gpu_aware.store.measurements import forget_gpus, forget_levels
 from slurm_gpu_aware.store.profiles import put_effbw
 

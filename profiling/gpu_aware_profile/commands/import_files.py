@@ -1,7 +1,5 @@
 """``gpu-aware-profile import`` and ``collect``: what a site or the users' jobs measured."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any, BinaryIO

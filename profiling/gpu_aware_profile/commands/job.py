@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from gpu_aware_profile.commands.options import seconds
+from slurm_gpu_aware.bounds import MARKS, is_name
 from slurm_gpu_aware.cli.options import Number
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.files import ReplacedFile
-from slurm_gpu_aware.names import MARKS, is_name
 
 if TYPE_CHECKING:
     from gpu_aware_profile.job.watch import Allocation, Watched

@@ -27,7 +27,7 @@ from gpu_aware_profile.levels.level_runs import (
     level_plan,
 )
 from gpu_aware_profile.sweeps.sweep_plan import new_id
-from gpu_aware_profile.views import View
+from gpu_aware_profile.tables import View
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.config.settings import Config

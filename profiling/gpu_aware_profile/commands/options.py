@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _Command = Callable[..., None]
 _ALL = 1 << 16
+_MOST_LIMITS = 16
 _BENCH = ("bench", "bench_class", "bench_pattern", "bench_unit", "bench_limit")
 
 
@@ -121,12 +122,20 @@ clock_options = _adding(
         " --allow-clock-changes.",
     ),
     click.option(
+        "--power-limits",
+        type=click.IntRange(0, _MOST_LIMITS),
+        default=0,
+        metavar="N",
+        help="Measure each clock of --clocks under N lower power limits, too, from the lowest that"
+        " the GPU allows.",
+    ),
+    click.option(
         "--allow-clock-changes",
         is_flag=True,
-        help="Lock clocks for --clocks, as root, and reset them at the end.",
+        help="Lock clocks and set power limits, as root, and reset them at the end.",
     ),
 )
-"""A sweep over the SM clocks."""
+"""A sweep over the SM clocks, and over power limits."""
 links_options = _adding(
     click.option(
         "--links",
@@ -156,6 +165,7 @@ def node_arguments(given: Mapping[str, Any]) -> list[str]:
     if given["clocks"]:
         count = "all" if given["clocks"] == _ALL else given["clocks"]
         words += [f"--clocks={count}", "--allow-clock-changes"]
+        words += [f"--power-limits={given['power_limits']}"] if given["power_limits"] else []
     return words + (["--links", f"--links-time={given['links_time']:g}"] if given["links"] else [])
 
 
@@ -172,6 +182,8 @@ def bench_timing(given: Mapping[str, Any]) -> CommandTiming | None:
 
 def check_clocks(given: Mapping[str, Any]) -> None:
     """Raise UsageError unless the change of clocks is allowed."""
+    if given["power_limits"] and not given["clocks"]:
+        raise click.UsageError("--power-limits needs --clocks, the clocks to measure under them")
     if given["clocks"] and not given["allow_clock_changes"]:
         raise click.UsageError("--clocks locks clocks of GPUs, which needs --allow-clock-changes")
 

@@ -24,7 +24,7 @@ from gpu_aware_profile.commands.options import (
     runs_option,
     seconds,
 )
-from gpu_aware_profile.views import View
+from gpu_aware_profile.tables import View
 from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import json_option, say, table
 from slurm_gpu_aware.cli.run import signals_handled
@@ -40,7 +40,8 @@ _KERNELS = View(
     " >of peak=share:.1%, >MHz=sm_mhz, >W=power_w, >C=temperature_c, throttled by=throttle"
 )
 _CLOCKS = View(
-    "GPU=index, class, >locked=clock_mhz, >MHz=sm_mhz, >ms=value_ms:.4g, >W=power_w, >J=energy_j"
+    "GPU=index, class, >locked=clock_mhz, >limit W=limit_w, >MHz=sm_mhz, >ms=value_ms:.4g,"
+    " >W=power_w, >J=energy_j"
 )
 _LINKS = View("link, class, >GB/s=gbps")
 _BANDWIDTHS = View(
@@ -141,6 +142,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         warm_up_s=given["warm_up"],
         limit_s=math.inf if given["time_limit"] is None else given["time_limit"],
         clock_steps=given["clocks"],
+        limit_steps=given["power_limits"],
         sysfs=given["sysfs"],
         links_s=given["links_time"] if given["links"] else 0.0,
         progress=say if sys.stderr.isatty() else (lambda text: None),
@@ -193,7 +195,8 @@ def show_report(report: Mapping[str, Any]) -> None:
         for kernel in timing.get("kernels", ())
     ]
     _KERNELS.show(of_kernels)
-    _CLOCKS.show([timing for timing in report["timings"] if timing["clock_mhz"]])
+    locked = [timing for timing in report["timings"] if timing["clock_mhz"]]
+    _CLOCKS.show([timing | {"limit_w": timing.get("limit_w") or None} for timing in locked])
     _LINKS.show([k | {"link": f"{k['a']} - {k['b']}"} for k in report["links"]])
     pairs = [k | {"measured": f"{k['a']} - {k['b']}"} for k in report.get("bandwidths", ())]
     _BANDWIDTHS.show(pairs)

@@ -1,7 +1,5 @@
 """``gpu-aware-profile report`` and ``drift``: how the GPUs differ, and which became slower."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """``gpu-aware-profile show`` and ``export``: the measurements for users and programs."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ from gpu_aware_profile.tables import (
     SCORE,
     SUMMARY,
     Record,
+    View,
     everything,
     fault_records,
     penalties_of,
@@ -29,7 +28,6 @@ from gpu_aware_profile.tables import (
     timing_records,
     write_csv,
 )
-from gpu_aware_profile.views import View
 from slurm_gpu_aware.cli.output import json_option, json_text, print_json, say
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import StoreError

@@ -1,7 +1,5 @@
 """``gpu-aware-profile sweep``: the probe on all GPU nodes, and the resumption of a sweep."""
 
-from __future__ import annotations
-
 import math
 import os
 import pwd

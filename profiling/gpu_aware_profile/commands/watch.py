@@ -30,8 +30,9 @@ from slurm_gpu_aware.errors import SourceError
 if TYPE_CHECKING:
     from gpu_aware_profile.watch.one_pass import Passed, Site
 
-_FILE = "watch.json"
 _LOCK = "watch.lock"
+_HARDWARE_S = 600.0
+"""Time limit of a probe that measures no times."""
 
 
 @click.command()
@@ -122,7 +123,9 @@ def watch(
       sbatch --exclude="$(gpu-aware-profile watch --hostlist)" job.sh
       gpu-aware-profile watch --check
     """
-    file = given["state"] or path.with_name(_FILE)
+    from slurm_gpu_aware.store.watch_state import FILE
+
+    file = given["state"] or path.with_name(FILE)
     if given["check"] or given["hostlist"]:
         context.exit(_from_state(file, given))
     from gpu_aware_profile.watch.one_pass import Pass
@@ -167,7 +170,7 @@ def _site(path: Path, file: Path, config: Config, given: Mapping[str, Any]) -> S
             words = alarm_words(given["on_change"])
         except ValueError as exc:
             raise click.UsageError(f"--on-change: {exc}") from None
-    limit_s = given["time_limit"]
+    limit_s = min(given["time_limit"], _HARDWARE_S) if given["hardware"] else given["time_limit"]
     arguments = [f"--runs={given['runs']}", f"--time-limit={0.8 * limit_s:g}", "--no-loaded"]
     qos = [f"--qos={config.profiling.qos}"] if config.profiling.qos else []
     wanted = Wanted(

@@ -16,7 +16,7 @@ from gpu_aware_profile.devices.driver import EccErrors, Event, Identity, PeerLin
 from slurm_gpu_aware.clocks import nvml
 from slurm_gpu_aware.clocks.nvml import NvmlError
 from slurm_gpu_aware.errors import DeviceError
-from slurm_gpu_aware.model.gpu_names import NVLINK_GBPS, model_word
+from slurm_gpu_aware.model.hardware_graph import NVLINK_GBPS, model_word
 
 _INVALID_ARGUMENT = 2
 _SM, _MEMORY = 1, 2
@@ -301,6 +301,17 @@ class NvmlDevice(nvml.Gpu):
             for kind in (_CORRECTED, _UNCORRECTED)
         )
         return EccErrors(*counts)
+
+    def power_range_w(self) -> tuple[float, float] | None:
+        """Lowest power limit that can be set, and the one in force."""
+        try:
+            present_w = self._thousandths("nvmlDeviceGetPowerManagementLimit")
+            least_mw, _ = self.limit_range_mw()
+        except DeviceError as exc:
+            if not exc.unsupported:
+                raise
+            return None
+        return None if present_w is None else (least_mw / 1000.0, present_w)
 
     def _thousandths(self, name: str) -> float | None:
         value = self.maybe(name)

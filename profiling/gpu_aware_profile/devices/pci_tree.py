@@ -5,8 +5,6 @@ is NCCL's: two devices below one bridge or switch are PIX, below several switche
 host bridge PHB, on one NUMA node NODE, else SYS.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -6,8 +6,6 @@ look up, so that no user changes what another one's jobs get. No number of files
 those of another from being read.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

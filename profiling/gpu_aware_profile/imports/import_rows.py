@@ -4,8 +4,6 @@ Times of GPUs, times per locality level, times and powers of applications for pe
 and bandwidths. A row that cannot be used becomes a `BadRow`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

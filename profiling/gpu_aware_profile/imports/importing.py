@@ -1,7 +1,5 @@
 """Import of files of times: stores the good rows, reports the bad ones."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace

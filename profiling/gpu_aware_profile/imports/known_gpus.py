@@ -1,16 +1,13 @@
 """GPUs that the rows of a file may name, by index, UUID, PCI address or place in NVML's order."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_aware_profile.imports.formats.reader import BUS_ALONE
-from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
+from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, is_node_name, quoted
 from slurm_gpu_aware.model.profile import Gpu
-from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import (
     counted_gpus,

@@ -11,8 +11,6 @@ looked at. A job that marks nothing is cut by time alone: then its power is know
 iteration.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics
@@ -25,8 +23,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from gpu_aware_profile.devices.driver import Device, in_time, open_driver
+from slurm_gpu_aware.bounds import MARKS
 from slurm_gpu_aware.errors import DeviceError, SourceError
-from slurm_gpu_aware.names import MARKS
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import SlurmJob
 

@@ -1,7 +1,5 @@
 """What a kernel needs of a device; inputs that are equal on all devices; the check of results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol
 

@@ -11,8 +11,6 @@ References
 .. [1] R. Xiong et al., "On Layer Normalization in the Transformer Architecture", ICML 2020.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """NVIDIA GPUs as devices of the kernels, through CuPy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

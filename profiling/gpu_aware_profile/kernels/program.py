@@ -6,8 +6,6 @@ and ``kernel`` of each kernel's measured part, ``done``; or ``wrong`` (result), 
 GPU working.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

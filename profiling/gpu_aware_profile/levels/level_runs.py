@@ -5,8 +5,6 @@ pairs of nodes are taken that share a group of this level and of no tighter one.
 what a rank does.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 from gpu_aware_profile.child import LateError, objects
 from gpu_aware_profile.levels.level_step import BATCHES, UNIQUE_ID
 from gpu_aware_profile.sweeps.sweep import run_srun, srun_argv
-from slurm_gpu_aware.bounds import check_time_ms
+from slurm_gpu_aware.bounds import PROBE_JOB, check_time_ms
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS, LevelTime
-from slurm_gpu_aware.names import PROBE_JOB
 
 REFERENCE = "node"
 _WIDEST = "cluster"

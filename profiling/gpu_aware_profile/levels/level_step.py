@@ -16,8 +16,7 @@ from statistics import median
 from typing import IO, Any, NamedTuple, Protocol
 
 from gpu_aware_profile.backends.cupy_library import ensure_compile_cache, nccl_library
-from gpu_aware_profile.backends.fake_timing import FakeTiming, fake_machine
-from gpu_aware_profile.backends.timing import RunSpec
+from gpu_aware_profile.backends.timing import FakeTiming, RunSpec, fake_machine
 from gpu_aware_profile.kernels.arrays import Engine
 from gpu_aware_profile.kernels.classes import CLASSES, kernels_of
 from slurm_gpu_aware.errors import SourceError

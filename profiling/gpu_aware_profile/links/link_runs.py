@@ -6,8 +6,6 @@ another process. Requests and answers are lines of JSON. Of fake GPUs the bandwi
 over the node's links, with seeded noise.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -24,7 +22,7 @@ from itertools import combinations
 from typing import Any, NamedTuple, Protocol, Self
 
 from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
-from gpu_aware_profile.backends.fake_timing import FakeMachine, fake_machine
+from gpu_aware_profile.backends.timing import FakeMachine, fake_machine
 from gpu_aware_profile.child import Child, objects
 from gpu_aware_profile.devices.driver import Faults
 from slurm_gpu_aware.errors import SourceError, not_installed

@@ -3,8 +3,6 @@
 The topology is the matrix of ``nvidia-smi topo -m``, and measured bandwidths.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

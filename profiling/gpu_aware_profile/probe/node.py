@@ -23,8 +23,14 @@ from gpu_aware_profile.devices.driver import (
     open_driver,
 )
 from gpu_aware_profile.devices.pci_tree import nics
-from gpu_aware_profile.probe.clock_sweep import clock_steps, reset_left_behind, sweep_clocks
+from gpu_aware_profile.probe.clock_sweep import (
+    clock_steps,
+    limit_steps,
+    reset_left_behind,
+    sweep_clocks,
+)
 from gpu_aware_profile.probe.runs import Measurement, ReadableGpu, Wanted, fault
+from slurm_gpu_aware.clocks.job import Setting
 from slurm_gpu_aware.errors import DeviceError, SourceError
 
 SCHEMA = "gpu-aware-probe/2"
@@ -65,8 +71,10 @@ def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
             if backend is not None:
                 report["backend"] = backend.name
                 report["timings"] = _timings(driver, gpus, backend, wanted, faults)
+            asked = gpus if wanted.limit_steps else ()
+            ranges_w = {g.index: _try(faults, g.index, g.device.power_range_w) for g in asked}
         if backend is not None and wanted.clock_steps:
-            report["timings"] += _at_locked_clocks(gpus, backend, wanted, faults)
+            report["timings"] += _at_locked_clocks(gpus, backend, wanted, faults, ranges_w)
     except SourceError as exc:
         faults.append(fault(None, exc))
     faults += left_locked
@@ -120,19 +128,30 @@ def _measurement(
 
 
 def _at_locked_clocks(
-    gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
+    gpus: Sequence[ReadableGpu],
+    backend: Timing,
+    wanted: Wanted,
+    faults: Faults,
+    ranges_w: Mapping[int, tuple[float, float] | None],
 ) -> list[dict[str, Any]]:
-    """Timings at several clocks, one run at each. No connection to the driver may be open."""
-    steps = {gpu.index: clock_steps(gpu.record["clocks_mhz"], wanted.clock_steps) for gpu in gpus}
+    """Timings at several clocks, and under power limits at each, one run of each setting.
+
+    No connection to the driver may be open.
+    """
+    steps = {}
+    for gpu in gpus:
+        clocks = clock_steps(gpu.record["clocks_mhz"], wanted.clock_steps)
+        limits = limit_steps(ranges_w.get(gpu.index), wanted.limit_steps)
+        steps[gpu.index] = [(mhz, limit_w) for limit_w in (0, *limits) for mhz in clocks]
     sick: set[int] = set()
 
-    def measure(clocks_mhz: Mapping[int, int]) -> list[dict[str, Any]]:
+    def measure(settings: Mapping[int, Setting]) -> list[dict[str, Any]]:
         try:
             with open_driver() as driver:
-                here = _opened_again(driver, [gpu for gpu in gpus if gpu.index in clocks_mhz])
+                here = _opened_again(driver, [gpu for gpu in gpus if gpu.index in settings])
                 with _measurement(driver, here, backend, wanted, faults) as measurement:
                     measurement.sick = sick
-                    return measurement.idle(wanted.classes or backend.classes, 1, clocks_mhz)
+                    return measurement.idle(wanted.classes or backend.classes, 1, settings)
         except DeviceError as exc:
             faults.append(fault(None, exc))
             return []

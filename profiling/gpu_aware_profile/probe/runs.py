@@ -23,9 +23,10 @@ from gpu_aware_profile.devices.driver import (
 )
 from gpu_aware_profile.devices.pci_tree import SYSFS
 from gpu_aware_profile.probe.telemetry import PERIOD_S, Telemetry
+from slurm_gpu_aware.bounds import PROBE_TIME_LIMIT
+from slurm_gpu_aware.clocks.job import Setting
 from slurm_gpu_aware.errors import DeviceError, SourceError
 from slurm_gpu_aware.model.profile import IDLE, LOADED
-from slurm_gpu_aware.names import PROBE_TIME_LIMIT
 
 _CHECK_S = 0.2
 
@@ -47,6 +48,8 @@ class Wanted:
     began: float = field(default_factory=time.monotonic)
     clock_steps: int = 0
     """Clocks at which GPUs are measured besides; more than a GPU supports: all of them."""
+    limit_steps: int = 0
+    """Power limits below the one in force under which each of these clocks is measured, too."""
     sysfs: Path = SYSFS
     """Where the host's sysfs is mounted."""
     links_s: float = 0.0
@@ -146,11 +149,11 @@ class Measurement:
     """GPUs that are not measured any more."""
 
     def idle(
-        self, classes: Sequence[str], runs: int, clocks_mhz: Mapping[int, int] | None = None
+        self, classes: Sequence[str], runs: int, settings: Mapping[int, Setting] | None = None
     ) -> list[dict[str, Any]]:
         """Measure GPU by GPU; return timings of the report.
 
-        ``clocks_mhz``: GPU -> its clock, where that is locked.
+        ``settings``: GPU -> what it is set to; without one its clock is not locked.
 
         The runs of a GPU lie as far apart as possible, so that what disturbs the node for a while
         disturbs one of them.
@@ -160,7 +163,9 @@ class Measurement:
             for gpu in self.gpus:
                 for app_class in classes:
                     rows += self._together([gpu], app_class, IDLE, number)
-        return [row | {"clock_mhz": (clocks_mhz or {}).get(row["index"], 0)} for row in rows]
+        for row in rows:
+            row["clock_mhz"], row["limit_w"] = (settings or {}).get(row["index"], (0, 0))
+        return rows
 
     def loaded(self, classes: Sequence[str], runs: int) -> list[dict[str, Any]]:
         """Measure all GPUs at the same time; return timings of the report."""
@@ -290,6 +295,7 @@ def _row(spec: RunSpec, reading: Reading, telemetry: Telemetry) -> dict[str, Any
         "class": spec.app_class,
         "neighbours": spec.neighbours,
         "clock_mhz": 0,
+        "limit_w": 0,
         "value_ms": float(f"{reading.value_ms:.6g}"),
         "samples": reading.samples,
         "spread": None if reading.spread is None else round(reading.spread, 5),

@@ -1,7 +1,5 @@
 """What the report of a cluster's GPUs shows: scores and drift of the store, racks and positions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +7,8 @@ from gpu_aware_profile.tables import CHANGE, CHANGES, records
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.history import UNKNOWN_CLASS
 from slurm_gpu_aware.model.profile import LOADED, Gpu, GpuTiming, gpu_names
-from slurm_gpu_aware.slurm.racks import Place, places
 from slurm_gpu_aware.slurm.records import SlurmSwitch
+from slurm_gpu_aware.slurm.topology import Place, places
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ledger import Decision, Ledger
 from slurm_gpu_aware.store.measurements import unseen_gpus

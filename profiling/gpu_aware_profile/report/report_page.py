@@ -1,7 +1,5 @@
 """Page of the report: one self-contained HTML file."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -9,8 +7,7 @@ from itertools import chain
 
 from gpu_aware_profile.report.report_data import ClusterReport, drift_sentences
 from gpu_aware_profile.report.report_plots import PICTURES
-from gpu_aware_profile.tables import CHANGE, Record, records
-from gpu_aware_profile.views import View
+from gpu_aware_profile.tables import CHANGE, Record, View, records
 from slurm_gpu_aware.time_text import duration, stamp
 
 _CLASSES = View(

@@ -1,7 +1,5 @@
 """Pictures of the report: one panel per class. matplotlib is imported late."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu_aware_profile.report.report_data import ClusterReport, GpuRow
-from slurm_gpu_aware.cli.figure import drawn_into
+from slurm_gpu_aware.cli.output import drawn_into
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKED = "#d55e00"

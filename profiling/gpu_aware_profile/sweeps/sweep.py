@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from gpu_aware_profile.child import Child, LateError
 from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target
+from slurm_gpu_aware.bounds import PROBE_JOB, PROBE_TIME_LIMIT
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.names import PROBE_JOB, PROBE_TIME_LIMIT
 from slurm_gpu_aware.slurm.commands import clean_environment, run_command
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 from slurm_gpu_aware.text_file import parse_json
@@ -156,8 +156,9 @@ def read_probe(ended: Ended, target: Target, now: float) -> tuple[Outcome, Probe
 
 
 def _of_clock(call: str) -> bool:
-    """Whether a call is one of a lock of clocks, its note, or the driver's own."""
-    return call in ("note", "lock", "clocks") or ("Clock" in call and "Get" not in call)
+    """Whether a call is one that sets clocks or power limits, its note, or the driver's own."""
+    driver = "Get" not in call and ("Clock" in call or "PowerManagementLimit" in call)
+    return driver or call in ("note", "lock", "limit", "clocks")
 
 
 def _report(text: str, target: Target, now: float) -> ProbeReport | None:

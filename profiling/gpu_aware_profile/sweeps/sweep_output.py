@@ -1,7 +1,5 @@
 """Output of a sweep: progress, the outcome of each node, outliers, and the alarm of slower GPUs."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
@@ -14,8 +12,7 @@ import click
 from gpu_aware_profile.child import run_command_of_site
 from gpu_aware_profile.sweeps.sweep import Sweep
 from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target
-from gpu_aware_profile.tables import CHANGE, OUTLIER, records
-from gpu_aware_profile.views import View
+from gpu_aware_profile.tables import CHANGE, OUTLIER, View, records
 from slurm_gpu_aware.cli.output import print_json, say
 from slurm_gpu_aware.model.profile import gpu_names
 from slurm_gpu_aware.slurm.commands import clean_environment

@@ -25,6 +25,7 @@ from slurm_gpu_aware import records
 from slurm_gpu_aware.errors import FileFault, SourceError
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.words import parse_duration
+from slurm_gpu_aware.time_text import duration
 
 _SOCKETS = re.compile(r"\([^)]*\)")
 _STATE = re.compile(r"([a-z_]+)([^a-z_]*)")
@@ -81,11 +82,13 @@ def parse_sinfo(text: str, probe_s: float) -> tuple[list[Target], list[Outcome]]
     """Parse lines ``node|partition|state|gres|time limit``, one per node and partition.
 
     sinfo prints the partitions of a node in any order. Taken is one that allows the probe's time,
-    for else its job never starts; of these the default one, or the first by name.
+    for else its job never starts; of these the default one, or the first by name. A node without
+    such a partition has failed, with the time limit to ask for as its reason.
     """
     targets: dict[str, Target] = {}
-    taken: dict[str, tuple[bool, bool, str]] = {}
-    skipped: dict[str, Outcome] = {}
+    taken: dict[str, tuple[bool, str]] = {}
+    others: dict[str, Outcome] = {}
+    longest: dict[str, float] = {}
     for line in text.splitlines():
         fields = line.strip().split("|")
         if len(fields) != 5:
@@ -98,14 +101,18 @@ def parse_sinfo(text: str, probe_s: float) -> tuple[list[Target], list[Outcome]]
         word, flags = match.groups() if match else ("unknown", "")
         if word not in _USABLE or "*" in flags:
             reason = "does not respond" if "*" in flags else f"is {word}"
-            skipped[node] = Outcome(node, "skipped", f"node {reason}", gpus)
+            others[node] = Outcome(node, "skipped", f"node {reason}", gpus)
             continue
-        too_short = parse_duration(limit.upper()) < probe_s
-        rank = (too_short, not partition.endswith("*"), partition)
-        if rank <= taken.get(node, rank):
+        allowed_s = parse_duration(limit.upper())
+        most_s = longest[node] = max(allowed_s, longest.get(node, 0.0))
+        if most_s < probe_s:
+            reason = f"its partitions allow {duration(most_s)}: --time-limit={most_s:g}"
+            others[node] = Outcome(node, "failed", reason, gpus)
+        rank = (not partition.endswith("*"), partition)
+        if allowed_s >= probe_s and rank <= taken.get(node, rank):
             taken[node] = rank
             targets[node] = Target(node, partition.rstrip("*"), gpus, state == "idle")
-    return list(targets.values()), list(skipped.values())
+    return list(targets.values()), [one for one in others.values() if one.node not in targets]
 
 
 def _gpu_count(gres: str) -> int:

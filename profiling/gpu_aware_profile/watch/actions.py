@@ -3,8 +3,6 @@
 None is on by default. One that fails is said, is tried again by the next pass, and stops no other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from msgspec import structs

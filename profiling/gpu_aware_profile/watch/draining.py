@@ -6,9 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
-from slurm_gpu_aware.names import is_node_name
+from slurm_gpu_aware.bounds import is_node_name
+from slurm_gpu_aware.slurm.words import parse_duration
 from slurm_gpu_aware.store.watch_state import ILL, PREFIX, SLOW, STATES, Drained, GpuState
 
 AGAIN = f"{PREFIX}not yet well again"
@@ -25,6 +27,7 @@ class Node(NamedTuple):
 
     name: str
     partitions: tuple[str, ...]
+    """The one that allows the longest jobs first."""
     state: str
     """Base state in lower case, without flags."""
     reason: str
@@ -69,21 +72,23 @@ class DrainPlan:
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """Lines ``node|partition|state|reason`` of sinfo, one per node and partition.
+    """Lines ``node|partition|state|time limit|reason`` of sinfo, one per node and partition.
 
     The reason comes last, as an admin may write the separator in it.
     """
     found: dict[str, Node] = {}
+    of_node: dict[str, list[tuple[float, str]]] = {}
     for line in text.splitlines():
-        fields = line.strip().split("|", 3)
-        if len(fields) != 4 or not is_node_name(fields[0]):
+        fields = line.strip().split("|", 4)
+        if len(fields) != 5 or not is_node_name(fields[0]):
             continue
-        name, partition, state, reason = fields
+        name, partition, state, limit, reason = fields
         word = state.lower().strip().rstrip("*~#!%$@^-+")
         reason = "" if reason.strip() == "none" else reason.strip()
-        before = found.get(name)
-        partitions = (*(before.partitions if before else ()), partition.rstrip("*"))
-        found[name] = Node(name, partitions, word, reason)
+        own = of_node.setdefault(name, [])
+        own.append((parse_duration(limit.upper()), partition.rstrip("*")))
+        own.sort(key=itemgetter(0), reverse=True)
+        found[name] = Node(name, tuple(one for _, one in own), word, reason)
     return list(found.values())
 
 

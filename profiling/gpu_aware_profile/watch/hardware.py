@@ -7,16 +7,13 @@ is said, and no GPU is ill. A reading that a GPU does not support finds nothing,
 read.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from slurm_gpu_aware.model.gpu_health import THROTTLED, GpuHealth
-from slurm_gpu_aware.model.profile import Gpu
+from slurm_gpu_aware.model.profile import THROTTLED, Gpu, GpuHealth
 from slurm_gpu_aware.slurm.words import hostlist
 
 _FEWEST = 3

@@ -1,16 +1,13 @@
 """Histories of times in the store, and what probe reports say of the hardware."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from itertools import groupby
 from statistics import median
 
 from gpu_aware_profile.watch.hardware import Seen
 from gpu_aware_profile.watch.slow_gpus import History
-from slurm_gpu_aware.model.gpu_health import GpuHealth
-from slurm_gpu_aware.model.gpu_names import board_of
-from slurm_gpu_aware.model.profile import IDLE, Gpu
+from slurm_gpu_aware.model.hardware_graph import board_of
+from slurm_gpu_aware.model.profile import IDLE, Gpu, GpuHealth
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.profiles import timing_runs
 from slurm_gpu_aware.store.report import ProbeReport

@@ -1,15 +1,12 @@
 """State of each GPU after a pass: what the sweeps, the hardware and the running jobs say."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu_aware_profile.watch.hardware import Finding, Seen, findings, throttle_words
 from gpu_aware_profile.watch.slow_gpus import NEWEST, Key, Named, Verdict
-from slurm_gpu_aware.model.gpu_health import THROTTLED
-from slurm_gpu_aware.model.profile import Gpu
+from slurm_gpu_aware.model.profile import THROTTLED, Gpu
 from slurm_gpu_aware.store import watch_state
 from slurm_gpu_aware.store.watch_state import (
     DRIFTED,

@@ -80,7 +80,9 @@ class Measuring:
         given = {"time_limit": wanted.time_limit_s, "idle_only": True}
         given["older_than"] = wanted.older_than_h * _HOUR_S / 86_400.0
         plan = fresh_plan(wanted.nodes, given, measured_at, now)
-        return self._sweep(plan.targets, BACKGROUND)
+        found = self._sweep(plan.targets, BACKGROUND)
+        found.outcomes += [one for one in plan.outcomes if one.state == "failed"]
+        return found
 
     def drained(
         self, nodes: Sequence[Node], gpus: dict[str, int], remember: Callable[[list[str]], None]

@@ -1,7 +1,5 @@
 """One pass: measure what is idle, judge all GPUs, write the state, act."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """GPUs while jobs run, without a kernel of ours: the agents' reports, or this host's own driver."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Collection
@@ -13,8 +11,7 @@ from gpu_aware_profile.devices.nvml import OF_PROGRAMS, NvmlDevice, reason_words
 from gpu_aware_profile.watch.judgement import Error, Running
 from slurm_gpu_aware.agent_reports import last_report, spool_file
 from slurm_gpu_aware.errors import DeviceError
-from slurm_gpu_aware.model.gpu_health import THROTTLED
-from slurm_gpu_aware.model.profile import Gpu
+from slurm_gpu_aware.model.profile import THROTTLED, Gpu
 
 FRESH_S = 600.0
 """A report that is older says nothing of now."""

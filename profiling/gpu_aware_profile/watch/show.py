@@ -1,11 +1,9 @@
 """What watch prints: the table of GPUs, the text for the site's command, the line of the check."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpu_aware_profile.views import View
+from gpu_aware_profile.tables import View
 from slurm_gpu_aware.cli.output import clean
 from slurm_gpu_aware.slurm.words import by_number, hostlist
 from slurm_gpu_aware.store.watch_state import BAD, STATES, UNKNOWN, WELL, GpuState, WatchState

@@ -30,8 +30,6 @@ References
    expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3(1), 2004.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ _MOST_JOBS = 3
 
 def read_nodes() -> list[Node]:
     """All nodes with their partitions. Raises SourceError."""
-    text, _ = run_command(["sinfo", "-a", "-N", "-h", "-o", "%N|%P|%T|%E"], _ANSWER_S)
+    text, _ = run_command(["sinfo", "-a", "-N", "-h", "-o", "%N|%P|%T|%l|%E"], _ANSWER_S)
     return parse_nodes(text)
 
 

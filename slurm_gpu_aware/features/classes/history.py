@@ -6,8 +6,6 @@ an earlier job of the same account. No job of another user counts, and no later 
 waits for does not change under it.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Classes for jobs with ``class=auto``: of the ledger, of saved ones, and of the jobs in Slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from slurm_gpu_aware.admission.translate import given_class

@@ -1,7 +1,5 @@
 """Classes of applications: the centres of the site, and what was found for users' jobs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Due date of a waiting job, from its hints and options."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate

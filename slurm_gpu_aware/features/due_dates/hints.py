@@ -1,6 +1,6 @@
 """Keys of the comment: when a job should end, and how much work there may be until then."""
 
-from slurm_gpu_aware.model.hint import DURATION, Duration, Hint, Repeated, Time, Whole
+from slurm_gpu_aware.model.job_hints import DURATION, Duration, Hint, Repeated, Time, Whole
 
 _EPOCHS = Whole(1, 100_000)
 _EPOCH = Duration({"s": 1, "m": 60, "min": 60, "h": 3600}, DURATION.most_s)

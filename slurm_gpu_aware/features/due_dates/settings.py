@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.model.facets import Section
 from slurm_gpu_aware.records import above, words
 
 TOGETHER = "together"

@@ -5,8 +5,6 @@ each user beside ``events.submit_file``, which the filter (``etc/lua/gpu_aware_d
 jobs with a due date. They lie in a folder for SlurmUser alone, as names of jobs may be private.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import pwd

@@ -1,7 +1,5 @@
 """Due dates of the jobs of a trace; those of one that has none are drawn as in STS's evaluation."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

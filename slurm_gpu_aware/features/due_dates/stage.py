@@ -28,8 +28,9 @@ from slurm_gpu_aware.features.power.power_budget import BUDGET
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Note
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.stages import Stage
 
 
 @dataclass(frozen=True)

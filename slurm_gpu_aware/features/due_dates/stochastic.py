@@ -9,8 +9,6 @@ lambda here, which needs no case for atoms and steps of the distribution (Filipp
 IV and Algorithm 1, corrected).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

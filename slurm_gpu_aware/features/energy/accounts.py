@@ -7,8 +7,6 @@ takes one from SlurmUser, by ``sacctmgr``. That may take as long as slurmdbd lik
 waits for it, and what cannot be written is left out: the ledger has it.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

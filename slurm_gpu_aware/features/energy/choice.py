@@ -4,8 +4,6 @@ A setting is a clock, a power limit, or both. What counts is each setting agains
 so a model's error in the time of all settings alike does no harm.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

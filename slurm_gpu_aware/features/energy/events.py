@@ -15,6 +15,12 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
+def setting_words(one: Mapping[str, Any]) -> str:
+    """``1110 MHz``, or ``1410 MHz and 250 W``."""
+    limit = f" and {one['limit_w']} W" if one.get("limit_w") else ""
+    return f"{one['clock_mhz']} MHz{limit}"
+
+
 def sentences(answer: Mapping[str, Any]) -> list[str]:
     """The sentence on what the clock of the job costs, by its own iterations."""
     ended = [event["detail"] for event in answer["events"] if event["kind"] == CHECKED]
@@ -24,7 +30,7 @@ def sentences(answer: Mapping[str, Any]) -> list[str]:
     if "slower" not in last:
         return [f"Its clock was not checked: {last.get('error')}."]
     saves = "" if last.get("saves") is None else f", with {last['saves']:.0%} less energy"
-    found = f"At {last['clock_mhz']} MHz it is {last['slower']:.1%} slower by its own marks{saves}"
+    found = f"At {setting_words(last)} it is {last['slower']:.1%} slower by its own marks{saves}"
     if not last["slow"]:
         return [f"{found}."]
     return [f"{found}: more than the {last['allowed']:.0%} allowed, so its default clock is back."]

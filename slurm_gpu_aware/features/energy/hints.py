@@ -2,7 +2,7 @@
 
 from slurm_gpu_aware.features.energy.settings import MOST_PERCENT
 from slurm_gpu_aware.model.facets import Facet
-from slurm_gpu_aware.model.hint import Hint, Whole
+from slurm_gpu_aware.model.job_hints import Hint, Whole
 
 _PERCENT = Whole(0, MOST_PERCENT)
 SLOWER: Hint[int] = Hint(

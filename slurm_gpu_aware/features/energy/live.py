@@ -90,13 +90,20 @@ def at_clock(rows: Sequence[AtClock], clock_mhz: float) -> AtClock | None:
     return min(near, key=lambda row: abs(row.clock_mhz - clock_mhz), default=None)
 
 
-def compared(rows: Sequence[AtClock], clock_mhz: float) -> tuple[float, float | None] | None:
+def compared(
+    rows: Sequence[AtClock], clock_mhz: float, limit_w: int = 0
+) -> tuple[float, float | None] | None:
     """(Slower, saves): shares against the highest clock that was measured; None: no two clocks.
 
-    ``saves`` None: the power is not known.
+    ``saves`` None: the power is not known. ``limit_w``: power limit, which may have kept the GPUs
+    below the clock: then the median time of what is below the highest clock counts.
     """
     slow = at_clock(rows, clock_mhz)
     fast = max(rows, key=lambda row: row.clock_mhz, default=None)
+    if limit_w and fast is not None:
+        below = [row for row in rows if fast.clock_mhz > (1.0 + _SAME) * row.clock_mhz]
+        below.sort(key=lambda row: row.time_s)
+        slow = below[(len(below) - 1) // 2] if below else None
     if slow is None or fast is None or fast.clock_mhz <= (1.0 + _SAME) * slow.clock_mhz:
         return None
     longer, saves = slow.time_s / fast.time_s, None
@@ -115,6 +122,8 @@ class Watched(NamedTuple):
     clock_mhz: int = 0
     allowed: float = math.inf
     """How much slower it may be."""
+    limit_w: int = 0
+    """Power limit that was chosen with the clock; 0: none was."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -271,12 +280,12 @@ class ClockChecks:
     def _looked(self, job_id: str, check: _Check, rows: Sequence[AtClock], now: float) -> bool:
         check.read_at = now
         if check.begun_at is not None:
-            found = compared(rows, check.of.clock_mhz)
+            found = compared(rows, check.of.clock_mhz, check.of.limit_w)
             if found is None and now - check.begun_at < _MOST_S:
                 return False
             self._end(job_id, check.of, found, now)
             return True
-        if at_clock(rows, check.of.clock_mhz) is None:
+        if not rows or (not check.of.limit_w and at_clock(rows, check.of.clock_mhz) is None):
             return False
         check.seen_at = check.seen_at or now
         if now - check.seen_at < _SETTLE_S:
@@ -294,6 +303,7 @@ class ClockChecks:
         if slow:
             self._wrong[of.key] = now
         detail: dict[str, Any] = {"clock_mhz": of.clock_mhz, "allowed": of.allowed, "slow": slow}
+        detail |= {"limit_w": of.limit_w} if of.limit_w else {}
         if found is None:
             detail["error"] = f"it marked no iteration at its default clock within {_MOST_S:.0f} s"
         else:

@@ -1,7 +1,5 @@
 """Metrics of the energy that jobs took."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

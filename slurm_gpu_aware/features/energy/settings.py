@@ -1,12 +1,10 @@
 """``[energy]``: how much slower jobs may run to save energy, and what energy costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from slurm_gpu_aware.model.section import Rules, Section
+from slurm_gpu_aware.model.facets import Rules, Section
 from slurm_gpu_aware.records import MOST, Text, number
 
 MOST_PERCENT = 50

@@ -1,7 +1,10 @@
-"""Stage of a round: each job gets the clock that saves most within its bound on time.
+"""Stage of a round: each job gets the setting that saves most within its bound on time.
+
+A setting is an SM clock, and where the models know it a power limit of the GPUs with it.
 
 A clock of the user, the class or Slurm's ``--gpu-freq`` stays. Under a power limit a job whose
-clock the round chooses gets none above this one, so other jobs have the power that it saves.
+clock the round chooses gets none above this one, so other jobs have the power that it saves; no
+power limits of GPUs are chosen then.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,13 +27,29 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.stages import Stage
 
 SETTINGS = Facet("energy", EnergyConfig(), EnergyConfig)
+_WORTH = 0.005
+"""Share of the energy that a power limit saves more than a clock alone; measurements have noise."""
 _WHY = "energy"
 """Key of an assignment's account."""
-_CHOSEN: Facet[Mapping[str, tuple[int, Choice, float]]] = Facet("clocks that save energy", {})
-"""Of a round: job -> its clock, MHz, what it brings, and how much slower it may be."""
+
+
+class Chosen(NamedTuple):
+    """What was chosen for a job."""
+
+    clock_mhz: int
+    limit_w: int
+    """Power limit of each GPU; 0: the site's own."""
+    choice: Choice
+    bound: float
+    """How much slower the job may be."""
+
+
+_CHOSEN: Facet[Mapping[str, Chosen]] = Facet("clocks that save energy", {})
+"""Of a round: job -> what was chosen."""
 
 
 class Account(Protocol):
@@ -50,13 +69,13 @@ class Clocks(Stage):
 
     def before(self, one: Round) -> Round:
         """The queue with these clocks, and the run times that they bring."""
-        chosen: dict[str, tuple[int, Choice, float]] = {}
+        chosen: dict[str, Chosen] = {}
         queue = []
         for request in one.queue:
-            found = None if _is_fixed(request, one) else _chosen(request, one)
+            found = setting_for(request, one)
             if found is not None:
                 chosen[request.job_id] = found
-                request = _slowed(request, one, *found[:2])
+                request = _slowed(request, one, found)
             queue.append(request)
         return replace(one, queue=queue).put(_CHOSEN, chosen) if chosen else one
 
@@ -66,7 +85,7 @@ class Clocks(Stage):
         if not chosen:
             return one
         assignments = tuple(
-            _told(a, *chosen[a.job_id]) if a.job_id in chosen else a for a in one.plan.assignments
+            _told(a, chosen[a.job_id]) if a.job_id in chosen else a for a in one.plan.assignments
         )
         return replace(one, plan=replace(one.plan, assignments=assignments))
 
@@ -82,21 +101,30 @@ def chosen_clock(placed: Account | None) -> int | None:
     return int(found["clock_mhz"]) if found else None
 
 
-def allowed_slowdown(placed: Account | None) -> float:
-    """How much slower that clock may be; inf: none was chosen, or an earlier release chose it."""
-    found = None if placed is None else placed.why.get(_WHY)
-    return float(found.get("allowed", math.inf)) if found else math.inf
+def chosen_setting(placed: Account) -> tuple[int | None, float, int]:
+    """(That clock, how much slower it may be, its power limit in W).
+
+    Infinitely slower: none was chosen, or an earlier release chose it. 0 W: without a limit.
+    """
+    found = placed.why.get(_WHY) or {}
+    allowed = float(found.get("allowed", math.inf))
+    return chosen_clock(placed), allowed, int(found.get("limit_w", 0))
 
 
 @lru_cache(maxsize=1 << 10)
 def doubted(table: SizeTable) -> SizeTable:
     """The table without the errors of its times: no clock is chosen by it to save energy."""
-    return replace(table, time_error=np.zeros(0))
+    return replace(table, time_error=np.zeros(0), limited=None)
 
 
 def bounded(table: SizeTable | None, clock_mhz: int | None) -> SizeTable | None:
     """The table of a job without the clocks above the one that was chosen for it."""
     return table if table is None or clock_mhz is None else _up_to(table, clock_mhz)
+
+
+def setting_for(request: Request, one: Round) -> Chosen | None:
+    """The setting with which a job of a round saves energy; None: there is none."""
+    return None if _is_fixed(request, one) else _chosen(request, one)
 
 
 def _is_fixed(request: Request, one: Round) -> bool:
@@ -105,47 +133,63 @@ def _is_fixed(request: Request, one: Round) -> bool:
     return named or request.left is not None or request.app_class in one.settings.class_clock_mhz
 
 
-def _chosen(request: Request, one: Round) -> tuple[int, Choice, float] | None:
-    """The clock of a job that saves energy; None: there is none, or it is not known."""
+def _chosen(request: Request, one: Round) -> Chosen | None:
+    """The setting of a job that saves energy; None: there is none, or it is not known."""
     given = request.get(HINTED).get(SLOWER)
     bound = one.get(SETTINGS).of_class(request.app_class) if given is None else given / 100.0
     table = request.get(TABLE)
     if table is None or not bound:
         return None
-    found = best_clock(table, request.least_gpus, bound)
+    found = best_setting(table, request.least_gpus, bound, limits=not _is_limited(one))
     if found is None:
         return None
-    expected_s = request.expected_s * (1.0 + found[1].at_most)
+    expected_s = request.expected_s * (1.0 + found.choice.at_most)
     due = request.get(DUE_DATE)
     late = due is not None and one.now + expected_s > due.due_s
     # A job that is expected to take its whole limit has no estimate of its own.
     cut_off = request.expected_s < request.time_limit_s < expected_s
-    return None if late or cut_off else (*found, bound)
+    return None if late or cut_off else found
 
 
 @lru_cache(maxsize=1 << 10)  # jobs share tables
-def best_clock(table: SizeTable, gpus: int, bound: float) -> tuple[int, Choice] | None:
-    """The clock with the least energy at most ``bound`` slower than the default one, MHz."""
+def best_setting(
+    table: SizeTable, gpus: int, bound: float, *, limits: bool = True
+) -> Chosen | None:
+    """The setting with the least energy at most ``bound`` slower than the default one.
+
+    ``limits``: whether it may have a power limit of the GPUs. It has one only if that saves half a
+    point more than a clock alone.
+    """
     row = table.row(gpus)
-    if row is None or not table.time_error.size:
+    if row is None:
         return None
-    time_s, power_w = table.time_s[row], table.power_w[row]
-    default = table.column(None)
+    clocks, limits_w, time_s, power_w, error = table.settings(row)
+    default = len(clocks) - 1
     # Of both times the error counts: that of the default one is not known better.
-    error = np.hypot(table.time_error, table.time_error[default])
-    found = least_energy_within(time_s, time_s * power_w, error, default, bound)
-    return None if found is None else (int(table.clocks_mhz[found.at]), found)
+    error = np.hypot(error, error[default])
+    alone = np.where(limits_w > 0, np.nan, error)
+    best, found = (
+        least_energy_within(time_s, time_s * power_w, one, default, bound)
+        for one in (error if limits else alone, alone)
+    )
+    if best is not None and (found is None or best.saves >= found.saves + _WORTH):
+        found = best
+    return found and Chosen(int(clocks[found.at]), int(limits_w[found.at]), found, bound)
 
 
-def _slowed(request: Request, one: Round, clock_mhz: int, choice: Choice) -> Request:
+def _is_limited(one: Round) -> bool:
+    """Whether a power limit of the site is in force."""
+    power = one.get(POWER)
+    return power is not None and math.isfinite(power.limit_w)
+
+
+def _slowed(request: Request, one: Round, chosen: Chosen) -> Request:
     """The request with its clock, or with none above it where the round chooses under a limit."""
     if request.estimate_s is not None:
-        request = replace(request, estimate_s=request.estimate_s * (1.0 + choice.slower))
-    power = one.get(POWER)
-    limited = power is not None and math.isfinite(power.limit_w)
-    if limited and one.settings.frees_clock(request.clock):
-        return request.put(TABLE, bounded(request.get(TABLE), clock_mhz))
-    return replace(request, clock=clock_mhz)
+        request = replace(request, estimate_s=request.estimate_s * (1.0 + chosen.choice.slower))
+    if _is_limited(one) and one.settings.frees_clock(request.clock):
+        return request.put(TABLE, bounded(request.get(TABLE), chosen.clock_mhz))
+    return replace(request, clock=chosen.clock_mhz)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -153,12 +197,16 @@ def _up_to(table: SizeTable, clock_mhz: int) -> SizeTable:
     return table.up_to(clock_mhz)
 
 
-def _told(assignment: Assignment, clock_mhz: int, choice: Choice, bound: float) -> Assignment:
+def _told(assignment: Assignment, chosen: Chosen) -> Assignment:
     """The assignment with what its clock brings; another clock, under a limit, is not counted."""
     if assignment.clock_mhz is None:
         return assignment
+    choice, limit_w = chosen.choice, chosen.limit_w
     shares = {"saves": choice.saves, "slower": choice.slower, "at_most": choice.at_most}
-    shares["allowed"] = bound
-    account = {"clock_mhz": clock_mhz, **{name: round(v, 4) for name, v in shares.items()}}
+    shares["allowed"] = chosen.bound
+    account: dict[str, float] = {"clock_mhz": chosen.clock_mhz}
+    account |= {"limit_w": limit_w} if limit_w else {}
+    account |= {name: round(value, 4) for name, value in shares.items()}
     why = {**assignment.why, _WHY: account}
-    return replace(assignment, why=why, slowdown=assignment.slowdown * clock_factor(why))
+    slowdown = assignment.slowdown * clock_factor(why)
+    return replace(assignment, why=why, slowdown=slowdown, power_limit_w=limit_w or None)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.cli.output import paragraph, some, table
+from slurm_gpu_aware.features.energy.events import setting_words
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 
 _MOST_ROWS = 40
@@ -25,13 +26,12 @@ def energy_text(energy: Mapping[str, Any] | None) -> str:
 
 
 def saving_text(why: Mapping[str, Any]) -> str:
-    """``about 12% at 1110 MHz, at most 2.6% slower``; empty: no clock was chosen to save energy."""
+    """``about 12% at 1110 MHz, at most 2.6% slower``; empty: nothing was chosen to save energy."""
     one = why.get("energy")
     if not one:
         return ""
-    return (
-        f"about {one['saves']:.0%} at {one['clock_mhz']} MHz, at most {one['at_most']:.1%} slower"
-    )
+    setting = setting_words(one)
+    return f"about {one['saves']:.0%} at {setting}, at most {one['at_most']:.1%} slower"
 
 
 def energy_table(rows: Sequence[Mapping[str, Any]], days: int, config: EnergyConfig) -> str:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from slurm_gpu_aware.bounds import PROBE_JOB
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.due_dates.shortest_runs import ShortestRuns
@@ -26,7 +27,6 @@ from slurm_gpu_aware.features.estimates.history import Estimate, JobKind, RunHis
 from slurm_gpu_aware.features.estimates.settings import EstimatesConfig
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.names import PROBE_JOB
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob

@@ -1,7 +1,5 @@
 """Metrics of predictions: slowdown and run time, as predicted and as they came."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 

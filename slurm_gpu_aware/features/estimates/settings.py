@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.model.facets import Section
 from slurm_gpu_aware.records import whole
 
 

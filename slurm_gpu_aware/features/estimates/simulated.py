@@ -1,7 +1,5 @@
 """Run times as the simulated selector knows them, from the runs that have ended so far."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import lru_cache

@@ -23,6 +23,7 @@ from slurm_gpu_aware.features.models.least_squares import (
     throughput_coefficients,
 )
 from slurm_gpu_aware.features.models.performance_model import (
+    NOT_LOCKED,
     Anchor,
     MeasuredRange,
     PerformanceModel,
@@ -30,6 +31,7 @@ from slurm_gpu_aware.features.models.performance_model import (
     PowerParameters,
     Quality,
     gpu_power,
+    kept_clocks,
 )
 from slurm_gpu_aware.features.models.throughput import (
     Conditions,
@@ -38,7 +40,9 @@ from slurm_gpu_aware.features.models.throughput import (
 )
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
+_Curves = tuple[ThroughputParameters, PowerParameters]
 _FOLDS = 10
+_REFITS = 2
 _TESTABLE = 3
 """Conditions below which nothing can be held out."""
 _WORST = 1e3
@@ -81,15 +85,19 @@ def _anchors(
     power: PowerParameters,
     samples: Sequence[PerformanceSample],
 ) -> tuple[Anchor, ...]:
-    """What was measured at the clocks of the commonest number of GPUs, nodes and batch size."""
+    """What was measured in the commonest number of GPUs, nodes and batch size."""
     timed = [s for s in samples if is_timed(s)]
     common = Counter(s[:3] for s in timed).most_common(1)[0][0]
     own = [s for s in timed if s[:3] == common]
     time, watts = _ratios(throughput, power, own)
     watts = np.where(np.isnan(watts), 1.0, watts)
+    kept = _kept(own, throughput, power)
     return tuple(
-        Anchor(s.clock_mhz, float(1.0 / t), float(1.0 / w))
-        for s, t, w in zip(own, time, watts, strict=True)
+        Anchor(
+            *(k.clock_mhz, float(1.0 / t), float(1.0 / w), s.limit_w),
+            locked_mhz=s.clock_mhz if s.limit_w else NOT_LOCKED,
+        )
+        for s, k, t, w in zip(own, kept, time, watts, strict=True)
     )
 
 
@@ -114,7 +122,7 @@ def merged(samples: Sequence[PerformanceSample]) -> list[PerformanceSample]:
     """One sample per condition, sorted: the medians of its times and of its powers."""
     of: dict[tuple[float, ...], list[PerformanceSample]] = {}
     for sample in samples:
-        of.setdefault(sample[:4], []).append(sample)
+        of.setdefault((*sample[:4], sample.limit_w), []).append(sample)
     result = []
     for key in sorted(of):
         times = [s.time_s for s in of[key] if is_timed(s)]
@@ -131,12 +139,27 @@ def conditions_of(samples: Sequence[PerformanceSample]) -> Conditions:
     return Conditions(gpus, nodes, batch_size, clock_mhz)
 
 
-def _fit(
-    samples: Sequence[PerformanceSample],
-    prior: Prior,
-    reference_mhz: float,
-) -> tuple[ThroughputParameters, PowerParameters]:
-    """At least one sample has a time."""
+def _fit(samples: Sequence[PerformanceSample], prior: Prior, reference_mhz: float) -> _Curves:
+    """At least one sample has a time. The clocks that power limits leave settle by refits."""
+    curves = _curves(samples, prior, reference_mhz)
+    for _ in range(_REFITS if any(s.limit_w for s in samples) else 0):
+        curves = _curves(_kept(samples, *curves), prior, reference_mhz)
+    return curves
+
+
+def _kept(
+    samples: Sequence[PerformanceSample], throughput: ThroughputParameters, power: PowerParameters
+) -> Sequence[PerformanceSample]:
+    """The samples at the clocks that their power limits leave by these curves."""
+    limits_w = np.array([s.limit_w for s in samples])
+    if not limits_w.any():
+        return samples
+    kept = kept_clocks(throughput, power, conditions_of(samples), limits_w)
+    return [s._replace(clock_mhz=float(mhz)) for s, mhz in zip(samples, kept, strict=True)]
+
+
+def _curves(samples: Sequence[PerformanceSample], prior: Prior, reference_mhz: float) -> _Curves:
+    """At least one sample has a time; each counts at its clock."""
     at = conditions_of(samples)
     with_time = [s for s in samples if is_timed(s)]
     timed = np.flatnonzero([is_timed(s) for s in samples])
@@ -148,7 +171,7 @@ def _fit(
 
     coefficients = [*of_time, *(of_power if len(powered) else ())]
 
-    def parts(values: Mapping[str, Any]) -> tuple[ThroughputParameters, PowerParameters]:
+    def parts(values: Mapping[str, Any]) -> _Curves:
         all_values = {c.name: c.prior for c in of_power} | dict(values)
         time, watts = ({c.name: all_values[c.name] for c in own} for own in (of_time, of_power))
         return (
@@ -203,26 +226,29 @@ def held_out(
     with_power = sum(s.power_w is not None for s in samples)
     if max(with_time, with_power) < _TESTABLE:
         return Quality(with_time, with_power)
-    time, power = [], []  # predicted / measured
+    time, power, slowed = [], [], []  # predicted / measured; whether a limit lowers the clock
     folds = min(folds, len(samples))
     for fold in range(folds):
         own = samples[fold::folds]
         rest = [s for i, s in enumerate(samples) if i % folds != fold]
         if with_time < _TESTABLE:
             rest += [s._replace(power_w=None) for s in own if is_timed(s)]
-        of_time, of_power = _ratios(*_fit(rest, prior, reference_mhz), own)
+        curves = _fit(rest, prior, reference_mhz)
+        of_time, of_power = _ratios(*curves, own)
         time.append(of_time)
         power.append(of_power)
+        kept = _kept(own, *curves)
+        slowed += [k.clock_mhz < s.clock_mhz for s, k in zip(own, kept, strict=True)]
     ratios = np.concatenate(time), np.concatenate(power)
-    errors = [_mean_error(ratio) for ratio in (*ratios, ratios[0] * ratios[1])]
-    return Quality(with_time, with_power, *errors)
+    kinds = (*ratios, ratios[0] * ratios[1], ratios[0][np.array(slowed)])
+    return Quality(with_time, with_power, *map(_mean_error, kinds))
 
 
 def _ratios(
     throughput: ThroughputParameters, power: PowerParameters, samples: Sequence[PerformanceSample]
 ) -> tuple[FloatArray, FloatArray]:
     """Predicted / measured time and power of each sample; NaN: not measured."""
-    at = conditions_of(samples)
+    at = conditions_of(_kept(samples, throughput, power))
     times = iteration_times(throughput, at)
     watts = at.gpus * gpu_power(power, times, at.batch_size)
     measured_w = [math.nan if s.power_w is None else s.power_w for s in samples]

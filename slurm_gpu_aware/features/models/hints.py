@@ -1,7 +1,7 @@
 """Key of the comment: the performance model of a job."""
 
 from slurm_gpu_aware.filter_rules import MAX_NAME
-from slurm_gpu_aware.model.hint import Hint, Name
+from slurm_gpu_aware.model.job_hints import Hint, Name
 
 NAME = Name("[A-Za-z0-9][A-Za-z0-9._-]*", MAX_NAME)
 """Names of performance models."""

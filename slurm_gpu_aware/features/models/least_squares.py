@@ -11,8 +11,6 @@ from fits to published measurements of kernels and training stages on V100, RTX8
 Spreads are wide, so that a few measurements outweigh the priors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

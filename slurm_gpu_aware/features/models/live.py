@@ -1,7 +1,5 @@
 """Performance models of the store, read once: lookup by application, else class, and GPU model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

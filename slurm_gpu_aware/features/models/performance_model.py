@@ -19,7 +19,7 @@ Performance samples: measured times and powers of applications and classes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -82,7 +82,14 @@ def _batch_factor(p: PowerParameters, batch: FloatArray | np.float64) -> FloatAr
     return np.asarray(np.log1p(batch) + p.batch_offset, dtype=np.float64)
 
 
+NOT_LOCKED = 0.0
+"""Clock of a sample that was taken without a locked clock."""
+NOT_LIMITED = 0.0
+"""Power limit of a sample that was taken under the site's own."""
 _FORMAT = 1
+_STEPS = 200
+_LOWEST = 0.3
+"""Steps of the clock, and its lowest share of the reference clock, at which limits are met."""
 _REACH = 0.04
 """Distance from a measured clock, over the reference clock, within which it says much."""
 _DOUBT = 0.1
@@ -107,6 +114,8 @@ class Quality:
     """Mean absolute relative error of times, held out; None: too few conditions to test it."""
     power_error: Amount | None = None
     energy_error: Amount | None = None
+    limit_error: Amount | None = None
+    """That of the times that a power limit makes longer; None: too few were measured."""
 
     @property
     def worst(self) -> float:
@@ -131,12 +140,16 @@ class MeasuredRange:
 
 @dataclass(frozen=True)
 class Anchor:
-    """A clock that was measured, and how far off the fitted curves are there."""
+    """A setting that was measured, and how far off the fitted curves are there."""
 
     clock_mhz: Mhz
+    """Locked SM clock, or the lower one at which the curve's power meets the limit."""
     time_ratio: Positive
     """Measured time / that of the curve."""
     power_ratio: Positive
+    limit_w: Amount = NOT_LIMITED
+    locked_mhz: Amount = NOT_LOCKED
+    """Locked SM clock under a power limit."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,7 @@ class PerformanceModel:
     quality: Quality
     measured: MeasuredRange
     anchors: tuple[Anchor, ...] = ()
-    """Clocks that were measured with a time, on the number of GPUs and at the batch size of most
+    """Settings that were measured with a time, on the number of GPUs and at the batch size of most
     samples."""
 
     def predict(self, at: Conditions) -> tuple[FloatArray, FloatArray]:
@@ -170,9 +183,10 @@ class PerformanceModel:
         """
         time_s, power_w = self.predict(at)
         error = np.nan if self.quality.time_error is None else self.quality.time_error
-        if not self.anchors:
+        of_clocks = [anchor for anchor in self.anchors if not anchor.limit_w]
+        if not of_clocks:
             return time_s, power_w, np.full_like(time_s, error)
-        ordered = sorted(self.anchors, key=lambda anchor: anchor.clock_mhz)
+        ordered = sorted(of_clocks, key=lambda anchor: anchor.clock_mhz)
         clocks, times, powers = np.array(
             [(a.clock_mhz, a.time_ratio, a.power_ratio) for a in ordered]
         ).T
@@ -189,6 +203,29 @@ class PerformanceModel:
         most_s = _between(at.clock_mhz, clocks, self._at_anchors(at, clocks) * times)
         time_s = np.minimum(time_s, most_s)
         return time_s, power_w, np.minimum(error * beside, most_s / time_s - 1.0)
+
+    def under_limits(
+        self, at: Conditions, limits_w: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Time, power and error of the time as `corrected`, under power limits of each GPU, W.
+
+        ``limits_w``: (L,), above 0; ``at``: clocks of shape (L,), all else of shape (1,). A limit
+        counts as the clock at which the curve's power meets it, with the held-out error of times
+        under limits; of one that lowers no clock the error is NaN. A setting that was measured
+        counts as it was measured.
+        """
+        kept = kept_clocks(self.throughput, self.power, at, limits_w)
+        kept_at = replace(at, clock_mhz=kept)
+        time_s, power_w, error = self.corrected(kept_at)
+        held_out = np.nan if self.quality.limit_error is None else self.quality.limit_error
+        error = np.where(kept < at.clock_mhz, np.maximum(error, held_out), np.nan)
+        curve_s, curve_w = self.predict(kept_at)
+        for one in self.anchors:
+            same = (limits_w == one.limit_w) & (at.clock_mhz == one.locked_mhz)
+            time_s = np.where(same, one.time_ratio * curve_s, time_s)
+            power_w = np.where(same, one.power_ratio * curve_w, power_w)
+            error = np.where(same, 0.0, error)
+        return time_s, np.minimum(power_w, limits_w), error
 
     def _at_anchors(self, at: Conditions, clocks_mhz: FloatArray) -> FloatArray:
         """(..., A) times of the curve at the anchors' clocks, ascending, in the same conditions."""
@@ -220,12 +257,34 @@ class PerformanceModel:
             parts[1] = "power not measured"
         if self.quality.time_samples == 0:
             parts[0] = "time not measured, as that of its class"
+        if self.quality.limit_error is not None:
+            parts.append(f"time under power limits within {100 * self.quality.limit_error:.1f}%")
         count = max(self.quality.time_samples, self.quality.power_samples)
         return f"{', '.join(parts)} ({count} condition{'' if count == 1 else 's'})"
 
     def values(self) -> dict[str, Any]:
         """Plain values, for `model_from_values`."""
         return {"format": _FORMAT, **asdict(self)}
+
+
+def kept_clocks(
+    throughput: ThroughputParameters, power: PowerParameters, at: Conditions, limits_w: FloatArray
+) -> FloatArray:
+    """(N,) clocks of ``at``, or lower ones at which a GPU's power meets its limit, W (0: none).
+
+    The driver does so for a steady program: it lowers the clock until the power is within it.
+    """
+    top = throughput.reference_mhz
+    grid = np.linspace(_LOWEST * top, top, _STEPS)
+    gpus, nodes, batch = (v[:, None] for v in (at.gpus, at.nodes, at.batch_size))
+    times = iteration_times(throughput, Conditions(gpus, nodes, batch, grid[None, :]))
+    watts = np.maximum.accumulate(gpu_power(power, times, batch), axis=1)
+    watts = np.broadcast_to(watts, (len(limits_w), _STEPS))
+    kept = [
+        np.interp(limit, row, grid, right=np.inf) if limit else np.inf
+        for limit, row in zip(limits_w, watts, strict=True)
+    ]
+    return np.minimum(at.clock_mhz, kept)
 
 
 def _between(clock_mhz: FloatArray, known_mhz: FloatArray, known_s: FloatArray) -> FloatArray:
@@ -260,8 +319,6 @@ MODEL: Facet[str | None] = Facet("performance model", None)
 """Of a request: the model that the user names. The user's own measurements come first."""
 APPLICATION, CLASS = "application", "class"
 """What a performance model is of."""
-NOT_LOCKED = 0.0
-"""Clock of a sample that was taken without a locked clock."""
 UNKNOWN_BATCH = 0.0
 """Batch size of a sample of a job of which only its nodes were asked."""
 
@@ -280,6 +337,8 @@ class PerformanceSample(NamedTuple):
     """Time of one iteration; NaN: not measured, only the power was."""
     power_w: float | None = None
     """Mean power of all GPUs together during the iteration; None: not measured."""
+    limit_w: float = NOT_LIMITED
+    """Power limit of each GPU, with a locked clock; ``NOT_LIMITED``: the site's own."""
 
 
 class NamedSample(NamedTuple):

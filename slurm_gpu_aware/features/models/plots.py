@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.cli.figure import drawn_into
-from slurm_gpu_aware.features.models.views import ModelView
+from slurm_gpu_aware.cli.output import drawn_into
+from slurm_gpu_aware.features.models.views import ModelView, setting_of
 
 _PANEL = 3.6
 
@@ -24,11 +24,12 @@ def draw(path: Path, views: Sequence[ModelView]) -> None:
 
 
 def _row(view: ModelView, panels: Sequence[Any]) -> None:
-    clocks = [point.clock_mhz for point in view.points]
+    alone = [point for point in view.points if not point.limit_w]
+    clocks = [point.clock_mhz for point in alone]
     title = f"{view.row.name} on {view.row.gpu_model}, {view.gpus} GPU{'s' * (view.gpus != 1)}"
     for panel, values, label in (
-        (panels[0], [point.time_s for point in view.points], "time of an iteration, s"),
-        (panels[1], [point.power_w for point in view.points], "power, W"),
+        (panels[0], [point.time_s for point in alone], "time of an iteration, s"),
+        (panels[1], [point.power_w for point in alone], "power, W"),
     ):
         panel.plot(clocks, values, color="#1f5fa8")
         panel.axvline(view.best.clock_mhz, color="#b5b5b5", linestyle=":")
@@ -37,7 +38,7 @@ def _row(view: ModelView, panels: Sequence[Any]) -> None:
     panels[0].set_title(title, fontsize=9, parse_math=False)
     times = [point.time_s for point in view.points]
     energies = [point.energy_j for point in view.points]
-    panels[2].plot(times, energies, ".", color="#b5b5b5", label="clocks")
+    panels[2].plot(times, energies, ".", color="#b5b5b5", label="clocks, power limits")
     panels[2].plot(
         [point.time_s for point in view.frontier],
         [point.energy_j for point in view.frontier],
@@ -48,7 +49,7 @@ def _row(view: ModelView, panels: Sequence[Any]) -> None:
     for point, name, offset in marked:
         panels[2].plot(point.time_s, point.energy_j, "o", color="#1f5fa8")
         panels[2].annotate(
-            f"{name}\n{point.clock_mhz} MHz",
+            f"{name}\n{setting_of(point)}",
             (point.time_s, point.energy_j),
             xytext=offset,
             textcoords="offset points",

@@ -1,7 +1,5 @@
 """Models of a site: of each class, and of each application with samples, per GPU model."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -123,17 +123,19 @@ def application_pairs(store: Store) -> list[tuple[str, str]]:
 
 
 def class_samples(store: Store) -> list[NamedSample]:
-    """The newest runs of each GPU, class and locked clock, of an iteration on one GPU."""
+    """The newest runs of each GPU, class, locked clock and power limit, of one GPU's iteration."""
     rows = store.query(
         "SELECT class, ifnull(model, ''), taken_at_unix, clock_mhz, value_ms / 1000,"  # noqa: S608
-        " ifnull(power_w, energy_j / value_ms * 1000) FROM (SELECT *, max(taken_at_unix)"
-        "  OVER (PARTITION BY node, slot, class, clock_mhz) AS newest FROM timings"
+        " ifnull(power_w, energy_j / value_ms * 1000), limit_w FROM"
+        " (SELECT *, max(taken_at_unix)"
+        "  OVER (PARTITION BY node, slot, class, clock_mhz, limit_w) AS newest FROM timings"
         f"  WHERE clock_mhz > 0 AND neighbours = '{IDLE}') JOIN gpus USING (node, slot)"
-        " WHERE taken_at_unix = newest ORDER BY class, 2, clock_mhz, node, slot, run"
+        " WHERE taken_at_unix = newest ORDER BY class, 2, clock_mhz, limit_w, node, slot, run"
     )
     return [
         NamedSample(
-            row[0], row[1], row[2], PerformanceSample(1, 1, 1.0, float(row[3]), row[4], row[5])
+            *(row[0], row[1], row[2]),
+            PerformanceSample(1, 1, 1.0, float(row[3]), row[4], row[5], float(row[6])),
         )
         for row in rows
     ]

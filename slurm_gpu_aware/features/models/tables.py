@@ -12,7 +12,8 @@ import numpy as np
 
 from slurm_gpu_aware.features.models.performance_model import PerformanceModel
 from slurm_gpu_aware.features.models.throughput import Conditions
-from slurm_gpu_aware.model.size_table import SizeTable, least_energy
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable, least_energy
 
 
 def size_table(
@@ -66,33 +67,58 @@ def size_table(
         np.where(hidden, np.nan, power_w),
         f"{model.name} on {model.gpu_model or 'any GPU'}: {model.confidence()}",
         error.max(axis=0),
+        _limited(model, at, clocks, known),
     )
 
 
+def _limited(
+    model: PerformanceModel, at: Conditions, clocks: IntArray, known: BoolArray
+) -> LimitedSettings | None:
+    """All measured clocks of ``clocks`` under all measured power limits; None: there are none.
+
+    ``known``: (S,) whether a size is; of others everything is NaN.
+    """
+    own = [anchor for anchor in model.anchors if anchor.limit_w]
+    locked = sorted({int(one.locked_mhz) for one in own} & set(clocks.tolist()))
+    if not locked:
+        return None
+    limits = sorted({int(one.limit_w) for one in own})
+    pairs = np.array([(mhz, limit_w) for mhz in locked for limit_w in limits], dtype=np.int64)
+    mhz, limits_w = pairs.T.astype(np.float64)
+    rows = [
+        model.under_limits(Conditions(gpus, nodes, each, mhz), limits_w)
+        for gpus, nodes, each in zip(at.gpus, at.nodes, at.batch_size, strict=True)
+    ]
+    time_s, each_w, error = (np.stack(part) for part in zip(*rows, strict=True))
+    time_s, power_w = (np.where(known[:, None], v, np.nan) for v in (time_s, each_w * at.gpus))
+    return LimitedSettings(pairs[:, 0], pairs[:, 1], time_s, power_w, error.max(axis=0))
+
+
 class Point(NamedTuple):
-    """Time, power and energy of an iteration at one clock."""
+    """Time, power and energy of an iteration at one setting."""
 
     clock_mhz: int
     time_s: float
     power_w: float
     energy_j: float
+    limit_w: int = 0
+    """Power limit of each GPU; 0: the site's own."""
 
 
 def points(table: SizeTable, row: int = 0) -> list[Point]:
-    """The known clocks of one size, ascending."""
+    """The known settings of one size: those with a power limit, then the clocks, ascending."""
     found = []
-    for clock, time, power in zip(
-        table.clocks_mhz, table.time_s[row], table.power_w[row], strict=True
-    ):
+    for clock, limit_w, time, power, _ in zip(*table.settings(row), strict=True):
         if np.isfinite(time) and np.isfinite(power) and time > 0 and power > 0:
-            found.append(Point(int(clock), float(time), float(power), float(time * power)))
+            joules = float(time * power)
+            found.append(Point(int(clock), float(time), float(power), joules, int(limit_w)))
     return found
 
 
 def frontier(known: list[Point]) -> list[Point]:
     """Points that no other one beats in time and in energy, fastest first."""
     kept: list[Point] = []
-    for point in sorted(known, key=lambda p: (p.time_s, p.energy_j, p.clock_mhz)):
+    for point in sorted(known, key=lambda p: (p.time_s, p.energy_j, p.clock_mhz, p.limit_w)):
         if not kept or point.energy_j < kept[-1].energy_j:
             kept.append(point)
     return kept
@@ -106,7 +132,7 @@ def efficient_point(known: list[Point]) -> Point | None:
 
 
 def at_most_slower(known: list[Point], slowdown: float) -> Point | None:
-    """The least energy among points at most ``slowdown`` (0.1: 10%) slower than the highest clock.
+    """The least energy among points at most ``slowdown`` (0.1: 10%) slower than the default one.
 
     None: nothing is known.
     """

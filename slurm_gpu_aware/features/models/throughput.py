@@ -9,8 +9,6 @@ Coefficients are times at the reference clock, and shares of them that scale wit
 printed form ``a + k / f`` in other coordinates: both parts stay positive at every clock.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -28,7 +28,7 @@ class ModelView:
     model: PerformanceModel
     gpus: int
     points: Sequence[Point]
-    """The known clocks, ascending; the last one is the default."""
+    """The known settings (`points`); the last one is the default clock."""
     frontier: Sequence[Point]
     best: Point
     """Least energy."""
@@ -105,12 +105,12 @@ def list_text(views: Sequence[ModelView], slowdown: float) -> str:
 def _row(view: ModelView) -> list[object]:
     quality, default = view.model.quality, view.default
     row: list[object] = [f"{view.row.kind} {view.row.name}", view.row.gpu_model, view.gpus]
-    row.append(_mhz(default))
+    row.append(setting_of(default))
     if len(view.points) == 1:
         row += [None] * 5
     else:
-        row += [_mhz(view.best), _change(view.best.energy_j, default.energy_j)]
-        row += [_change(view.best.time_s, default.time_s), _mhz(view.near)]
+        row += [setting_of(view.best), _change(view.best.energy_j, default.energy_j)]
+        row += [_change(view.best.time_s, default.time_s), setting_of(view.near)]
         row.append(_change(view.near.energy_j, default.energy_j))
     errors = (quality.time_error, quality.power_error)
     return row + [None if error is None else f"{100 * error:.1f}%" for error in errors]
@@ -140,7 +140,7 @@ def one_text(view: ModelView, slowdown: float) -> str:
     headers = ["clock", "time", "power", "energy", "time of default", "energy of default"]
     rows = [
         [
-            _mhz(point),
+            setting_of(point),
             f"{point.time_s:.4g} s",
             f"{point.power_w:.0f} W",
             f"{point.energy_j:.4g} J",
@@ -168,7 +168,9 @@ def _compared(point: Point, default: Point) -> dict[str, float]:
 
 
 def _described(point: Point, default: Point) -> str:
-    text = f"{_mhz(point)}: {point.time_s:.4g} s, {point.power_w:.0f} W, {point.energy_j:.4g} J"
+    text = (
+        f"{setting_of(point)}: {point.time_s:.4g} s, {point.power_w:.0f} W, {point.energy_j:.4g} J"
+    )
     if point == default:
         return text
     energy, time = (
@@ -177,8 +179,9 @@ def _described(point: Point, default: Point) -> str:
     return f"{text} (energy {energy}, time {time})"
 
 
-def _mhz(point: Point) -> str:
-    return f"{point.clock_mhz} MHz"
+def setting_of(point: Point) -> str:
+    """``1305 MHz``, or ``1410 MHz, 250 W``."""
+    return f"{point.clock_mhz} MHz" + (f", {point.limit_w} W" if point.limit_w else "")
 
 
 def _change(value: float, default: float) -> str:

@@ -1,6 +1,6 @@
 """Key of the comment: whether a job may be moved."""
 
-from slurm_gpu_aware.model.hint import Duration, Hint
+from slurm_gpu_aware.model.job_hints import Duration, Hint
 
 _WORDS, _RESTART = ("ok", "no"), Duration({"s": 1}, 86_400)
 MOVE: Hint[str | int] = Hint(

@@ -1,7 +1,5 @@
 """Mover: running jobs that allow it are requeued to better GPUs (`planning.moves`)."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

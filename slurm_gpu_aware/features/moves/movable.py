@@ -6,8 +6,6 @@ Its remaining time changes in the ratio of the slowdowns (t_iter / t_orig, PAL, 
 size table knows both numbers of GPUs, of their times.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

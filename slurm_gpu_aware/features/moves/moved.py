@@ -1,22 +1,19 @@
 """Jobs on a move: what is kept for them, and their return before all others."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.features.moves.movable import Move
+from slurm_gpu_aware.features.moves.movable import RETURNING, Move
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
-from slurm_gpu_aware.features.power.power_budget import PowerBudget, PowerState
+from slurm_gpu_aware.features.power.power_budget import POWER, PowerBudget, budget_of
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.timeline import (
     Timeline,
     as_running,
@@ -37,70 +34,49 @@ def after_move(cluster: Cluster, move: Move, now: float) -> Cluster:
     return replace(after, running=(*others, job))
 
 
-def begun(
-    cluster: Cluster,
-    moves: Iterable[Move],
-    settings: PlanSettings,
-    now: float,
-    power: PowerState | None = None,
-) -> tuple[Cluster, PowerState | None]:
-    """Snapshot and power of a round in which moves begin, for its starts.
+def begun(one: Round, moves: Iterable[Move]) -> Round:
+    """The round in which moves begin, for its starts.
 
     The new GPUs are taken, the old ones become free within the time of the restart, and
-    `Move.power_w` is kept. ``settings``, ``power``: of the round.
+    `Move.power_w` is kept.
     """
     for move in moves:
-        after, job = after_move(cluster, move, now), move.of.job
-        here = cluster.copy()
+        after, job = after_move(one.cluster, move, one.now), move.of.job
+        here = one.cluster.copy()
         keep_least(here, here, after, slice(None))
         leaves = f"({job.job_id} leaves)"
-        left = left_behind(here, after, leaves, now + move.of.restart_s)
-        cluster = replace(here, running=(*after.running, left))
+        left = left_behind(here, after, leaves, one.now + move.of.restart_s)
+        one = replace(one, cluster=replace(here, running=(*after.running, left)))
         for job_id, gpus, power_w in (
             (move.job_id, move.request.gpus, move.power_w),
             (leaves, len(left.gpus), 0.0),
         ):
-            if (budget := PowerBudget.of(cluster, settings, power)) is not None:
-                power = budget.with_job(job_id, gpus, power_w, starts=False)
-    return cluster, power
+            if (budget := budget_of(one)) is not None:
+                one = one.put(POWER, budget.with_job(job_id, gpus, power_w, starts=False))
+    return one
 
 
-def place_moved(
-    targets: Mapping[str, Assignment],
-    queue: Sequence[Request],
-    cluster: Cluster,
-    settings: PlanSettings,
-    now: float,
-    *,
-    policy_options: Mapping[str, Mapping[str, Any]] | None = None,
-    power: PowerState | None = None,
-) -> tuple[tuple[Assignment, ...], list[Request], Cluster, PowerState | None]:
-    """Place the jobs of a queue that are on a move, before all others.
+def place_moved(one: Round) -> Round:
+    """Place the jobs of the queue that are on a move, before all others.
 
     Each gets the GPUs that were chosen for it, or if these are not free as many of the best that
     are now. One that fits nowhere, or for which there is no power, goes to the front of the queue,
     with as many GPUs as it had, or fewer if it shrinks. One that shrinks comes back with as many as
     it had if these are free and no other job waits any more. One that now asks for more than that
     or the move gave it waits like any other.
-
-    Returns the assignments, the rest of the queue, and the cluster and the power for it.
-
-    Parameters
-    ----------
-    targets : job ID -> the assignment of its `Move`.
-    power : of the round.
     """
-    dispatcher = Dispatcher(settings, policy_options, now)
+    targets, settings = one.get(RETURNING), one.settings
+    dispatcher = Dispatcher(settings, one.options, one.now)
     placed: list[Assignment] = []
     rest: list[Request] = []
-    others = any(request.job_id not in targets for request in queue)
-    for request in queue:
+    others = any(request.job_id not in targets for request in one.queue)
+    for request in one.queue:
         target = targets.get(request.job_id)
         if target is None:
             rest.append(request)
             continue
-        budget = PowerBudget.of(cluster, settings, power)
-        here = (cluster if budget is None else budget.cluster).copy()
+        budget = budget_of(one)
+        here = (one.cluster if budget is None else budget.cluster).copy()
         if not others:
             target = _with_all(target, request, here, dispatcher, budget)
         gpus = sum(map(len, target.slots))
@@ -120,12 +96,14 @@ def place_moved(
         if chosen is None:
             rest.append(replace(request, priority=_FIRST + request.priority))
             continue
-        job = as_running(sized, chosen, now, take(here, sized, chosen))
+        job = as_running(sized, chosen, one.now, take(here, sized, chosen))
         if budget is not None:
             power = budget.with_job(job.job_id, sized.gpus, sized.power_w, starts=True)
+            one = one.put(POWER, power)
         placed.append(replace(chosen, clock_mhz=clock_mhz))
-        cluster = replace(here, running=(*cluster.running, job), power_w=None)
-    return tuple(placed), rest, cluster, power
+        after = replace(here, running=(*one.cluster.running, job), power_w=None)
+        one = replace(one, cluster=after)
+    return replace(one, first=(*placed, *one.first), queue=rest)
 
 
 def _gpus_before(target: Assignment, gpus: int) -> int:

@@ -6,8 +6,7 @@ And what the request of a moved job says of that.
 from dataclasses import dataclass
 from typing import Annotated
 
-from slurm_gpu_aware.model.facets import Facet
-from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.model.facets import Facet, Section
 from slurm_gpu_aware.records import MOST, Seconds, whole
 
 RATE_S = 3600.0

@@ -1,7 +1,5 @@
 """Mover of a simulation: what a round knows of moves, and the moves that began."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Collection, Iterator

@@ -6,8 +6,6 @@ starts again where it was, after Slurm's delay of requeued jobs; its successor r
 carries on.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import statistics

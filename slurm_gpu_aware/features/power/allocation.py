@@ -1,7 +1,5 @@
 """Jobs to size, and what each of them gets: GPUs and an SM clock."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

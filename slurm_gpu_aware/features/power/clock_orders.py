@@ -14,8 +14,6 @@ a job may run at the old clock or at the new one, and counts with the higher of 
 GPU refuses, and an agent that does not answer, end the changes of that job.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -25,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu_aware.agent_reports import AgentReport
+from slurm_gpu_aware.bounds import is_node_name
 from slurm_gpu_aware.files import ReplacedFile, open_plain
-from slurm_gpu_aware.names import is_node_name
 from slurm_gpu_aware.node_orders import MOST_BYTES, Order, OrderError, Orders, parse_orders
 
 log = logging.getLogger(__name__)

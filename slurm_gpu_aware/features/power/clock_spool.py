@@ -1,7 +1,5 @@
 """Clock spool: the records of the nodes about clocks and energy, moved into the ledger."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

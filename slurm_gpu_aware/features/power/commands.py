@@ -1,7 +1,5 @@
 """``gpu-aware power``: the limit for the power of all GPUs, set, shown and drawn."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -10,9 +8,8 @@ from typing import Any
 
 import click
 
-from slurm_gpu_aware.cli.figure import drawn_into
 from slurm_gpu_aware.cli.options import Context, pass_context
-from slurm_gpu_aware.cli.output import json_option, pairs, print_json, say, table
+from slurm_gpu_aware.cli.output import drawn_into, json_option, pairs, print_json, say, table
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.time_text import stamp
 

@@ -14,8 +14,6 @@ not of exactly the job's GPUs on its node, says nothing. Nodes write the records
 cannot draw counts for nothing, either.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -13,8 +13,6 @@ A clock that falls frees power only once it has been set. Jobs that need that po
 Account of size and clock: what a GPU step or a clock step more would have brought and cost.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +21,9 @@ from typing import Any
 
 from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
 from slurm_gpu_aware.features.power.power_budget import (
+    BUDGET,
     PLANNED,
+    POWER,
     PlannedPower,
     PowerBudget,
     PoweredJob,
@@ -33,12 +33,11 @@ from slurm_gpu_aware.features.power.power_budget import (
 )
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import POWER_W, Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import POWER_W, RunningJob
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
-from slurm_gpu_aware.planning.dispatcher import Dispatcher
-from slurm_gpu_aware.planning.placed import Started
+from slurm_gpu_aware.planning.placed import Placement, Round, Started
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlanSettings
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
 
@@ -122,48 +121,26 @@ def with_account(request: Request, assignment: Assignment, settings: PlanSetting
     return assignment.explained(size_words(account), power=account)
 
 
-def sized(
-    plan: Plan,
-    started: Sequence[Started],
-    spare: Cluster,
-    dispatcher: Dispatcher,
-    budget: PowerBudget | None,
-    power: PowerState | None,
-    most: Mapping[str, int],
-) -> Plan:
-    """The plan with sizes and clocks.
-
-    Parameters
-    ----------
-    started : the jobs of ``plan.assignments``.
-    spare : what growth may take.
-    budget : power of the round; None: there is no limit, and clocks stay.
-    most : `MOST_GPUS`.
-    """
-    sizing = _Sizing(spare, dispatcher, budget, power, most)
-    found = sizing.grown(started)
-    if budget is None or power is None:
-        settings = dispatcher.settings
-        accounts = (with_account(one.request, one.assignment, settings) for one in found)
-        return replace(plan, assignments=tuple(accounts))
-    return sizing.clocked(plan, found, power, budget)
+def sized(one: Round, placement: Placement) -> Plan:
+    """The plan of a round with the sizes and clocks that its starts get of what is spare."""
+    sizing = _Sizing(one, placement)
+    found = sizing.grown(placement.started)
+    budget, power = one.get(BUDGET), one.get(POWER)
+    if budget is None or power is None:  # there is no limit, and clocks stay
+        accounts = (with_account(job.request, job.assignment, one.settings) for job in found)
+        return replace(one.plan, assignments=tuple(accounts))
+    return sizing.clocked(one.plan, found, power, budget)
 
 
 class _Sizing:
     """Growth of one round."""
 
-    def __init__(
-        self,
-        spare: Cluster,
-        dispatcher: Dispatcher,
-        budget: PowerBudget | None,
-        power: PowerState | None,
-        most: Mapping[str, int],
-    ) -> None:
-        self.spare, self.most = spare.copy(), most
-        self.dispatcher, self.budget = dispatcher, budget
+    def __init__(self, one: Round, placement: Placement) -> None:
+        self.spare, self.most = placement.spare.copy(), one.get(MOST_GPUS)
+        self.dispatcher, self.budget = placement.dispatcher, one.get(BUDGET)
+        power = one.get(POWER)
         self.running: Mapping[str, PoweredJob] = {} if power is None else power.running
-        self.idle_w = 0.0 if budget is None else budget.gpu_idle_w
+        self.idle_w = 0.0 if self.budget is None else self.budget.gpu_idle_w
 
     @cached_property
     def adjustable(self) -> dict[str, RunningJob]:

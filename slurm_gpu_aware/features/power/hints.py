@@ -1,6 +1,6 @@
 """Key of the comment: the clock of a job's GPUs."""
 
-from slurm_gpu_aware.model.hint import Hint, Whole
+from slurm_gpu_aware.model.job_hints import Hint, Whole
 
 MHZ = Whole(100, 10_000)
 _WORDS = ("auto", "max")

@@ -3,8 +3,6 @@
 Ladders: the clocks of a size, or the sizes of a job, that are worth a step up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Metrics of power under a limit."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

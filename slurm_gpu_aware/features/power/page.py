@@ -1,7 +1,5 @@
 """Section on power: the limit, and planned and measured power over time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -28,6 +28,7 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 
 
@@ -252,3 +253,8 @@ def lowering_first(plan: Plan) -> Plan:
         assignments=tuple(a for a in plan.assignments if a.job_id not in later),
         waiting=plan.waiting + tuple(Waiting(job_id, LOWERING) for job_id in later),
     )
+
+
+def budget_of(one: Round) -> PowerBudget | None:
+    """The budget of a round; None: there is no limit."""
+    return PowerBudget.of(one.cluster, one.settings, one.get(POWER))

@@ -4,8 +4,6 @@ A limit is ``off``, ``eta=X`` (a share of what all GPUs may draw) or watts. What
 stands in a file beside the store, which must belong to root or SlurmUser (`files`).
 """
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import asdict, dataclass
@@ -24,7 +22,7 @@ from slurm_gpu_aware.features.power.settings import (
     parse_limit,
 )
 from slurm_gpu_aware.files import read_owned, write_owned
-from slurm_gpu_aware.model.hint import DURATION
+from slurm_gpu_aware.model.job_hints import DURATION
 from slurm_gpu_aware.records import Text, number
 from slurm_gpu_aware.time_text import stamp
 

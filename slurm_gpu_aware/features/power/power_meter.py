@@ -5,17 +5,14 @@ GPUs and longer links draw it for longer. Without progress, after a restart or a
 as much as idle ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu_aware.model.arrays import FloatArray
+from slurm_gpu_aware.model.arrays import FloatArray, area_until
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.step_function import area_until
 
 _J_PER_KWH = 3.6e6
 

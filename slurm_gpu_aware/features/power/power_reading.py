@@ -1,7 +1,5 @@
 """Power of the site after a round, as ``gpu-aware status`` and ``gpu-aware power show`` tell it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

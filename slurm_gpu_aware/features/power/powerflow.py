@@ -8,8 +8,6 @@ a running job that keeps its GPUs has one size, and Slurm's order is the jobs' o
 Clocks by marginal return: which jobs get a faster clock for the power that is left.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

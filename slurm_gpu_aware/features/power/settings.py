@@ -3,8 +3,6 @@
 A limit is ``off``, ``eta=X`` (a share of what all GPUs may draw) or watts.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -14,7 +12,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from slurm_gpu_aware.bounds import quoted
-from slurm_gpu_aware.model.section import Rules, Section
+from slurm_gpu_aware.model.facets import Rules, Section
 from slurm_gpu_aware.records import MOST, Text, above, number, words
 
 MINUTES = 24 * 60

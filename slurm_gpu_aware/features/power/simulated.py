@@ -166,4 +166,5 @@ def _complete(table: SizeTable) -> SizeTable | None:
         time_s=table.time_s[part],
         power_w=table.power_w[part],
         time_error=table.time_error[columns],
+        limited=None,  # simulated GPUs have clocks only
     )

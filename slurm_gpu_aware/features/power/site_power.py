@@ -16,12 +16,7 @@ from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.energy.hints import SLOWER
 from slurm_gpu_aware.features.energy.live import ClockChecks, Watched
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
-from slurm_gpu_aware.features.energy.stage import (
-    allowed_slowdown,
-    bounded,
-    chosen_clock,
-    doubted,
-)
+from slurm_gpu_aware.features.energy.stage import bounded, chosen_setting, doubted
 from slurm_gpu_aware.features.models.performance_model import MODEL, own_name
 from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
@@ -74,13 +69,15 @@ class _Known:
     """Clock that saves energy, which was chosen at its start."""
     allowed: float = math.inf
     """How much slower it may be."""
+    limit_w: int = 0
+    """Power limit that was chosen with that clock."""
 
     @classmethod
     def of(cls, decision: Decision) -> _Known:
-        asked, mhz = decision.asked, chosen_clock(decision)
+        asked = decision.asked
         names = str(asked.get("class")), asked.get("model"), asked.get("freq")
         is_due = asked.get("due_s") is not None
-        return cls(*names, decision.user, is_due, mhz, allowed_slowdown(decision))
+        return cls(*names, decision.user, is_due, *chosen_setting(decision))
 
 
 class SitePower:
@@ -319,7 +316,7 @@ class SitePower:
             if self.clocks.can_change(job_id, self._planned_at):
                 model = running_gpu_model(job, cluster) or ""
                 of = known.user, known.performance_model, known.app_class, model
-                found[job_id] = Watched(*of, known.energy_mhz, known.allowed)
+                found[job_id] = Watched(*of, known.energy_mhz, known.allowed, known.limit_w)
         return found
 
     def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
@@ -351,10 +348,13 @@ class SitePower:
                 known = self._known[job_id]  # else only class and energy keep a clock down
                 keeps = known.energy_mhz or settings.class_clock_mhz.get(known.app_class)
                 keeps = None if self._checks.at_default(job_id) else keeps
-            if (explored := self._explorations.of(job_id)) is not None:
+            explored = self._explorations.of(job_id)
+            if explored is not None:
                 keeps = explored.clock(now)
+            free = explored is not None or self._checks.at_default(job_id)
+            limit_w = 0 if free and self._known[job_id].limit_w else None
             gpus = {cluster.nodes[row]: tuple(sorted(slots)) for row, slots in job.gpus}
-            wanted.append(WantedClock(job_id, number, keeps, gpus))
+            wanted.append(WantedClock(job_id, number, keeps, gpus, limit_w))
         self.clocks.order(wanted, now)
 
     def reading(self) -> PowerReading | None:
@@ -391,8 +391,8 @@ class SitePower:
                 request = candidates[one.job_id].request
                 names = request.app_class, request.get(MODEL), request.clock
                 is_due = request.get(DUE_DATE) is not None
-                energy = chosen_clock(one), allowed_slowdown(one)
-                self._known[one.job_id] = _Known(*names, request.user, is_due, *energy)
+                known = _Known(*names, request.user, is_due, *chosen_setting(one))
+                self._known[one.job_id] = known
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)
                 self._explorations.forget(one.job_id)

@@ -1,15 +1,14 @@
 """Stages of a round: the power that a limit leaves, and sizes and clocks of the jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_gpu_aware.features.power.growth import MOST_GPUS, sized
-from slurm_gpu_aware.features.power.power_budget import BUDGET, POWER, PowerBudget, with_least_sizes
+from slurm_gpu_aware.features.power.growth import sized
+from slurm_gpu_aware.features.power.power_budget import BUDGET, POWER, budget_of, with_least_sizes
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.stages import Stage
 
 
 class Limit(Stage):
@@ -21,7 +20,7 @@ class Limit(Stage):
 
     def before(self, one: Round) -> Round:
         """The round with its budget."""
-        return one.put(BUDGET, PowerBudget.of(one.cluster, one.settings, one.get(POWER)))
+        return one.put(BUDGET, budget_of(one))
 
 
 class Sizing(Stage):
@@ -46,6 +45,4 @@ class Sizing(Stage):
         placement = one.placement
         if placement is None or not one.grows:
             return one
-        given = placement.started, placement.spare, placement.dispatcher
-        power = one.get(BUDGET), one.get(POWER)
-        return replace(one, plan=sized(one.plan, *given, *power, one.get(MOST_GPUS)))
+        return replace(one, plan=sized(one, placement))

@@ -1,7 +1,5 @@
 """Orders of the queue on a site's history: the one to propose, and who pays for it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

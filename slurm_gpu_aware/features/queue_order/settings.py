@@ -1,11 +1,9 @@
 """``[queue]``: the order in which waiting jobs start."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 
-from slurm_gpu_aware.model.section import Section
+from slurm_gpu_aware.model.facets import Section
 from slurm_gpu_aware.records import MOST, above, number, words
 
 ORDERS = ("slurm", "equal", "backfill", "expected")

@@ -1,7 +1,5 @@
 """Stage of a round: the site's order of waiting jobs, and which job passes which."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -9,9 +7,10 @@ from slurm_gpu_aware.features.queue_order.rule import OrderRule, passes, reorder
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.planning.prefix import in_slurm_order
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.time_text import duration, stamp
 
 _MOST_TIMED = 100  # the others wait alike, so one line of the record holds them

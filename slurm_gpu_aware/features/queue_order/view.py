@@ -1,7 +1,5 @@
 """Texts and JSON of a proposed order of the queue: who pays, what to set, what to tell users."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

@@ -11,6 +11,8 @@ import numpy as np
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.translate import class_of
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.stage import SETTINGS, setting_for
 from slurm_gpu_aware.features.models.live import PerformanceModels
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.features.registry import FEATURES
@@ -22,10 +24,10 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.placement.registry import SLURM
-from slurm_gpu_aware.placement.slurm_choice import with_slurms_gpus
+from slurm_gpu_aware.placement.registry import SLURM, with_slurms_gpus
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
+from slurm_gpu_aware.planning.stages import Stage, plan_stages
 from slurm_gpu_aware.slurm.records import SlurmJob
 
 _LONGEST = 200
@@ -39,6 +41,7 @@ class Compared:
     sets: Sets
     reason: str = ""
     power_w: float | None = None
+    saves: float | None = None
 
 
 @dataclass
@@ -81,7 +84,7 @@ class Comparer:
         if ours is None:
             return Compared(Sets(theirs), why)
         found = Sets(theirs, gpu_set(ours, request, cluster, measured))
-        return Compared(found, "", self._power_w(request, cluster))
+        return Compared(found, "", *self._energy(request, context))
 
     def _class(self, gated: GatedJob, context: AdmissionContext) -> str:
         return class_of(gated.job, gated.original, context.config, context.classes).app_class
@@ -104,15 +107,24 @@ class Comparer:
         reason = plan.waiting[0].reason if plan.waiting else "no round places it"
         return None, f"we would not start it then: {reason}"[:_LONGEST]
 
-    def _power_w(self, request: Request, cluster: Cluster) -> float | None:
-        """Power of its GPUs at the default clock, by its performance model; None: there is none."""
-        self._tables.renew(self.models, self.profile, cluster)
-        table = self._tables.tabled(request).get(TABLE)
+    def _energy(
+        self, request: Request, context: AdmissionContext
+    ) -> tuple[float | None, float | None]:
+        """`ShadowJob.power_w` and ``saves``, by its performance model."""
+        self._tables.renew(self.models, self.profile, context.cluster)
+        request = self._tables.tabled(request)
+        table = request.get(TABLE)
         row = None if table is None else table.row(request.gpus)
         if table is None or row is None:
-            return None
+            return None, None
         watts = float(table.power_w[row, table.column(None)])
-        return watts if np.isfinite(watts) else None
+        energy = context.config.of(EnergyConfig)
+        one = Round((request,), context.cluster, self.settings, context.now).put(SETTINGS, energy)
+        chosen = setting_for(request, one)
+        saves = chosen.choice.saves if chosen else 0.0
+        if not np.isfinite(watts):
+            return None, None
+        return watts, saves if energy.slowdown is not None or energy.classes else None
 
 
 def indexed(context: AdmissionContext) -> AdmissionContext:

@@ -1,7 +1,5 @@
 """Facts about a set of GPUs for a job: score, links, and whole nodes that it breaks up. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np

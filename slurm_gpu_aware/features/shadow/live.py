@@ -48,7 +48,7 @@ from slurm_gpu_aware.selector.site_reader import SiteReader, SiteState
 from slurm_gpu_aware.service import ALIVE, READY, notify
 from slurm_gpu_aware.slurm.reader import SlurmReader
 from slurm_gpu_aware.slurm.records import ENDED, HOLDING, SlurmJob
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store, open_store, publish
 from slurm_gpu_aware.store.profiles import load_profile
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ _LONGEST_S = 60.0  # pause: systemd waits for a sign of life
 _SIGNAL_S = 0.2
 _KNOWLEDGE_S = 60.0  # age at which scores, links, models and classes are read again
 _PRUNE_S = 3600.0
+_PUBLISH_S = 60.0  # age at which the copy for readers is renewed, or `_SHARE` times what that takes
 _COMPARE_S = 10.0  # time in which one look compares: a storm must not keep it from looking
 _MOST_WAITING = 50  # waiting jobs that one look asks whether they need whole nodes
 _WAITS = frozenset({"Resources", "Priority"})
@@ -147,7 +148,7 @@ class Shadow:
         self._open = {job.key: job.needless for job in table.open_jobs(store)}
         """Starts that were stored and have not ended -> nodes that they broke up without need."""
         self._watch: int | None = None
-        self._known_at = self._pruned_at = -math.inf
+        self._known_at = self._pruned_at = self._publish_at = -math.inf
         self.read_s = 0.0
         """Time that Slurm took to answer at the last look."""
 
@@ -173,6 +174,7 @@ class Shadow:
         moment = self._moment(seen)
         fresh = [*self._starts(moment), *self._missed(moment)]
         charged = self._charged(moment)
+        self._publish()
         with self._store.write():
             for job in fresh:
                 table.add_job(self._store, job)
@@ -186,6 +188,18 @@ class Shadow:
             table.go_on(self._store, self._watch, seen.now)
             self._prune(seen.now)
         self._take(moment, fresh, ended)
+
+    def _publish(self) -> None:
+        """Renew the copy for readers; the first one comes before the first job is stored."""
+        began = time.monotonic()
+        if began < self._publish_at:
+            return
+        try:
+            publish(self._store, mode=0o640 if self._site.slurm().private_jobs else 0o644)
+        except (StoreError, OSError) as exc:
+            log.warning("the store cannot be published for readers: %s", exc)
+        ended = time.monotonic()
+        self._publish_at = ended + max(_PUBLISH_S, _SHARE * (ended - began))
 
     def _take(self, moment: Moment, fresh: Sequence[ShadowJob], ended: Mapping[Key, float]) -> None:
         """Remember what this look has seen."""
@@ -290,6 +304,7 @@ class Shadow:
             sets=outcome.sets,
             reason=_text(outcome.reason),
             power_w=outcome.power_w,
+            saves=outcome.saves,
             ended_at=ended_at,
         )
 

@@ -63,6 +63,11 @@ class Loss:
             return None
         return self.time_s * self.job.power_w
 
+    @property
+    def spent_j(self) -> float | None:
+        """Predicted energy of its run so far; None: not known, or no bound is set."""
+        return None if self.job.saves is None else self.ran_s * (self.job.power_w or 0.0)
+
     def has(self, kind: str) -> bool:
         """Whether it lost something of a kind (`KINDS`)."""
         if kind == "links":
@@ -117,6 +122,17 @@ class Group:
     def energy_j(self) -> float | None:
         """Energy lost, less that gained; None: not known of any job."""
         return _sum(one.energy_j for one in self.losses)
+
+    @property
+    def spent_j(self) -> float | None:
+        """Energy of the jobs of which it is known what clocks and power limits would save."""
+        return _sum(one.spent_j for one in self.losses)
+
+    @property
+    def saved_j(self) -> float | None:
+        """What these would save of it within the site's bound; None: not known of any job."""
+        known = [one for one in self.losses if one.spent_j is not None]
+        return _sum((one.spent_j or 0.0) * (one.job.saves or 0.0) for one in known)
 
     @property
     def better(self) -> list[Loss]:
@@ -178,25 +194,28 @@ _NO_POWER = (
 
 def account(jobs: Iterable[ShadowJob], now: float, week_of: Callable[[float], str]) -> Account:
     """The account of some jobs. ``now``: until when those that run have run, Unix s."""
-    every = list(jobs)
-    groups: dict[tuple[str, str], list[ShadowJob]] = {}
-    for job in every:
-        groups.setdefault((week_of(job.started_at), job.partition), []).append(job)
-    reasons = Counter(job.reason for job in every if not job.compared)
+    every = list[Loss | None]()
+    groups: dict[tuple[str, str], list[Loss | None]] = {}
+    reasons = Counter[str]()
+    for job in jobs:
+        loss, given, ours = None, job.sets.given, job.sets.ours
+        if given is not None and ours is not None:
+            loss = Loss(job, given, ours, _ran_s(job, now))
+        every.append(loss)
+        groups.setdefault((week_of(job.started_at), job.partition), []).append(loss)
+        if not job.compared:
+            reasons[job.reason] += 1
     return Account(
-        tuple(_group(*key, groups[key], now) for key in sorted(groups)),
+        tuple(_group(*key, groups[key]) for key in sorted(groups)),
         tuple(reasons.most_common()),
-        _group("", "", every, now),
+        _group("", "", every),
     )
 
 
-def _group(week: str, partition: str, jobs: Sequence[ShadowJob], now: float) -> Group:
-    losses = [
-        Loss(job, job.sets.given, job.sets.ours, _ran_s(job, now))
-        for job in jobs
-        if job.sets.given is not None and job.sets.ours is not None
-    ]
-    return Group(week, partition, tuple(losses), len(jobs))
+def _group(week: str, partition: str, jobs: Sequence[Loss | None]) -> Group:
+    """``jobs``: the loss of each, None for those that are not compared."""
+    losses = tuple(loss for loss in jobs if loss is not None)
+    return Group(week, partition, losses, len(jobs))
 
 
 def _links_known(loss: Loss) -> bool:

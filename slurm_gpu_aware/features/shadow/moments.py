@@ -5,8 +5,6 @@ Slurm's scheduler takes them. A GPU counts as free only if it surely was: a job 
 the last look holds its GPUs until `EPILOG_S` after its end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

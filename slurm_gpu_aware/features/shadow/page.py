@@ -156,6 +156,12 @@ def _summary(found: Account) -> list[str]:
             f"Slurm's GPUs are the faster ones for {len(total.better)} jobs"
             f" ({duration(gained)}): ours keep nodes whole, or links for other jobs."
         )
+    if total.spent_j and total.saved_j is not None:
+        says.append(
+            f"Clocks and power limits within the bound of [energy] would save"
+            f" {total.saved_j / _KWH_J:.1f} kWh, {total.saved_j / total.spent_j:.0%} of the energy"
+            " of these jobs."
+        )
     says += [f"Missing: {what}." for what in found.missing()]
     return says
 

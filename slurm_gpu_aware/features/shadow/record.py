@@ -7,8 +7,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from slurm_gpu_aware.bounds import MAX_GBPS, MAX_GPUS, MAX_GPUS_PER_NODE, MAX_PENALTY, MAX_TIME_S
-from slurm_gpu_aware.names import NODE_NAME
+from slurm_gpu_aware.bounds import (
+    MAX_GBPS,
+    MAX_GPUS,
+    MAX_GPUS_PER_NODE,
+    MAX_PENALTY,
+    MAX_TIME_S,
+    NODE_NAME,
+)
 from slurm_gpu_aware.records import Text, number, text, whole
 
 NodeName = Annotated[str, text(NODE_NAME, "a name of letters, digits, '.', '_' and '-'")]
@@ -69,6 +75,9 @@ class ShadowJob:
     """Why it is not compared; empty: it is."""
     power_w: float | None = None
     """Predicted power of its GPUs at the default clock; None: no performance model."""
+    saves: float | None = None
+    """Share of that energy which its clock and power limit would save within the bound of
+    ``[energy]``, as predicted; None: no performance model, or no bound is set."""
     ended_at: float | None = None
     """None: it runs, as far as is known."""
     waited_s: float = 0.0

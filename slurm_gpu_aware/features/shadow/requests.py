@@ -1,7 +1,5 @@
 """Requests of jobs without a record of ours, from what Slurm shows of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

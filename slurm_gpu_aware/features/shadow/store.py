@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,12 +19,12 @@ def add_job(store: Store, job: ShadowJob) -> None:
     """Store a start; one that is there stays as it is."""
     store.execute(
         "INSERT OR IGNORE INTO shadow_jobs (job_id, user, partition, class, started_at_unix, sets,"
-        " reason, power_w, ended_at_unix, waited_s, waiting_job)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " reason, power_w, saves, ended_at_unix, waited_s, waiting_job)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(job.job_id, job.user, job.partition, job.app_class, job.started_at),
-            *(dump(records.plain(job.sets)), job.reason, job.power_w, job.ended_at),
-            *(job.waited_s, job.waiting_job),
+            *(dump(records.plain(job.sets)), job.reason, job.power_w, job.saves),
+            *(job.ended_at, job.waited_s, job.waiting_job),
         ),
     )
 
@@ -102,7 +101,7 @@ def _jobs(store: Store, where: str, params: tuple[Any, ...]) -> list[ShadowJob]:
 
 def _job(row: Mapping[str, Any]) -> ShadowJob:
     try:
-        sets = records.read(json.loads(row["sets"]), Sets)
+        sets = records.read_json(row["sets"], Sets)
     except ValueError as exc:
         raise StoreError(f"shadow job {row['job_id']}: {exc}") from exc
     return ShadowJob(
@@ -114,6 +113,7 @@ def _job(row: Mapping[str, Any]) -> ShadowJob:
         sets=sets,
         reason=row["reason"],
         power_w=row["power_w"],
+        saves=row["saves"],
         ended_at=row["ended_at_unix"],
         waited_s=row["waited_s"],
         waiting_job=row["waiting_job"],

@@ -68,6 +68,7 @@ def _group_values(group: Group) -> dict[str, Any]:
         "waited_s": group.waited_s,
         "time_s": group.time_s,
         "energy_j": group.energy_j,
+        "clocks": {"spent_j": group.spent_j, "saved_j": group.saved_j},
         "faster_on_slurms": len(group.better),
         **kinds,
     }

@@ -1,7 +1,5 @@
 """Jobs that need whole nodes and wait for nodes that smaller jobs broke up without need. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 

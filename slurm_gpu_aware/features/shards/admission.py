@@ -1,7 +1,5 @@
 """GPUs of which jobs have shards: how many are free, and which job frees the GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a request says of shards."""
 
-from __future__ import annotations
-
 from slurm_gpu_aware.model.facets import Facet
 
 SHARDS: Facet[int] = Facet("shards", 0, int)

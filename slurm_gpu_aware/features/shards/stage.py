@@ -8,8 +8,6 @@ places the others. Each gets the used GPU with the fewest free shards that suffi
 score of its class (STS, Algorithm 3, fills used GPUs first).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,10 +22,11 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.backfill import takes_shards
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.stages import Stage
 
 POLICY = "shards"
 """Word for the policy of a job on a GPU that others use."""

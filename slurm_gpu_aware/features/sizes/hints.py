@@ -1,7 +1,7 @@
 """Key of the comment: how many GPUs a job may get."""
 
 from slurm_gpu_aware.bounds import MAX_GPUS
-from slurm_gpu_aware.model.hint import Hint, Range
+from slurm_gpu_aware.model.job_hints import Hint, Range
 
 GPUS: Hint[tuple[int, int]] = Hint(
     "gpus",

@@ -1,7 +1,5 @@
 """Sizes of a moldable job (``gpus=MIN-MAX``) in its request."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import takewhile
 

@@ -5,8 +5,6 @@ record, ``etc/lua/gpu_aware_sizes.lua``). A resized request has the same form: w
 GPUs has another number, everything else stays. So it is translated and placed as any other one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest

@@ -5,8 +5,6 @@ in the record of waiting jobs in the ledger, which a restarted selector reads. A
 only begins anew.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence, Set
 

@@ -30,10 +30,9 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.drb.interference import Neighbours, interference
 from slurm_gpu_aware.placement.drb.utility import Scale, Weights, free_shares
-from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.base import Choice, left_beside
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.links import kinds_of
-from slurm_gpu_aware.placement.selection.rows import left_beside
 from slurm_gpu_aware.topology.bandwidth import preserved_bw
 from slurm_gpu_aware.topology.locality import distances, path_sum, sockets_of
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, masks_of_size, slots_of

@@ -8,8 +8,6 @@ larger is worse.
 Options of ``topo-aware`` and ``topo-aware-p``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Machines with the same graph, the same GPUs, the same free GPUs and the same nei
 kind: they have the same best set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple

@@ -24,7 +24,7 @@ from slurm_gpu_aware.placement.drb.machines import Machines, PlacedSet, scale_fo
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.level_views import LevelView, flat_table, level_views, two_levels
-from slurm_gpu_aware.placement.selection.rows import groups_of, load_of_groups
+from slurm_gpu_aware.placement.selection.base import groups_of, load_of_groups
 from slurm_gpu_aware.placement.shapes import Split, splits
 from slurm_gpu_aware.topology.locality import path_sum
 

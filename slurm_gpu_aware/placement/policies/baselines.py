@@ -1,7 +1,5 @@
 """Baseline policies: placement without scores."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import ClassVar

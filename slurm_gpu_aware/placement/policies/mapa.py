@@ -13,8 +13,6 @@ MAPA places within one machine. In a cluster the same values choose the node, th
 the lowest index; jobs larger than a node take the fewest nodes (see ``selection.by_links``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

@@ -1,7 +1,5 @@
 """PM-First and PAL (Jain et al., SC'24, algorithms 1 and 2): scores, and scores with locality."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from slurm_gpu_aware.model.assignment import Assignment
@@ -12,9 +10,8 @@ from slurm_gpu_aware.placement.cells import Cell, first_cell, holds, smallest_bo
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import anywhere, level_views, score_table
 from slurm_gpu_aware.placement.policy import Policy
-from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.base import Choice, fixed_scores
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
-from slurm_gpu_aware.placement.selection.rows import fixed_scores
 from slurm_gpu_aware.placement.shapes import Split, splits
 
 

@@ -1,7 +1,5 @@
 """Slurm: the nodes and GPUs that stock Slurm gives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -20,8 +18,15 @@ from slurm_gpu_aware.placement.cons_tres.cores import (
     tasks_of,
     usable,
 )
-from slurm_gpu_aware.placement.cons_tres.gpus import Board, OnNode, choose_gpus
-from slurm_gpu_aware.placement.cons_tres.job import Job, Links, Room, Share
+from slurm_gpu_aware.placement.cons_tres.job import (
+    Board,
+    Job,
+    Links,
+    OnNode,
+    Room,
+    Share,
+    choose_gpus,
+)
 from slurm_gpu_aware.placement.cons_tres.nodes import ASLEEP, Nodes, Shares, choose_nodes
 from slurm_gpu_aware.placement.feasible import all_memory_free, allowed_nodes
 from slurm_gpu_aware.placement.level_views import by_identity

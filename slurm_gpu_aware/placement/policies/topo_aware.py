@@ -4,8 +4,6 @@ M. Amaral, J. Polo, D. Carrera, S. Seelam, M. Steinder, "Topology-aware GPU sche
 workloads in cloud environments", SC'17. Utility: ``drb.utility``; bipartition: ``drb.bipartition``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import astuple, replace
 from typing import Any

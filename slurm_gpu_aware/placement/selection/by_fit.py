@@ -1,15 +1,12 @@
 """Selection by fit: the fewest GPUs left free on the nodes, then the lowest index."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.level_views import popcount
-from slurm_gpu_aware.placement.selection.base import Choice
+from slurm_gpu_aware.placement.selection.base import Choice, groups_of, load_of_groups
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
-from slurm_gpu_aware.placement.selection.rows import groups_of, load_of_groups
 from slurm_gpu_aware.topology.subsets import slots_of
 
 _MOST_GROUPS = 32  # groups with the fewest free GPUs, for uneven splits

@@ -11,8 +11,6 @@ Slurm gives a job one GRES line for all its nodes. For every index set that is f
 of one kind are one entry with a count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -22,7 +20,19 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.level_views import popcount
-from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
+from slurm_gpu_aware.placement.selection.base import (
+    MOST_CONSIDERED,
+    Candidate,
+    Choice,
+    Considered,
+    GroupKey,
+    Selection,
+    best_first,
+    groups_of,
+    left_beside,
+    load_of_groups,
+    top_rows,
+)
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.links import (
     BestSet,
@@ -34,15 +44,6 @@ from slurm_gpu_aware.placement.selection.links import (
     kinds_of,
     table_values,
     worst_set,
-)
-from slurm_gpu_aware.placement.selection.rows import (
-    Candidate,
-    GroupKey,
-    best_first,
-    groups_of,
-    left_beside,
-    load_of_groups,
-    top_rows,
 )
 from slurm_gpu_aware.topology.matching import exact_tables
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, slots_of

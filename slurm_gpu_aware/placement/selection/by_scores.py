@@ -10,8 +10,6 @@ Slurm gives a job on several nodes the same slots on each, so index set and node
 together from one array, with a row per index set that enough nodes have and a column per node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import comb
 from typing import NamedTuple
@@ -23,11 +21,14 @@ from slurm_gpu_aware.placement.cells import Cell, supports_of
 from slurm_gpu_aware.placement.feasible import widest_nodes
 from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.level_views import MaskArray, popcount, unpack
-from slurm_gpu_aware.placement.selection.base import MOST_CONSIDERED, Choice, Considered, Selection
-from slurm_gpu_aware.placement.selection.rows import (
+from slurm_gpu_aware.placement.selection.base import (
+    MOST_CONSIDERED,
     SUM_WEIGHT,
     Candidate,
+    Choice,
+    Considered,
     GroupKey,
+    Selection,
     best_first,
     best_slots,
     fixed_scores,

@@ -13,8 +13,6 @@ objective    a set is better if
 ===========  ================================================================================
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import comb

@@ -9,8 +9,7 @@ import pytest
 from make import PROFILE, SLURM_WITH_CORES, slurm_job
 from memory_slurm import node_record
 
-from slurm_gpu_aware.admission.free_cores import with_sockets
-from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.holds import Hold, with_sockets
 from slurm_gpu_aware.admission.snapshot import build_cluster
 from slurm_gpu_aware.model.cluster import Cluster, Sockets
 from slurm_gpu_aware.slurm.read_cluster import node_of

@@ -16,9 +16,8 @@ from memory_slurm import opened
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
-from slurm_gpu_aware.cli.decision_text import asked_text
-from slurm_gpu_aware.cli.event_text import event_text
 from slurm_gpu_aware.cli.explain import explain_text
+from slurm_gpu_aware.cli.job_text import asked_text, event_text
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import EVENT_KINDS, Decision, Ledger, RoundRecord
@@ -148,6 +147,8 @@ def test_slurm_chooses_the_gpus_of_a_node(filled: Path):
     assert "chosen n1 (Slurm chooses the GPUs)" in said
     assert "at most 7% longer" in said
     assert "by the slowest GPU that Slurm may choose" in said
+    (plain,) = json.loads(gpu_aware(filled, "explain", "71", "--json").stdout)["decisions"]
+    assert (plain["nodes"], plain["slots"], plain["gpus_per_node"]) == (["n1"], None, [2])
     told = " ".join(gpu_aware(filled, "explain", "71", "--details").stdout.split())
     assert "V 1.070, of the slowest GPU that Slurm may choose" in told
     whole = " ".join(gpu_aware(filled, "explain", "72").stdout.split())

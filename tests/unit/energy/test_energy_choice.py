@@ -11,15 +11,16 @@ from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.energy.choice import least_energy_within
 from slurm_gpu_aware.features.energy.hints import OWN_CLOCK, SLOWER
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
-from slurm_gpu_aware.features.energy.stage import SETTINGS, bounded, chosen_clock
+from slurm_gpu_aware.features.energy.stage import SETTINGS, bounded, chosen_clock, doubted
 from slurm_gpu_aware.features.energy.text import saving_text
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import HINTED, JobHints
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import plan_stages
 
 PACKED = PlanSettings(policy="packed")
 # Energy of an iteration: 200, 150, 165, 180, 300 J.
@@ -29,6 +30,19 @@ TABLE = SizeTable(
     np.array([[2.0, 1.2, 1.03, 1.01, 1.0]]),
     np.array([[100.0, 125.0, 160.2, 178.2, 300.0]]),
     time_error=np.array([0.005, 0.005, 0.005, 0.0, 0.0]),
+)
+
+
+# Under limits: 220 J at 1200 MHz and 230 W; 100 J at 900 MHz and 90 W, of which no error is known.
+LIMITED = replace(
+    TABLE,
+    limited=LimitedSettings(
+        np.array([900, 1200]),
+        np.array([90, 230]),
+        np.array([[1.02, 1.004]]),
+        np.array([[98.0, 219.1]]),
+        np.array([math.nan, 0.0]),
+    ),
 )
 
 
@@ -100,6 +114,17 @@ def test_explain_says_what_the_clock_brings_and_the_slowdown_counts_it():
     assert saving_text(found.why) == "about 45% at 900 MHz, at most 3.5% slower"
     assert found.slowdown == pytest.approx(1.03 * plain.slowdown)
     assert saving_text(plain.why) == ""
+
+
+def test_a_power_limit_is_chosen_where_it_saves_more_than_a_clock():
+    found = decided_at(saving_job(table=LIMITED), 0.005)
+    assert (found.clock_mhz, found.power_limit_w) == (1200, 230)
+    assert saving_text(found.why) == "about 27% at 1200 MHz and 230 W, at most 0.4% slower"
+    clock = decided_at(saving_job(table=LIMITED), 0.01)
+    assert (clock.clock_mhz, clock.power_limit_w) == (1000, None)
+    assert decided_at(saving_job(table=doubted(LIMITED)), 0.005).power_limit_w is None
+    of_site = PowerState(np.full((1, 4), 300.0), np.full((1, 4), 10.0), 1000.0)
+    assert decided_at(saving_job(table=LIMITED), 0.005, power=of_site).power_limit_w is None
 
 
 def test_under_a_power_limit_the_round_chooses_no_clock_above_it():

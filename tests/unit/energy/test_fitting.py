@@ -30,7 +30,11 @@ from slurm_gpu_aware.features.models.least_squares import (
     prior_from,
     prior_of,
 )
-from slurm_gpu_aware.features.models.performance_model import PerformanceSample, model_from_values
+from slurm_gpu_aware.features.models.performance_model import (
+    PerformanceSample,
+    kept_clocks,
+    model_from_values,
+)
 
 
 def fitted_model(samples, prior=None, name="bert", reference=REFERENCE_MHZ):
@@ -52,6 +56,28 @@ def test_predictions_of_a_known_model_are_recovered():
     assert time < 0.02
     assert watts < 0.02
     assert max(model.quality.time_error, model.quality.power_error) < 0.01
+
+
+def test_power_limits_are_fitted_at_the_clocks_that_they_leave():
+    """Of a GPU that draws 195 W at 1000 MHz and 300 W at 1400."""
+    truth = true_model()
+    settings = [(f, w) for f in (700.0, 1000.0, 1200.0, 1400.0) for w in (0.0, 250.0, 200.0)]
+    bare = [PerformanceSample(1, 1, 32.0, f, 1.0, None, w) for f, w in settings]
+    at, limits_w = conditions_of(bare), np.array([w for _, w in settings])
+    kept = kept_clocks(truth.throughput, truth.power, at, limits_w)
+    run = samples_of(truth, [(1, 1, 32.0, float(f)) for f in kept], noise=0.003)
+    samples = [
+        one._replace(clock_mhz=f, limit_w=w) for one, (f, w) in zip(run, settings, strict=True)
+    ]
+    model = fitted_model(samples)
+    assert model.quality.limit_error < 0.015
+    assert "time under power limits within" in model.confidence()
+    assert model_from_values(json.loads(json.dumps(model.values()))) == model
+    left_out = kept_clocks(model.throughput, model.power, at, limits_w)
+    assert left_out == pytest.approx(kept, rel=0.02)
+    assert sum(bool(one.limit_w) for one in model.anchors) == 8
+    without = fitted_model([s for s in samples if not s.limit_w])
+    assert without.quality.limit_error is None
 
 
 @pytest.mark.parametrize(

@@ -5,23 +5,27 @@ import os
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from slurm_gpu_aware.features.models.fitting import held_out, merged
+from slurm_gpu_aware.features.energy.stage import best_setting
+from slurm_gpu_aware.features.models.fitting import fit_model, held_out, merged
 from slurm_gpu_aware.features.models.least_squares import prior_of
 from slurm_gpu_aware.features.models.performance_model import PerformanceSample
+from slurm_gpu_aware.features.models.tables import size_table
 
 SHARED = Path(
     os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
 )
 SCALING = SHARED / "data" / "throughput" / "elasticflow.csv"
 STAGES = SHARED / "data" / "dvfs" / "dl_stage_frequency.csv"
+CARDS = SHARED / "data" / "clock_power" / "clock_power.csv"
 KERNELS = SHARED / "data" / "dvfs" / "kernels.csv"
 
 pytestmark = [
     pytest.mark.shared,
     pytest.mark.skipif(
-        not all(file.is_file() for file in (SCALING, STAGES, KERNELS)),
+        not all(file.is_file() for file in (SCALING, STAGES, KERNELS, CARDS)),
         reason="measured data are not there",
     ),
 ]
@@ -109,3 +113,32 @@ def test_kernels_over_the_clock(gpu: str, benchmark: str):
     assert quality.time_error <= 0.06
     assert quality.power_error <= 0.07
     assert quality.energy_error <= 0.07
+
+
+@pytest.mark.parametrize("program", ["babelstream", "breeze"])
+def test_clock_and_power_limit_are_chosen_within_the_bound(program: str):
+    """By a third of the settings of an A100; judged by what was measured at all of them."""
+    measured = {}
+    for row in rows(CARDS):
+        if (row["program"], row["gpu"]) == (program, "A100-PCIE-80GB"):
+            at = int(row["clock_mhz"]), int(row["power_limit_w"]) % 300  # 300 W is the card's own
+            measured[at] = float(row["time_s"]), 3600.0 * float(row["energy_wh"])
+    default_s, default_j = measured[1410, 0]
+    drawn = np.random.default_rng(0).permutation(sorted(measured.keys() - {(1410, 0)}))[:10]
+    samples = [
+        PerformanceSample(1, 1, 1.0, mhz, time_s, joules / time_s, limit_w)
+        for mhz, limit_w in [(1410, 0), *map(tuple, drawn.tolist())]
+        for time_s, joules in [measured[mhz, limit_w]]
+    ]
+    model = fit_model(samples, prior_of("", "a100"), 1410.0, name=program, gpu_model="a100")
+    assert (model.quality.limit_error or 0.0) < 0.02
+    table = size_table(model, [1], sorted({mhz for mhz, _ in measured}), 1)
+    saved = possible = 0.0
+    for bound in (0.02, 0.05, 0.1):
+        chosen = best_setting(table, 1, bound)
+        time_s, joules = measured[(chosen.clock_mhz, chosen.limit_w) if chosen else (1410, 0)]
+        assert time_s <= (1.01 + bound) * default_s
+        saved += 1.0 - joules / default_j
+        within = [j for t, j in measured.values() if t <= (1.0 + bound) * default_s]
+        possible += 1.0 - min(within) / default_j
+    assert saved >= 0.85 * possible

@@ -151,6 +151,38 @@ def test_between_measured_clocks_time_is_at_most_on_their_line():
     assert (line < own[:, 1]).all()
 
 
+def test_a_power_limit_counts_at_the_clock_at_which_the_power_meets_it():
+    """240 W was measured at 1400 MHz, 150 W at 700 MHz, where it limits nothing."""
+    model = with_anchors(1.0, 1.0, 1.0)
+    measured = (Anchor(1100.0, 0.9, 0.8, 240.0, 1400.0), Anchor(700.0, 1.0, 1.0, 150.0, 700.0))
+    quality = replace(model.quality, limit_error=0.02)
+    model = replace(model, anchors=(*model.anchors, *measured), quality=quality)
+    plain = size_table(with_anchors(1.0, 1.0, 1.0), (1, 2), tuple(range(700, 1401)), 8)
+    table = size_table(model, (1, 2), tuple(range(700, 1401)), 8)
+    assert table.time_s == pytest.approx(plain.time_s)  # limits say nothing of clocks alone
+    one = table.limited
+    assert list(zip(one.clocks_mhz, one.limits_w, strict=True)) == [
+        (700, 150),
+        (700, 240),
+        (1400, 150),
+        (1400, 240),
+    ]
+    assert one.time_error == pytest.approx([0.0, np.nan, 0.02, 0.0], nan_ok=True)
+    assert one.time_s[:, :2] == pytest.approx(plain.time_s[:, [0, 0]])
+    assert one.power_w[:, 2] == pytest.approx([150.0, 300.0], rel=1e-3)
+    for row in (0, 1):
+        each_w = plain.power_w[row] / table.gpus[row]
+        kept = [int(np.searchsorted(each_w, watts)) for watts in (150.0, 240.0)]
+        times = plain.time_s[row][kept] * (1.0, 0.9)
+        assert one.time_s[row, 2:] == pytest.approx(times, rel=2e-3)
+    assert one.power_w[:, 3] == pytest.approx(0.8 * 240.0 * table.gpus, rel=1e-3)
+    assert [(p.clock_mhz, p.limit_w) for p in points(table)[:5]] == [
+        *zip(one.clocks_mhz, one.limits_w, strict=True),
+        (700, 0),
+    ]
+    assert size_table(model, (1,), (1000, 1300), 8).limited is None
+
+
 def test_times_that_rise_with_the_clock_or_bend_bound_nothing():
     clocks = (700, 840, 1000, 1400)
     odd = size_table(with_anchors(0.5, 1.0, 1.0), (2,), clocks, 8)

@@ -23,7 +23,7 @@ from slurm_gpu_aware.exporter.refresh import Exporter
 from slurm_gpu_aware.exporter.sources import SlurmWatch
 from slurm_gpu_aware.selector.counters import CounterFile
 from slurm_gpu_aware.selector.round_state import Outcome
-from slurm_gpu_aware.slurm.call_counts import CallCounts
+from slurm_gpu_aware.slurm.libslurm import CallCounts
 from slurm_gpu_aware.store.database import POWER, Store, open_store, publish, put_value
 from slurm_gpu_aware.store.files import counters_path, published_path
 from slurm_gpu_aware.store.ledger import Ledger

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,7 @@ from slurm_folder import SlurmFolder
 
 from slurm_gpu_aware.bounds import printable
 from slurm_gpu_aware.cli import page_jobs
+from slurm_gpu_aware.store.watch_state import GpuState, WatchState, write_state
 
 TAGS = {
     *("a", "body", "dd", "dl", "dt", "figcaption", "figure", "footer", "h1", "h2", "head"),
@@ -114,6 +116,27 @@ def test_a_slow_gpu_is_named_on_each_page_that_shows_it(pages: Path) -> None:
     assert re.search(r"1\.1[23]\d slow", Reading(pages / f"nodes/{node}.html").text)
     rack = next(page for page in (pages / "racks").iterdir() if node in page.read_text())
     assert "5 free, slow" in rack.read_text()
+
+
+def test_what_watch_found_is_shown(site: SlurmFolder, tmp_path: Path) -> None:
+    bad = [
+        GpuState("h100-r2-02", 3, "ill", why="11 of 12 NVLinks are active"),
+        GpuState("h100-r2-02", 4, "slow", why="class A: 3.1% slower than its peers"),
+    ]
+    file = site.store.with_name("watch.json")
+    try:
+        write_state(file, WatchState(at=time.time() - 60, gpus=bad))
+        gpu_aware("page", str(tmp_path / "watched"), config=site.config)
+        text = Reading(tmp_path / "watched/nodes/h100-r2-02.html").text
+        assert "watch: 11 of 12 NVLinks are active" in text
+        fleet = Reading(tmp_path / "watched/index.html").text
+        assert "watch: class A: 3.1% slower than its peers" in fleet
+        assert "watched 1 min ago" in fleet
+        file.write_text("{")
+        gpu_aware("page", str(tmp_path / "broken"), config=site.config)
+        assert f"not known: {file}: not JSON" in Reading(tmp_path / "broken/index.html").text
+    finally:
+        file.unlink()
 
 
 def test_public_pages_name_no_user_and_no_job(site: SlurmFolder, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from slurm_gpu_aware.placement.constraints import constrained
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.registry import make_policy, policy_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import Round
 from slurm_gpu_aware.selector.leaver import fits_by_counts
 
 BLOCKS = NodeGroups(np.array([0, 1, 0, 1]), "block")  # n0 and n2, n1 and n3

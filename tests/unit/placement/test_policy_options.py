@@ -15,9 +15,9 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
-from slurm_gpu_aware.planning.stages import Round
 from slurm_gpu_aware.planning.timeline import as_running
 from slurm_gpu_aware.selector.policy_options import policy_options
 from slurm_gpu_aware.store.database import open_store

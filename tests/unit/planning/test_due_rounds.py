@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import job_request, plan_round, sizes, with_fields, with_running
+from make import job_request, place_moved, plan_moves, plan_round, sizes, with_fields, with_running
 
 from slurm_gpu_aware.features.due_dates.account import DUE
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
@@ -19,11 +19,9 @@ from slurm_gpu_aware.features.due_dates.queue import (
     run_times,
     work_done,
 )
-from slurm_gpu_aware.features.moves import planning as moves
+from slurm_gpu_aware.features.moves import stage as moves
 from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.moves.moved import place_moved
-from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.queue_order.rule import OrderRule, reordered
@@ -31,10 +29,10 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import Round
 
 NOW, H = 1_790_000_000.0, 3600.0
 PACKED = PlanSettings(policy="packed")

@@ -19,8 +19,9 @@ from slurm_gpu_aware.model.cluster import Cluster, Shards
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.stages import Round, Stage, plan_stages
+from slurm_gpu_aware.planning.stages import Stage, plan_stages
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import job_request, plan_round, with_fields
+from make import job_request, place_moved, plan_round, with_fields
 
-from slurm_gpu_aware.features.moves.moved import place_moved
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob

@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import job_request, plan_round, with_fields, with_running
+from make import begun, job_request, plan_moves, plan_round, with_fields, with_running
 
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.moves.moved import begun
-from slurm_gpu_aware.features.moves.planning import plan_moves
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob

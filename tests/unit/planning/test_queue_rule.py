@@ -20,10 +20,11 @@ from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.record import read_round, record_round
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

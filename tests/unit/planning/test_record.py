@@ -26,10 +26,11 @@ from slurm_gpu_aware.model.request import (
     PreemptionRights,
     Request,
 )
-from slurm_gpu_aware.model.size_table import TABLE, SizeTable
+from slurm_gpu_aware.model.size_table import TABLE, LimitedSettings, SizeTable
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
 from slurm_gpu_aware.topology.machines import machine
@@ -259,7 +260,9 @@ def test_a_whole_round_is_replayed():
 
 
 def test_a_record_holds_every_field_and_facet_of_a_request():
-    cluster, table = Cluster.uniform(3, 4), SizeTable(*map(np.array, ([1, 2], [900])), *ONES)
+    limited = LimitedSettings(*map(np.array, ([900], [250])), *ONES, np.zeros(1))
+    table = SizeTable(*map(np.array, ([1, 2], [900])), *ONES, limited=limited)
+    cluster = Cluster.uniform(3, 4)
     mask, groups = np.array([True, False, True]), NodeGroups(np.array([0, -1, 0]), "rack")
     usual = job_request("1", 1, memory=Memory(per_cpu_mb=7), table=table)
     full = with_fields(

@@ -19,9 +19,10 @@ from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import LeftToSlurm, Memory, Part, Request
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import record_round, replay_all
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import plan_stages
 
 NOW = 1000.0
 

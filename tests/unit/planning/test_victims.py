@@ -16,9 +16,8 @@ from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.preempt import Preemption, plan_preemption
+from slurm_gpu_aware.planning.preempt import Preemption, Shortage, VictimQueue, plan_preemption
 from slurm_gpu_aware.planning.timeline import take
-from slurm_gpu_aware.planning.victims import Shortage, VictimQueue
 
 USUAL = PreemptionOrder()
 DISPATCHER = Dispatcher(PlanSettings(policy="packed"))

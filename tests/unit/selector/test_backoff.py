@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.cli.slurm_reasons import held_words
+from slurm_gpu_aware.cli.job_text import held_words
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter

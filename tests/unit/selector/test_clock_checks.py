@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ import pytest
 from commands import gpu_aware
 from slurm_folder import SlurmFolder
 from store_samples import fit_models, ingest_sweep
-from test_site_power import CLOCKS, NODES, answered, class_a, fitted, powered, running_clock
+from test_site_power import (
+    CLOCKS,
+    NODES,
+    answered,
+    class_a,
+    fitted,
+    orders,
+    powered,
+    running_clock,
+)
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import ConfigError, SourceError
@@ -32,7 +42,8 @@ HEAD = "application,batch_size,class,gpu_model,gpus,nodes,clock_mhz,time_s,power
 class CheckedSite:
     """A site that checks clocks, one selector, and a job that measures itself."""
 
-    def __init__(self, site: SlurmFolder) -> None:
+    def __init__(self, site: SlurmFolder, limited: Mapping[int, tuple[float, float]]) -> None:
+        """``limited``: what the class takes under power limits, as of `ingest_sweep`."""
         self.site, self.folder = site, site.config.parent / "records"
         self.folder.mkdir()
         with site.config.open("a") as config:
@@ -40,7 +51,7 @@ class CheckedSite:
         site.store.unlink()
         with open_store(site.store) as store:
             for node in NODES:
-                ingest_sweep(store, CLOCKS, node, dynamic_w=0.04)
+                ingest_sweep(store, CLOCKS, node, dynamic_w=0.04, limited=limited)
         fit_models(site.store)
         self.now = time.time()
         self.first_mark = 0.0
@@ -108,7 +119,7 @@ class CheckedSite:
 
 @pytest.fixture
 def checked(powered: SlurmFolder) -> CheckedSite:
-    return CheckedSite(powered)
+    return CheckedSite(powered, {})
 
 
 def explained(checked: CheckedSite) -> str:
@@ -145,6 +156,30 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(checked: CheckedSi
     checked.submit("10")
     checked.turn(3)
     assert running_clock(checked.site, "10") == clock
+
+
+@pytest.mark.parametrize(("at_1400_s", "slow"), [(1.2, True), (1.05, False)])
+def test_the_power_limit_of_a_job_is_checked_with_its_clock(
+    powered: SlurmFolder, at_1400_s: float, slow: bool
+) -> None:
+    """The limit keeps the job at 1400 MHz; without it the job runs at 1530."""
+    checked = CheckedSite(powered, {200: (1.01, 0.7)})
+    answered(checked.site, checked.rounds, checked.now)
+    checked.submit("7")
+    checked.turn(2)
+    assert checked.site.jobs["7"]["extra"].startswith("freq=1530:200@")
+    checked.record({1400: at_1400_s})
+    while checked.turn() != 0:
+        assert "clock_checked" not in checked.site.kinds()
+    of_job = lambda: [one for _, own in orders(checked.site).values() for one in own]  # noqa: E731
+    assert [line.split()[1] for line in of_job()] == ["0:0"]
+    checked.record({1400: at_1400_s, 1530: 1.0})
+    checked.turn(3)
+    (event,) = checked.site.events("clock_checked")
+    assert (event.detail["slow"], event.detail["limit_w"]) == (slow, 200)
+    assert event.detail["slower"] == pytest.approx(at_1400_s - 1.0)
+    assert [line.split()[1] for line in of_job()] == (["0:0"] if slow else [])
+    assert "At 1530 MHz and 200 W it is" in explained(checked)
 
 
 def test_a_job_within_its_bound_keeps_its_clock(checked: CheckedSite) -> None:
@@ -314,6 +349,12 @@ def test_under_a_power_limit_nothing_is_checked(checked: CheckedSite) -> None:
 def test_a_damaged_record_is_refused(row: str) -> None:
     with pytest.raises(SourceError):
         measured(f"clock_mhz,time_s,power_w\n1530,1,100\n{row}\n")
+
+
+def test_under_a_power_limit_the_median_below_the_highest_clock_counts() -> None:
+    rows = [AtClock(*row) for row in ((1530, 1.0, 120.0), (1400, 1.3, 90.0), (1395, 1.1, 90.0))]
+    assert compared(rows, 1530, 200) == pytest.approx((0.1, 1 - 1.1 * 90 / 120))
+    assert compared(rows[:1], 1530, 200) is None
 
 
 @pytest.mark.parametrize(

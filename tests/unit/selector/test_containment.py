@@ -36,8 +36,8 @@ from slurm_gpu_aware.selector.job_comments import JobComments
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.leaver import Leaver
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.notes import Notes
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
+from slurm_gpu_aware.selector.round_planner import Notes
 
 PARTS: dict[type, tuple[str, ...]] = {
     DueDates: ("queue",),

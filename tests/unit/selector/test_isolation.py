@@ -16,7 +16,8 @@ from slurm_gpu_aware.placement.policies.eft import Eft
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning import stages
-from slurm_gpu_aware.planning.stages import Round, Stage
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.selector import candidates
 
 NODES = [f"n{i}" for i in range(1, 41)]
@@ -44,9 +45,9 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the queues that were planned."""
     real, found = stages.place_round, []
 
-    def place_round(queue: list[Request], *given: Any, **options: Any) -> Any:
-        found.append(len(queue))
-        return real(queue, *given, **options)
+    def place_round(one: Round) -> Any:
+        found.append(len(one.queue))
+        return real(one)
 
     monkeypatch.setattr(stages, "place_round", place_round)
     return found

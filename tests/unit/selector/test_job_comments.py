@@ -127,6 +127,27 @@ def test_the_comment_of_a_running_job_is_free_and_comes_back(slurm: SlurmFolder,
     assert unmarked(slurm.jobs["7"]["admin_comment"]) == record
 
 
+@pytest.mark.parametrize("left", [False, True], ids=["placed", "left to Slurm"])
+def test_a_job_that_its_user_requeues_after_its_end_waits_again(
+    slurm: SlurmFolder, left: bool
+) -> None:
+    record = RECORD + (";lf=place%3Doff" if left else "")
+    slurm.write([parked(admin_comment=record)], ["n1", "n2"])
+    rounds = rounds_of(slurm)
+    rounds.run()
+    rounds.run()
+    assert slurm.jobs["7"]["admin_comment"] == ""
+    slurm.change("7", state="COMPLETED")
+    rounds.run()
+    assert not rounds.tracker.placed
+    slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="", stuck=True)
+    rounds.run()
+    rounds.start_monitor.poll()
+    back = slurm.jobs["7"]
+    assert (back["licenses"], back["tres_per_node"]) == ("gpuaware:1", "gres/gpu:2")
+    assert unmarked(back["admin_comment"]) == record
+
+
 def test_what_the_site_wrote_stays(slurm: SlurmFolder) -> None:
     rounds = placed_run(slurm)
     assert slurm.jobs["7"]["admin_comment"] == ""

@@ -16,7 +16,7 @@ from store_samples import fit_models, ingest_sweep
 
 from slurm_gpu_aware.agent_reports import AgentReport
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.features.energy.stage import best_clock
+from slurm_gpu_aware.features.energy.stage import best_setting
 from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.power_budget import LOWERING
@@ -499,16 +499,44 @@ def test_a_job_starts_and_stays_at_the_clock_that_saves_energy(powered: SlurmFol
     assert powered.round(3) == 0, powered.said
     table = model_table(powered)
     assert table.power_w.max() < 2 * 300.0
-    found = best_clock(table, 2, 0.2)
+    found = best_setting(table, 2, 0.2)
     assert found is not None
-    assert found[0] < max(CLOCKS)
-    assert running_clock(powered, "7") == found[0], powered.said
+    assert found.clock_mhz < max(CLOCKS)
+    assert running_clock(powered, "7") == found.clock_mhz, powered.said
     assert running_clock(powered, "8") is None
     assert running_clock(powered, "9") is None
     lines = [line for _, own in orders(powered).values() for line in own]
-    assert [line.split()[1] for line in lines if line.startswith("7 ")] == [str(found[0])]
+    assert [line.split()[1] for line in lines if line.startswith("7 ")] == [str(found.clock_mhz)]
     done = gpu_aware("explain", "7", config=powered.config)
-    assert f"about {found[1].saves:.0%} at {found[0]} MHz" in done.stdout
+    assert f"about {found.choice.saves:.0%} at {found.clock_mhz} MHz" in done.stdout
+
+
+@pytest.fixture
+def limiting(powered: SlurmFolder) -> SlurmFolder:
+    """A site whose jobs may be 2% slower: no clock saves so much there, but 200 W at 1530 MHz do.
+
+    The last clock below it is 9% slower.
+    """
+    with powered.config.open("a") as config:
+        config.write("[energy]\nslowdown = 0.02\n")
+    powered.store.unlink()
+    with open_store(powered.store) as store:
+        for node in NODES:
+            of_limits = {200: (1.01, 0.8), 150: (1.3, 0.6)}
+            ingest_sweep(store, CLOCKS, node, dynamic_w=0.04, limited=of_limits)
+    fit_models(powered.store)
+    return powered
+
+
+def test_a_job_starts_with_the_power_limit_that_saves_energy(limiting: SlurmFolder) -> None:
+    given = class_a("9", comment="class=A,freq=max"), class_a("10", comment="class=A,slower=1")
+    limiting.write([class_a("7"), *given], NODES)
+    assert limiting.round(3) == 0, limiting.said
+    extras = {name: limiting.jobs[name]["extra"].partition("@")[0] for name in ("7", "9", "10")}
+    assert extras == {"7": "freq=1530:200", "9": "freq=0", "10": "freq=1530:200"}
+    done = " ".join(gpu_aware("explain", "7", config=limiting.config).stdout.split())
+    assert "clock 1530 MHz, 200 W" in done
+    assert "saves energy about 19% at 1530 MHz and 200 W, at most 1.0% slower" in done
 
 
 def explored(site: SlurmFolder) -> tuple[Rounds, list[float]]:
@@ -540,7 +568,7 @@ def answered(site: SlurmFolder, rounds: Rounds, now: float) -> int:
         {n: AgentReport(now, found[n][0] if n in found else 0) for n in NODES}
     )
     lines = [line for _, lines in found.values() for line in lines if line.startswith("7 ")]
-    return int(lines[0].split()[1]) if lines else -1
+    return int(lines[0].split()[1].partition(":")[0]) if lines else -1
 
 
 def clocks_seen(site: SlurmFolder, rounds: Rounds, now: list[float], times: int = 1) -> list[int]:

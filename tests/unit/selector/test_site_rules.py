@@ -13,9 +13,9 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.trial import NAME, try_changes
+from slurm_gpu_aware.selector.backoff import MOST, Refusals
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
-from slurm_gpu_aware.selector.refusals import MOST, Refusals
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 

@@ -7,7 +7,7 @@ from typing import Any
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.selector.array_tasks import TaskOrder, task_room
+from slurm_gpu_aware.selector.candidates import TaskOrder, task_room
 
 FULL = parked("7", licenses="", admin_comment="", state="RUNNING", nodes="n1", slots=[0, 1, 2, 3])
 

@@ -13,17 +13,21 @@ import pytest
 from click.testing import CliRunner
 from memory_slurm import MemorySlurm, job_record, node_record
 from slurm_folder import SlurmFolder
+from store_samples import fit_models, ingest_sweep
 
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.shadow import store as table
 from slurm_gpu_aware.features.shadow.live import NOT_RUNNING, TOO_SHORT, Shadow
+from slurm_gpu_aware.features.shadow.metrics import LOSSES, METRICS
 from slurm_gpu_aware.features.shadow.record import ShadowJob
+from slurm_gpu_aware.metric import Sample
 from slurm_gpu_aware.slurm import client, reader
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.reader import SlurmReader
-from slurm_gpu_aware.store.database import Store, open_store
+from slurm_gpu_aware.store.database import Store, open_store, republish
+from slurm_gpu_aware.store.files import published_path
 
 READING = {name for name in dir(SlurmReader) if not name.startswith("_")} | {"parking_licence"}
 WRITING = {name for name in dir(SlurmClient) if not name.startswith("_")} - READING
@@ -208,6 +212,18 @@ def test_old_starts_go(shadow_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     assert [job.started_at for job in table.jobs_since(shadow_bench.store, 0.0)] == [1004, 1005]
 
 
+def test_the_copy_for_readers_is_closed_where_slurm_hides_jobs(shadow_bench: Bench) -> None:
+    slurm = shadow_bench.slurm
+    copy = published_path(slurm.store)
+    for setting, mode in (("none", 0o644), ("jobs", 0o640)):
+        slurm.set(settings={**slurm.get("settings"), "PrivateData": setting})
+        shadow_bench.begin()
+        shadow_bench.look(1000.0)
+        assert copy.stat().st_mode & 0o777 == mode
+    republish(shadow_bench.store)
+    assert copy.stat().st_mode & 0o777 == 0o640
+
+
 @pytest.fixture
 def log_lines(shadow_bench: Bench) -> Callable[..., str]:
     """What ``report --shadow`` prints."""
@@ -307,6 +323,55 @@ def test_scores_and_links_of_the_store_count(
     assert total["energy_j"] is None
     assert (total["unlinked"], total["slow"]["jobs"]) == (1, 1)
     assert total["slow"]["examples"][0]["loss"].startswith("25% slower on n1:0,2 than on n")
+    metrics = exported(shadow_bench.store, 1102.0)
+    assert metrics.pop("lost_seconds") == {("gpu",): pytest.approx(20.0)}
+    assert metrics.pop("lost_jobs") == {
+        **{("gpu", kind): 1.0 for kind in ("links", "slow")},
+        ("gpu", "nodes"): float(total["nodes"]["jobs"]),
+    }
+    assert metrics == {
+        "started_jobs": {("gpu",): 1.0},
+        "compared_jobs": {("gpu",): 1.0},
+        "waited_seconds": {("gpu",): 0.0},
+        "lost_joules": {},
+    }
+    assert set(map(len, exported(shadow_bench.store, 99_999.0).values())) == {0}
+
+
+def exported(store: Store, now: float) -> dict[str, dict[tuple[str, ...], float]]:
+    """Metric -> labels -> value."""
+    groups = LOSSES.read(store, now)
+    return {
+        metric.name.removeprefix("gpu_aware_day_shadow_"): {
+            sample.labels: sample.value
+            for sample in metric.samples(groups)
+            if isinstance(sample, Sample)
+        }
+        for metric in METRICS
+    }
+
+
+def test_what_clocks_would_save_follows_from_models_and_bound(
+    shadow_bench: Bench, log_lines: Callable[..., str]
+) -> None:
+    for node in ("n1", "n2"):
+        ingest_sweep(shadow_bench.store, range(900, 1531, 70), node, dynamic_w=0.04)
+    fit_models(shadow_bench.slurm.store)
+    config = shadow_bench.slurm.config
+    config.write_text(f"{config.read_text()}\n[energy]\nslowdown = 0.1\n")
+    shadow_bench.begin()
+    shadow_bench.look(1000.0)
+    asked = {"comment": "class=A"}, {"comment": "class=A,freq=max"}
+    jobs = [running_job(n, 1001, [n], **more) for n, more in enumerate(asked)]
+    found = shadow_bench.look(1002.0, *jobs)
+    saves = found["0"].saves
+    assert saves is not None
+    assert 0.05 < saves < 0.2
+    assert found["1"].saves == 0.0
+    shadow_bench.look(1101.0, ended(0, 1001, 1101, [0]))
+    total = json.loads(log_lines("--json"))["total"]["clocks"]
+    assert 0.0 < total["saved_j"] < total["spent_j"]
+    assert total["saved_j"] == pytest.approx(100.0 * saves * (found["0"].power_w or 0.0))
 
 
 def test_where_only_nodes_are_chosen_slurms_gpus_on_ours_count(shadow_bench: Bench) -> None:

@@ -47,6 +47,19 @@ def test_a_slow_gpu_costs_time_and_energy() -> None:
     assert sentence(loss, "slow") == "25% slower on n1:0 than on n2:0, which was free"
 
 
+def test_what_clocks_would_save_is_of_the_jobs_of_which_it_is_known() -> None:
+    same = gpu_set()
+    known = start(same, same, 1, saves=0.2), start(same, same, 2, saves=0.0)
+    found = of(*known, start(same, same, 3), start(same, None, 4, saves=0.5))
+    assert found.total.spent_j == pytest.approx(2 * 3600.0 * 500.0)
+    assert found.total.saved_j == pytest.approx(0.2 * 3600.0 * 500.0)
+    facts = ShadowFacts(found, 30, [Watch(NOW, NOW + DAY_S)])
+    said = " ".join(blocks_text(shadow_blocks(facts)).split())
+    assert "would save 0.1 kWh, 10% of the energy of these jobs." in said
+    nothing = of(start(same, same)).total
+    assert (nothing.spent_j, nothing.saved_j) == (None, None)
+
+
 def test_a_job_that_runs_counts_up_to_the_last_look() -> None:
     one = start(gpu_set(score=2.0, slowdown=2.0), gpu_set("n2"), ended_at=None)
     assert of(one).total.time_s == pytest.approx(DAY_S / 2)

@@ -10,10 +10,10 @@ from small_traces import FLAT
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.power.allocation import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
+from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
-from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 

@@ -8,8 +8,13 @@ import pytest
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.sacct_trace import read_trace
-from slurm_gpu_aware.simulator.simulated_site import stored_site, synthetic_site, with_scores
-from slurm_gpu_aware.simulator.timings import draw_scores, read_timings
+from slurm_gpu_aware.simulator.simulated_site import (
+    draw_scores,
+    read_timings,
+    stored_site,
+    synthetic_site,
+    with_scores,
+)
 from slurm_gpu_aware.simulator.trace import poisson_trace
 
 SHARED = Path(

@@ -8,8 +8,9 @@ import pytest
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import Round, plan_stages
+from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.simulator import rounds
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings

@@ -8,6 +8,7 @@ from small_traces import FLAT, SETTINGS, name, random_trace
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
 from slurm_gpu_aware.features.power.power_meter import PowerMeter
+from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
@@ -18,7 +19,6 @@ from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.events import EventClock
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
-from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 IDLE_W = 50.0

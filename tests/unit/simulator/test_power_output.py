@@ -8,13 +8,13 @@ import pytest
 
 from slurm_gpu_aware.cli.simulation import Inputs
 from slurm_gpu_aware.cli.simulation_text import as_json, table_text
+from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.files import load_results, save_results
 from slurm_gpu_aware.simulator.report import write_report
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.simulated_site import synthetic_site
-from slurm_gpu_aware.simulator.step_function import area_until
 from slurm_gpu_aware.simulator.trace import poisson_trace
 
 SITE = synthetic_site(4, 4, same_indices=False)

@@ -19,9 +19,8 @@ from memory_slurm import job_record, node_record
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm import libslurm
 from slurm_gpu_aware.slurm import reader as slurm_reader
-from slurm_gpu_aware.slurm.call_counts import CallCounts
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
-from slurm_gpu_aware.slurm.libslurm import Call, Libslurm, SlurmError, decode, records
+from slurm_gpu_aware.slurm.libslurm import Call, CallCounts, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
 from slurm_gpu_aware.slurm.updates import JobUpdate, lanes_of, refused_id
 

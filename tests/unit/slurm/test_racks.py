@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu_aware.slurm.racks import Place, places
 from slurm_gpu_aware.slurm.records import SlurmSwitch
+from slurm_gpu_aware.slurm.topology import Place, places
 
 
 def switch(name: str, *nodes: str, level: int = 0) -> SlurmSwitch:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from store_samples import ingest, report
 
-from slurm_gpu_aware.model.gpu_names import board_of
+from slurm_gpu_aware.model.hardware_graph import board_of
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import newest_runs
 from slurm_gpu_aware.variability.outliers import outliers

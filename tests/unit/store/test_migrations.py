@@ -49,6 +49,11 @@ def rows_of(path: Path) -> Rows:
         return {name: rows for name, rows in found.items() if rows}
 
 
+def brought_forward(rows: Rows) -> Rows:
+    """The same rows in the present schema: times have a power limit, last."""
+    return {**rows, "timings": [(*row, 0) for row in rows["timings"]]}
+
+
 def table_names(path: Path) -> list[str]:
     """The tables of a store."""
     with closing(sqlite3.connect(path)) as connection:
@@ -119,6 +124,7 @@ def test_every_row_is_kept(tmp_path: Path, next_schema: Callable[..., None]) -> 
     path = make_store_8(tmp_path / "store.db")
     before, tables = rows_of(path), set(table_names(path))
     assert before.keys() == tables  # the fixture has rows of every table of that schema
+    before = brought_forward(before)
     open_store(tmp_path / "new.db").close()
     shape = shape_of(tmp_path / "new.db")
     next_schema()
@@ -173,7 +179,7 @@ def test_a_copy_that_is_there_is_not_replaced(
     next_schema()
     open_store(path).close()
     assert kept_path(path, 8).read_text() == "of an earlier life"
-    assert rows_of(kept_path(path, 8, 2)) == rows_of(path)
+    assert brought_forward(rows_of(kept_path(path, 8, 2))) == rows_of(path)
 
 
 @pytest.mark.parametrize("step", [fail, lose])

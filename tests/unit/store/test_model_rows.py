@@ -85,16 +85,16 @@ def test_class_samples_are_the_newest_runs_at_locked_clocks(store: Store):
         run_of(1, 1.0, 110.0, clock_mhz=1000),
         run_of(1, 1.0, 500.0, clock_mhz=1000, neighbours=LOADED),
         run_of(1, 3.0, 60.0),
+        run_of(0, 1.0, 150.0, clock_mhz=1400, limit_w=80, power_w=79.0),
+        run_of(0, 2.0, 140.0, clock_mhz=1400, limit_w=80, power_w=78.0),
     ]
     add_runs(store, runs, source="probe")
-    found = [
-        (s.name, s.gpu_model, s.sample.clock_mhz, s.sample.time_s, s.sample.power_w)
-        for s in models.class_samples(store)
-    ]
+    found = [(s.name, s.gpu_model, *s.sample[3:]) for s in models.class_samples(store)]
     assert found == [
-        ("A", "v100", 1000.0, 0.1, 90.0),
-        ("A", "v100", 1000.0, 0.11, None),
-        ("A", "v100", 1400.0, 0.07, pytest.approx(100.0)),
+        ("A", "v100", 1000.0, 0.1, 90.0, 0.0),
+        ("A", "v100", 1000.0, 0.11, None, 0.0),
+        ("A", "v100", 1400.0, 0.07, pytest.approx(100.0), 0.0),
+        ("A", "v100", 1400.0, 0.14, 78.0, 80.0),
     ]
 
 

@@ -5,8 +5,6 @@ result per GPU. The rate stands in the texts of the result's ``info``, which onl
 The file names neither the node nor the GPUs: their numbers are those of DCGM, in PCI order.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

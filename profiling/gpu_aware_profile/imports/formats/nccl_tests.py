@@ -6,8 +6,6 @@ file may hold several runs. Of a run the largest message counts: small ones meas
 (doc/PERFORMANCE.md).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

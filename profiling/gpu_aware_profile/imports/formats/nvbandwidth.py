@@ -9,8 +9,6 @@ A text may hold several runs. PCI addresses stand in text of 0.6 to 0.8 and in J
 without them the GPUs are counted in CUDA's order.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Text that launchers put before each line of an output is taken off, and tasks are told apart.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -5,8 +5,6 @@ A performance variable is a value with a unit. ReFrame records no GPUs: a variab
 GPU in its name, or the test has a loggable parameter ``gpu``. The node is that of the test's job.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The formats that ``import`` reads, and which of them a file has."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ The matrix has the GPUs in NVML's order, which is that of their PCI addresses. L
 ``nvidia-smi -L`` in the same file add their names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -20,8 +18,7 @@ from gpu_aware_profile.imports.formats.reader import (
 )
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, quoted
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.gpu_names import model_word, nvlink_gbps
-from slurm_gpu_aware.model.hardware_graph import class_gbps, direct_links
+from slurm_gpu_aware.model.hardware_graph import class_gbps, direct_links, model_word, nvlink_gbps
 from slurm_gpu_aware.store.report import SCHEMA, parse_report
 from slurm_gpu_aware.text_file import Table
 

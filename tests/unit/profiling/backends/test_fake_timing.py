@@ -5,8 +5,7 @@ import json
 import pytest
 from fake_nvml import machines
 
-from gpu_aware_profile.backends.fake_timing import FakeTiming
-from gpu_aware_profile.backends.timing import RunSpec, median_and_spread, timing_backend
+from gpu_aware_profile.backends.timing import FakeTiming, RunSpec, median_and_spread, timing_backend
 from slurm_gpu_aware.errors import SourceError
 
 

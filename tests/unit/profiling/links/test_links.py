@@ -13,7 +13,7 @@ import pytest
 from fake_nvml import machines
 from idle_clock import Stopwatch
 
-from gpu_aware_profile.backends.fake_timing import FakeMachine
+from gpu_aware_profile.backends.timing import FakeMachine
 from gpu_aware_profile.links.link_runs import (
     COPY_SHARE,
     RING_SHARE,

@@ -13,11 +13,12 @@ import pytest
 from fake_nvml import FakeNode, machines
 from idle_clock import Stopwatch
 
-from gpu_aware_profile.probe.clock_sweep import clock_steps
+from gpu_aware_profile.probe.clock_sweep import clock_steps, limit_steps
 from slurm_gpu_aware.clocks.notes import Note, Notes
 from slurm_gpu_aware.store.report import parse_report
 
 SWEEP = ["--clocks", "3", "--allow-clock-changes", "--runs", "1", "--no-loaded"]
+LIMITED = [*SWEEP, "--power-limits", "2"]
 
 
 class Node(FakeNode):
@@ -53,8 +54,14 @@ class Node(FakeNode):
     def notes(self):
         return sorted(file.name for file in self.locks.glob("gpu*")) if self.locks.exists() else []
 
+    def limited(self):
+        """GPU -> power limit that was set, W, where it is not the machine's own."""
+        found = {k: self.set_to(k, "power_limit") for k in range(4)}
+        watts = {k: int(text[0]) // 1000 for k, text in found.items() if text}
+        return {k: w for k, w in watts.items() if w != 300}
+
     def is_as_before(self):
-        return (self.locked(), self.notes()) == ([], [])
+        return (self.locked(), self.limited(), self.notes()) == ([], {}, [])
 
 
 @pytest.fixture
@@ -65,11 +72,11 @@ def node(library, tmp_path):
             os.kill(int((tmp_path / "hangs").read_text()), signal.SIGKILL)
 
 
-def hang_when_locked(node):
-    """A program that is quick, and hangs while the clock of GPU 0 is locked."""
+def hang_when_locked(node, setting="locked_clocks"):
+    """A program that is quick, and hangs while GPU 0 has this setting."""
     code = (
         "import os, pathlib, time\n"
-        f"locked = pathlib.Path({str(node.state / 'gpu0.locked_clocks')!r})\n"
+        f"locked = pathlib.Path({str(node.state / f'gpu0.{setting}')!r})\n"
         "if locked.exists():\n"
         f"    pathlib.Path({str(node.folder / 'hangs')!r}).write_text(str(os.getpid()))\n"
         "    time.sleep(600)\n"
@@ -107,6 +114,81 @@ def test_each_clock_is_measured_and_the_clocks_are_reset(node):
     assert rows["A", 832]["power_w"] < rows["A", 1530]["power_w"]
     assert node.is_as_before()
     assert len([line for line in node.history() if line.endswith("reset")]) == 4
+
+
+def test_each_clock_is_measured_under_power_limits_too_and_they_are_undone(node):
+    """GPUs of class A draw 42 + 0.9 x 258 x (clock / 1530)^3 W; 150 W is the lowest limit."""
+    report = node.probe(*LIMITED, "--class", "A")
+    assert report["errors"] == []
+    rows = {(r["clock_mhz"], r["limit_w"]): r for r in report["timings"] if r["index"] == 1}
+    limits = (0, 225, 150)
+    assert list(rows) == [(0, 0), *((mhz, w) for w in limits for mhz in (1530, 832, 135))]
+    assert [rows[1530, w]["sm_mhz"] for w in limits] == [1530, 1410, 1185]
+    assert [rows[832, w]["sm_mhz"] for w in limits] == [832] * 3
+    for w in (225, 150):
+        row = rows[1530, w]
+        assert 0.97 * w < row["power_w"] <= w
+        slower = row["value_ms"] / rows[0, 0]["value_ms"]
+        assert slower == pytest.approx(0.05 + 0.95 * 1312 / row["sm_mhz"], rel=0.01)
+    assert node.is_as_before()
+
+
+def test_the_sites_own_power_limit_comes_back(node):
+    node.state.mkdir(exist_ok=True)
+    (node.state / "gpu3.power_limit").write_text("250000\n")
+    report = node.probe(*LIMITED, "--class", "A")
+    assert [r["limit_w"] for r in report["timings"] if r["index"] == 3] == [0] * 4 + [200] * 3 + [
+        150
+    ] * 3
+    assert node.limited() == {3: 250}
+
+
+@pytest.mark.parametrize("kills", [signal.SIGTERM, signal.SIGKILL])
+def test_no_power_limit_outlives_a_sweep_that_is_ended(node, kills):
+    process = node.begin(*LIMITED, *hang_when_locked(node, "power_limit"))
+    wait_for_hang(node, process)
+    assert node.limited() == dict.fromkeys(range(4), 225)
+    process.send_signal(kills)
+    process.communicate(timeout=30)
+    if kills == signal.SIGKILL:
+        assert node.limited() == dict.fromkeys(range(4), 225)  # nothing could be done
+        assert node.probe("--no-timings")["errors"] == []
+    assert node.is_as_before()
+
+
+def test_a_gpu_that_refuses_power_limits_costs_only_their_times(node):
+    machines.add_fault(
+        node.state, "nvmlDeviceSetPowerManagementLimit", minor=3, error="NO_PERMISSION"
+    )
+    report = node.probe(*LIMITED, "--class", "A")
+    rows = {k: [r["limit_w"] for r in report["timings"] if r["index"] == k] for k in (2, 3)}
+    assert rows == {2: [0] * 4 + [225] * 3 + [150] * 3, 3: [0] * 4}
+    assert {(fault["index"], fault["call"]) for fault in report["errors"]} == {
+        (3, "nvmlDeviceSetPowerManagementLimit")
+    }
+    assert node.is_as_before()
+
+
+def test_a_limit_that_the_driver_forgets_has_no_time(node):
+    code = (
+        "import pathlib, time\n"
+        f"pathlib.Path({str(node.state / 'gpu0.power_limit')!r}).unlink(missing_ok=True)\n"
+        f"pathlib.Path({str(node.state / 'gpu0.load')!r}).write_text('90')\n"
+        "time.sleep(0.7)\n"
+        "print(5)\n"
+    )
+    node.state.mkdir(exist_ok=True)
+    bench = ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
+    report = node.probe("--clocks", "1", *LIMITED[2:], *bench)
+    assert [r["limit_w"] for r in report["timings"] if r["index"] == 0] == [0, 0]
+    assert "W, not 225: does nvidia-persistenced run?" in report["errors"][0]["error"]
+
+
+def test_the_steps_of_power_limits_lie_below_the_one_in_force():
+    assert limit_steps((100.0, 300.0), 4) == [250, 200, 150, 100]
+    assert limit_steps((99.5, 101.0), 4) == [100]
+    assert limit_steps((300.0, 300.0), 2) == []
+    assert limit_steps(None, 2) == []
 
 
 def test_sigterm_resets_the_clocks_and_keeps_what_was_measured(node):
@@ -272,6 +354,7 @@ def test_a_lock_that_the_driver_forgets_has_no_time(node):
         (["--clocks", "3"], "which needs --allow-clock-changes"),
         (["--clocks", "0", "--allow-clock-changes"], "'0' is not a number of clocks, or all"),
         (["--clocks", "x"], "'x' is not a number of clocks, or all"),
+        (["--power-limits", "2", "--allow-clock-changes"], "--power-limits needs --clocks"),
         (["--clocks", "3", "--allow-clock-changes", "--no-timings"], "--clocks excludes"),
     ],
 )

@@ -13,7 +13,7 @@ from gpu_aware_profile.devices.driver import PeerLink
 from gpu_aware_profile.devices.nvml import cpu_list
 from gpu_aware_profile.probe.node import _links, _peer_facts
 from gpu_aware_profile.probe.runs import ReadableGpu
-from slurm_gpu_aware.model.gpu_names import model_word
+from slurm_gpu_aware.model.hardware_graph import model_word
 from slurm_gpu_aware.store.report import parse_report
 
 

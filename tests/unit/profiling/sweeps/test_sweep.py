@@ -34,6 +34,7 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.files import published_path
+from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.store.measurements import newest_bandwidths, newest_collectives
 from slurm_gpu_aware.store.profiles import load_profile
 
@@ -347,11 +348,19 @@ def test_a_node_that_the_site_has_removed_does_not_keep_a_sweep_open(fleet):
     assert json.loads(done.stdout)["complete"] is True
 
 
-def test_a_sweep_renews_the_copy_for_all_users(fleet):
+def test_a_sweep_renews_the_copy_for_readers(fleet):
+    """It makes the first one only of a store without jobs, which a site may hide."""
+    copy = published_path(fleet.store)
+    fleet.sweep("--node", "n1")
+    assert copy.stat().st_mode & 0o777 == 0o644
+    copy.unlink()
+    with open_store(fleet.store) as store:
+        Ledger(store).add_event("7", "parked", {}, 1.0)
+    fleet.sweep("--node", "n1")
+    assert not copy.exists()
     with open_store(fleet.store) as store:
         publish(store, mode=0o640)
     fleet.sweep("--node", "n1")
-    copy = published_path(fleet.store)
     assert copy.stat().st_mode & 0o777 == 0o640
     with open_store(copy, readonly=True) as store:
         assert len(load_profile(store).gpus) == 4
@@ -451,7 +460,17 @@ def test_the_default_partition_is_preferred_if_it_allows_the_time(default, limit
     lines = ["n1|long|idle|gpu:4|infinite", f"n1|{default}|idle|gpu:4|{limit}"]
     lines.append("n1|a-short|idle|gpu:4|10:00")
     for order in permutations(lines):
-        assert parse_sinfo("\n".join(order), 900.0)[0] == [Target("n1", chosen, 4)]
+        assert parse_sinfo("\n".join(order), 900.0) == ([Target("n1", chosen, 4)], [])
+
+
+def test_a_node_whose_partitions_allow_no_probe_is_said_at_once(fleet):
+    fleet.sinfo("n1|short|idle|gpu:4|10:00", "n1|gpu*|idle|gpu:4|30:00")
+    (node,) = json.loads(fleet.sweep(code=3).stdout)["nodes"]
+    assert node["state"] == "failed"
+    assert node["reason"] == "its partitions allow 30 min: --time-limit=1800"
+    assert fleet.probed() == []
+    fleet.sweep("--time-limit=1800")
+    assert fleet.probed() == ["n1"]
 
 
 def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):

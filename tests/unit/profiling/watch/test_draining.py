@@ -10,7 +10,7 @@ from gpu_aware_profile.watch.draining import (
     plan_drains,
     reason_of,
 )
-from slurm_gpu_aware.model.gpu_health import GpuHealth
+from slurm_gpu_aware.model.profile import GpuHealth
 from slurm_gpu_aware.store.watch_state import PREFIX, UNDER_JOB, Drained, GpuState, Reading, Trouble
 
 NOW = 1000.0
@@ -157,15 +157,16 @@ def test_the_reason_is_one_short_line():
 def test_nodes_of_sinfo():
     text = "\n".join(
         [
-            "n1|gpu*|drained*|gpu-aware: a | b",
-            "n1|all|drained*|gpu-aware: a | b",
-            "n2|gpu*|idle~|none",
-            "$(reboot)|gpu|idle|none",
+            "n1|debug|drained*|30:00|gpu-aware: a | b",
+            "n1|gpu*|drained*|1-00:00:00|gpu-aware: a | b",
+            "n1|all|drained*|infinite|gpu-aware: a | b",
+            "n2|gpu*|idle~|1-00:00:00|none",
+            "$(reboot)|gpu|idle|infinite|none",
             "broken",
         ]
     )
     assert parse_nodes(text) == [
-        Node("n1", ("gpu", "all"), "drained", "gpu-aware: a | b"),
+        Node("n1", ("all", "gpu", "debug"), "drained", "gpu-aware: a | b"),
         Node("n2", ("gpu",), "idle", ""),
     ]
     assert parse_nodes(text)[0].ours

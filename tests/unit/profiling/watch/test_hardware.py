@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_aware_profile.watch.hardware import Seen, facts_of_site, findings, unread
-from slurm_gpu_aware.model.gpu_health import GpuHealth
+from slurm_gpu_aware.model.profile import GpuHealth
 
 WELL = GpuHealth(4, 4, 4, 16, 16, 0, 12, 0, 0, False, False, "")
 NAME = "NVIDIA A100-SXM4-40GB"

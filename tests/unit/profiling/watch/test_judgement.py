@@ -15,7 +15,7 @@ from gpu_aware_profile.watch.judgement import (
 from gpu_aware_profile.watch.running import reported
 from gpu_aware_profile.watch.slow_gpus import Named, Verdict
 from slurm_gpu_aware.agent_reports import spool_file
-from slurm_gpu_aware.model.gpu_health import GpuHealth
+from slurm_gpu_aware.model.profile import GpuHealth
 from slurm_gpu_aware.store.watch_state import WatchState, read_state, write_state
 
 GPU = ("n1", 3)

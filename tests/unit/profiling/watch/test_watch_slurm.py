@@ -13,9 +13,10 @@ NODES = ("n1", "n2", "n3")
 SINFO = """
 import json, os, sys
 folder = os.environ["FAKE_SLURM"]
+LIMIT = os.environ.get("PARTITION_LIMIT", "infinite")
 nodes = json.load(open(f"{folder}/nodes.json"))
 for name, (state, reason) in nodes.items():
-    last = [reason or "none"] if sys.argv[-1].endswith("%E") else ["GRES", "infinite"]
+    last = [LIMIT, reason or "none"] if sys.argv[-1].endswith("%E") else ["GRES", LIMIT]
     print("|".join([name, "gpu*", state, *last]))
 """
 SCONTROL = """
@@ -99,6 +100,17 @@ def test_by_default_nothing_is_changed(watch_site):
     log = (watch_site.folder / "srun.log").read_text().splitlines()
     assert len(log) == 9
     assert all("--nice=1000000" in line and "--comment=place=off" in line for line in log)
+
+
+def test_a_partition_without_time_for_a_probe_is_said(watch_site):
+    watch_site.env["PARTITION_LIMIT"] = "30:00"
+    found = watch(watch_site)
+    assert "n[1-3]: not measured: its partitions allow 30 min: --time-limit=1800" in found["notes"]
+    assert watch_site.probed() == []
+    watch(watch_site, "--time-limit=1800")
+    assert sorted(watch_site.probed()) == ["n1", "n2", "n3"]
+    watch(watch_site, "--hardware")
+    assert len(watch_site.probed()) == 6
 
 
 def test_nodes_with_recent_times_and_busy_ones_are_left_alone(watch_site):

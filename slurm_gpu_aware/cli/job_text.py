@@ -1,15 +1,154 @@
-"""Texts of ``explain`` on a placement: what was asked, what was chosen, and why."""
+"""Texts of ``explain``: Slurm's reasons, events of a job, and what was asked, chosen, and why."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.cli.output import place_text, some
+from slurm_gpu_aware.clocks.job import SHARED
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.energy.text import saving_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
 from slurm_gpu_aware.time_text import duration, stamp
+
+HELD = "held by "
+"""Start of a reason of the selector that names one of Slurm's."""
+_WORDS = {
+    "BeginTime": "its begin time has not come",
+    "Dependency": "a job that it depends on has not ended",
+    "DependencyNeverSatisfied": "a job that it depends on ended otherwise, so it never starts",
+    "JobHeldUser": "its owner holds it; to let it go: scontrol release",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobArrayTaskLimit": "its array runs as many tasks as its limit allows",
+    "PartitionTimeLimit": "its time limit is longer than its partition allows",
+    "PartitionNodeLimit": "it asks for more nodes than its partition allows",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition is inactive",
+    "ReservationDeleted": "its reservation was deleted",
+    "Reservation": "its reservation has not begun",
+    "BadConstraints": "no node has what it asks for",
+}
+_LIMIT = re.compile(r"(QOS|Assoc)[A-Za-z]*\Z")
+
+
+def held_words(reason: str) -> str:
+    """``its begin time has not come (BeginTime)``; a text of the selector stays as it is."""
+    if not reason.startswith(HELD):
+        return reason
+    name, more, rest = reason.removeprefix(HELD).partition(";")
+    return slurm_words(name) + more + rest
+
+
+def slurm_words(name: str) -> str:
+    """The same of Slurm's own word for a reason."""
+    words = _WORDS.get(name)
+    if words is None and (match := _LIMIT.match(name)) is not None:
+        whose = "QOS" if match[1] == "QOS" else "account"
+        words = f"a limit of its {whose} is reached"
+    return f"Slurm holds it: {name.replace('_', ' ')}" if words is None else f"{words} ({name})"
+
+
+Detail = Mapping[str, Any]
+
+
+def event_text(kind: str, detail: Detail) -> str:
+    """``started on n1: 0,1``; the kind alone where it has no more to tell."""
+    text = _TEXTS.get(kind)
+    try:
+        return text(detail) if text is not None else kind.replace("_", " ")
+    except (KeyError, TypeError, ValueError, AttributeError):  # of another release
+        return kind.replace("_", " ")
+
+
+def _parked(detail: Detail) -> str:
+    if why := detail.get("why"):
+        return f"waits again: {held_words(str(why))}"
+    return "waits for the selector's choice"
+
+
+def _prepared(detail: Detail) -> str:
+    return f"given {detail['ReqNodeList']}" if detail.get("ReqNodeList") else "given its GPUs"
+
+
+def _released(detail: Detail) -> str:
+    if why := detail.get("left_to_slurm"):
+        return f"left to Slurm: {why}"
+    return "may start: Slurm has its place"
+
+
+def _started(detail: Detail) -> str:
+    gpus = detail.get("gpus") or {}
+    where = "; ".join(f"{node}: {_numbers(slots)}" for node, slots in gpus.items())
+    where = where or ", ".join(detail.get("nodes", ()))
+    text = f"started on {where}" if where else "started"
+    if detail.get("without_us"):
+        return f"{text}, placed by Slurm alone"
+    return text if detail.get("as_planned", True) else f"{text}, not where it was placed"
+
+
+def _ended(detail: Detail) -> str:
+    state = detail.get("state")
+    return "ended" if state in (None, "unknown") else f"ended: {state}"
+
+
+def _changed(detail: Detail) -> str:
+    if why := detail.get("refused"):
+        return f"Slurm refused a change by its owner: {why}"
+    return "changed by its owner"
+
+
+def _clock_set(detail: Detail) -> str:
+    clock = f"{detail['mhz']} MHz" if detail.get("mhz") else "the default clock"
+    asked = detail.get("asked_mhz")
+    beside = f" (nearest to {asked} MHz)" if asked and asked != detail.get("mhz") else ""
+    limit_w = detail.get("limit_w")
+    limit = f", {limit_w} W at most each" if limit_w else ""
+    return f"{_gpus(detail)} at {clock}{beside}{limit}"
+
+
+def _clock_failed(detail: Detail) -> str:
+    why = str(detail.get("error") or "no reason was recorded")
+    if why == SHARED:
+        return f"{_gpus(detail)}: {why}"
+    what = "its clock is not reset" if detail.get("during") == "reset" else "no clock is set"
+    return f"{_gpus(detail)}: {what}: {why}"
+
+
+def _energy(detail: Detail) -> str:
+    joules = detail.get("energy_j")
+    if joules is None:
+        return f"{_gpus(detail)}: energy not known: {detail.get('error') or 'no reason'}"
+    return f"{_gpus(detail)} took {joules / 3600:.3g} Wh in {duration(detail.get('seconds'))}"
+
+
+def _gpus(detail: Detail) -> str:
+    """``n1: 0,1``."""
+    numbers = _numbers(detail.get("gpus") or ())
+    node = str(detail.get("node") or "its node")
+    return f"{node}: {numbers}" if numbers else node
+
+
+def _numbers(slots: Any) -> str:
+    return ",".join(map(str, slots))
+
+
+_TEXTS: Mapping[str, Callable[[Detail], str]] = {
+    "parked": _parked,
+    "prepared": _prepared,
+    "released": _released,
+    "started": _started,
+    "ended": _ended,
+    "requeued": lambda _: "requeued",
+    "opened_by_hand": lambda _: "released by hand: Slurm places it",
+    "changed": _changed,
+    "clock_set": _clock_set,
+    "clock_failed": _clock_failed,
+    "energy": _energy,
+    "error": lambda detail: str(detail["why"]),
+    **{kind: text for events in found("events", "EVENTS") for kind, text in events.items()},
+}
+
 
 _MAX_ROWS = 12
 _UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
@@ -120,7 +259,8 @@ def _clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> st
     """The clock that the job has: what its nodes refused is not shown as set."""
     if not d["clock_mhz"]:
         return "default"
-    text = f"{d['clock_mhz']} MHz"
+    limit_w = d["why"].get("energy", {}).get("limit_w")
+    text = f"{d['clock_mhz']} MHz" + (f", {limit_w} W" if limit_w else "")
     for event in events:
         detail = event["detail"]
         refused = event["kind"] == "clock_failed" and detail.get("during") != "reset"
