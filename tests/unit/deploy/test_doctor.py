@@ -402,7 +402,12 @@ def test_two_controllers(
 
 
 def test_types_of_gpus(cluster: Cluster):
+    conf = cluster.root / "slurm" / "gpu_aware_conf.lua"
     cluster.nodes(TYPED, "gpu:v100:2")
+    found = cluster.doctor()[1]["filter config"]
+    assert (found["status"], found["found"].split(": ")[-1]) == ("failed", "node_types")
+    types = 'node_types = { "a100_3g.20gb", "v100" }'
+    conf.write_text(conf.read_text().replace("node_types = {}", types))
     code, found = cluster.doctor()
     assert (code, found["gres types"]["status"]) == (0, "warning")
     assert "n2" in found["gres types"]["found"]
@@ -428,7 +433,7 @@ def test_types_where_only_nodes_are_chosen(cluster: Cluster):
     assert found["filter config"]["status"] == "failed"
     assert "types" in found["filter config"]["found"]
     conf = cluster.root / "slurm" / "gpu_aware_conf.lua"
-    conf.write_text(conf.read_text().replace("types = {}", 'types = { "v100" }'))
+    conf.write_text(conf.read_text().replace("types = {}", 'types = { "v100" }'))  # both lists
     assert cluster.doctor()[1]["filter config"]["status"] == "ok"
     cluster.nodes("gpu:2", TYPED)
     found = cluster.doctor()[1]["gres types"]
