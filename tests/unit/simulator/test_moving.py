@@ -95,7 +95,7 @@ def test_what_a_job_says_itself_goes_before_its_class_and_the_share(says, share,
 def test_every_job_ends_once_and_moves_keep_the_rules(order, round_s, backfill):
     dice = random.Random(7)
     jobs, at = [], 0.0
-    for i in range(120):
+    for i in range(60):
         at += dice.expovariate(1 / 600)
         gpus = dice.choice((1, 1, 1, 2, 4, 8))
         jobs.append(TraceJob(str(i), at, gpus, dice.uniform(600, 20_000), dice.choice("ABC")))
