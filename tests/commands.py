@@ -1,7 +1,5 @@
 """The commands in this process, as tests call them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from click.testing import CliRunner, Result

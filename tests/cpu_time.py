@@ -1,7 +1,5 @@
 """CPU time of a call, for claims that it takes next to none."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ A deadline says what an idle machine needs. Where three processes want each CPU,
 third: so much can one of them do in it. Taken from ``/proc``, five times a second.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Values that tests of several packages make: jobs, nodes, what is known of a site, and plans."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

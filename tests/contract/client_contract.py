@@ -4,8 +4,6 @@ Each of `CHECKS` takes `Hands`, by which it makes jobs, and fails with Assertion
 nothing but the package and the standard library, so that they also run where Slurm's library is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Copied into the controller's container with `client_contract`, and run there as SlurmUser.
 """
 
-from __future__ import annotations
-
 import getpass
 import json
 import subprocess

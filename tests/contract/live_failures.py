@@ -9,8 +9,6 @@ python live_failures.py busy SECONDS JOB     eight threads at a time; with PYTHO
 All seconds are those of an idle machine.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

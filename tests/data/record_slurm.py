@@ -9,8 +9,6 @@ exactly what is typed here::
 Writes the records as `libslurm.decode` gives them, and which job was which.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

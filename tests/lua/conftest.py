@@ -1,7 +1,5 @@
 """Fixtures: the filter in a folder of its own, under each Lua that sites have."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

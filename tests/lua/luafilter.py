@@ -1,7 +1,5 @@
 """The real filter in a real Lua, with slurmctld's side simulated field by field."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

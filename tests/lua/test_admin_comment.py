@@ -1,7 +1,5 @@
 """The record of a parked job: Python reads back what Lua and Python write."""
 
-from __future__ import annotations
-
 import re
 import string
 from pathlib import Path

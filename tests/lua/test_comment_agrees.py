@@ -1,7 +1,5 @@
 """Lua and Python give the same verdict, and the same sentence, for every comment."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Sequence
 from pathlib import Path

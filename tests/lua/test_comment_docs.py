@@ -1,7 +1,5 @@
 """docs/comment.md says what the filter does: its tables go through the real Lua."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The begin time that the filter gives while parked jobs wait in the holding pool."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Due dates that earlier runs cannot meet: what the selector writes, and what the filter tells."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whatever breaks inside: the job goes on as if we were not there, and the log says why."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a user may not ask for, in every spelling that Slurm knows, and texts of any length."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 

@@ -1,7 +1,5 @@
 """100,000 comments through the real filter: nothing raises, nothing is changed on refusal."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """A site's own job_submit.lua takes the filter in with two lines, as docs/admin.md gives them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

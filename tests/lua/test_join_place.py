@@ -1,7 +1,5 @@
 """Where join() stands in a site's script, as we read it and as Lua runs it."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What an ordinary user may change in a job, and what becomes of the change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """gpus=MIN-MAX: which jobs may get another number of GPUs, and what the filter does with them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which submissions are parked, left to Slurm, refused, or not touched, and how."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """--test-only: the mark that Slurm's commands set, and what the filter makes of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

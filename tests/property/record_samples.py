@@ -1,7 +1,5 @@
 """A valid plain value of each kind of record, and the places inside a value."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path

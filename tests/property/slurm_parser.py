@@ -3,8 +3,6 @@
 A second reader that shares no line with ours: tests compare the two.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Random small clusters and requests, and a placement oracle over all sets."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
 import numpy as np

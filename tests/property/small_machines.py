@@ -1,7 +1,5 @@
 """Random link graphs, and matchings by trial of every permutation."""
 
-from __future__ import annotations
-
 from itertools import combinations, permutations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Comparison of a policy's answer with the best of all sets, and renamed clusters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from make import with_fields

@@ -1,7 +1,5 @@
 """Requests of users in all forms, as Slurm and the filter show them, on two kinds of nodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import strategies as st

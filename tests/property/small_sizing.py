@@ -1,7 +1,5 @@
 """Random jobs with any curves, and oracles of PowerFlow's allocator."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from itertools import product

@@ -1,7 +1,5 @@
 """Any slurm.conf is read as Slurm's own parser reads it, and edited so that this parser agrees."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path

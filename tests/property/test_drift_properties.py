@@ -1,7 +1,5 @@
 """False alarms and missed GPUs of drift over random noise."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

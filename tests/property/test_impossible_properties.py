@@ -1,7 +1,5 @@
 """A job is called impossible if, and only if, the empty cluster has no place for it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

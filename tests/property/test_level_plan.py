@@ -1,7 +1,5 @@
 """Pairs of nodes per locality level, against all pairs."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """Distinct link mixes against all renumberings of all sets."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations, permutations
 

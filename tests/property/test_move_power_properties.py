@@ -1,7 +1,5 @@
 """Moves under a power limit: never above it from requeue to restart, and no job is lost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

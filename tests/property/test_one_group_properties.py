@@ -1,7 +1,5 @@
 """Requests inside one group of nodes against brute force over every set of every group."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

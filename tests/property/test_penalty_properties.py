@@ -1,7 +1,5 @@
 """Penalties of any configuration and any measurement: complete, ascending, as documented."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

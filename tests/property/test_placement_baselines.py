@@ -5,8 +5,6 @@ set and then the nodes (``packed``, ``best-fit``) or the nodes and then the inde
 (``lowest-index``); else the nodes and then the slots of each.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Policy eft against an oracle over all sets, and its waiting against every end in turn."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """MAPA's policies and pal+mapa against an oracle over all sets and embeddings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import combinations, permutations

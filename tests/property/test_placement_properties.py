@@ -1,7 +1,5 @@
 """Every policy against an oracle over all sets, and properties of all policies."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import combinations

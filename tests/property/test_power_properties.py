@@ -1,7 +1,5 @@
 """Properties of rounds under a power limit: never above it, nothing waits for ever, replay."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A record of each kind comes back as it was; each wrong value in it is named in one sentence."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """Properties of every round: completeness, no GPU twice, no delay of the head."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whatever arrives as a report is merged or refused by name; nothing else happens."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

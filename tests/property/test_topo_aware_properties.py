@@ -1,7 +1,5 @@
 """topo-aware against every set of small clusters, and properties of all answers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import combinations

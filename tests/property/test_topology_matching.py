@@ -1,7 +1,5 @@
 """Exact matching against every permutation, and properties of all machines."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import numpy as np

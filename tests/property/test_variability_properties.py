@@ -1,7 +1,5 @@
 """Properties of every set of scores."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@ Everything goes through ``docker exec`` (`hands`); nothing here knows the code u
 Slurm says is read with ``scontrol`` and parsed a second time: a test does not trust our parser.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

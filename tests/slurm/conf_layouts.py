@@ -5,8 +5,6 @@ Each is file -> text. ``@BASE@`` stands for what a slurmctld needs to run beside
 quotes, blanks, order.
 """
 
-from __future__ import annotations
-
 Layout = dict[str, str]
 
 _DEV = "/dev/nvidia"

@@ -6,8 +6,6 @@ wrote (``setup``) and of those that --roll wrote (``rolled``), and the names of 
 again what they were (``left``).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@
 into it, and leaves it running (with ``-n 0``).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The foreign site (docker/site) as the walk sees it: steps of its admin, load, files."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

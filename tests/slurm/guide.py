@@ -10,8 +10,6 @@ A comment before a fenced block says what an admin does with it:
 A block without such a comment is no step.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

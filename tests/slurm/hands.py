@@ -4,8 +4,6 @@ A ``docker exec`` costs 0.1 s of CPU, ten times what ``scontrol`` costs, and tes
 So each container and user gets one ``docker exec`` that stays, reads commands and answers.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools

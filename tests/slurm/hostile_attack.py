@@ -7,8 +7,6 @@ sends so many raw updates of its own jobs and of those named. Prints JSON: ``job
 ``python - comments SECONDS`` changes the comments of all jobs of the user, over and over.
 """
 
-from __future__ import annotations
-
 import getpass
 import json
 import random

@@ -5,8 +5,6 @@ Slurm's own is ``squeue --json``, in which every value stands by itself. Jobs th
 are compared at the next try.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from typing import Any

@@ -6,8 +6,6 @@ and are the part that every test run takes). Each further option is combined wit
 and what the factors cannot express is listed.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

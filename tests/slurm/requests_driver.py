@@ -7,8 +7,6 @@ cells of a lane run one after the other, each on idle nodes; lanes share no node
 by side. stdout is JSON: cell name -> what was seen, all of it as it came from Slurm.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ The page holds counts and examples of both releases; `full_table` is the file wi
 request, which is not committed.
 """
 
-from __future__ import annotations
-
 import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Run cells on the cluster, once with us and once without."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence

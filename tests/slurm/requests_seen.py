@@ -1,7 +1,5 @@
 """What was seen of a cell, without what may differ: job numbers, times, node names, GPU indices."""
 
-from __future__ import annotations
-
 import collections
 import re
 from collections.abc import Mapping

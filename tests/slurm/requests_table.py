@@ -4,8 +4,6 @@ A difference that no entry of `EXPLAINED` covers makes the test fail. An entry c
 differences, not whole cells, and only where its check holds.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

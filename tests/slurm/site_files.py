@@ -1,7 +1,5 @@
 """Configuration files that a test changes, and the restart with which all daemons read them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Also read by the container's Python: standard library only.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 __all__ = ["FORMS", "Form", "form_of"]

@@ -1,7 +1,5 @@
 """What became of the load's jobs: each is compared with what its form says."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict

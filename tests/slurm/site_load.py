@@ -9,8 +9,6 @@ Standard library only. ``site_load.py FOLDER INTERVAL_S``; in the folder, which 
 - ``seen``: what the jobs themselves saw: one line at their begin, per task, at their end
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

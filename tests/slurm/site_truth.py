@@ -1,7 +1,5 @@
 """Whether doctor tells the truth: each of its checks is compared with what is seen without it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 

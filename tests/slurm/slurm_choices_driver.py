@@ -7,8 +7,6 @@ nothing behind. Prints one line of JSON per request: what was asked, which jobs 
 job's own record (None: Slurm has refused to start it at once). A line with ``nodes`` comes first.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

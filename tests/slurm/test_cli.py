@@ -1,7 +1,5 @@
 """The commands on a live cluster: doctor, setup, explain and queue as an ordinary user, release."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

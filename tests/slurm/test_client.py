@@ -1,7 +1,5 @@
 """The client of Slurm's library in the controller's container: its contract, and how it fails."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

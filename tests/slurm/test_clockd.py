@@ -1,7 +1,5 @@
 """The agent on real Slurm: orders move the clocks of a running job's GPUs, and of no other's."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

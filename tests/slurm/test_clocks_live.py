@@ -1,7 +1,5 @@
 """Clocks on real Slurm: just the GPUs of a job are locked and reset, and no failure fails a job."""
 
-from __future__ import annotations
-
 import json
 import re
 

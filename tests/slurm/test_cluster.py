@@ -1,7 +1,5 @@
 """The container cluster itself: plain Slurm, exact GPUs by type, both users, accounting."""
 
-from __future__ import annotations
-
 import pytest
 from cluster import NODES, Cluster
 from test_limits import WAIT

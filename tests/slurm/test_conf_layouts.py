@@ -4,8 +4,6 @@ A second slurmctld on the controller, with ports and a folder of its own, reads 
 (`conf_layouts`) as it is, after setup, and after all nodes have moved; slurmd reads gres.conf.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

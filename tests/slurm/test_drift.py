@@ -1,7 +1,5 @@
 """A GPU that becomes slower between two sweeps is named, and the alarm hears of it once."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The jobs of the name `LONG` have short earlier runs. The work of a job is in mil
 GPU; one with more of them is as much faster, as the model ``net`` says, too.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Clocks that save energy, on real Slurm: chosen from a sweep, counted by the GPUs' meters."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A job without a model tries several clocks at first, and its measurement makes the model."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

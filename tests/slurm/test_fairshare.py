@@ -1,7 +1,5 @@
 """Fair shares and priorities of the simulator against those of a real slurmctld."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

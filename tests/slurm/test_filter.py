@@ -1,7 +1,5 @@
 """The filter inside a real slurmctld. The selector is down, the gate closed for an hour."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

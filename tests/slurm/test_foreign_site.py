@@ -4,8 +4,6 @@ Users submit jobs of all forms from before the first step until after the last o
 sees is known from its form alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

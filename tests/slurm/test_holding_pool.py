@@ -1,7 +1,5 @@
 """Parked jobs that are not next in line, in a reservation that has not begun."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

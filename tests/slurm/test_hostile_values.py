@@ -4,8 +4,6 @@ alice attacks, bob is the victim. ``GPU_AWARE_HOSTILE_JOBS`` jobs are submitted,
 sent by raw RPC, in batches (``make test-hostile``: thousands).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The selector waits for events: it costs next to nothing while nothing happens, and reacts."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -4,8 +4,6 @@ Slurm itself says what it starts there (``sbatch --test-only``). The worst momen
 jobs have not started: what they hold is then read twice, or not at all.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

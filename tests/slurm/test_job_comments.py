@@ -1,7 +1,5 @@
 """AdminComment of a job: what squeue shows of a waiting job, and what accounting gets."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -3,8 +3,6 @@
 Times are measured and printed, in seconds of an idle machine (`idle_clock`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 

@@ -4,8 +4,6 @@ The programs come from Debian's package (docker/prometheus.sh) and run in the co
 container, as the exporter does, which an ordinary user runs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

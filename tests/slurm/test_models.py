@@ -1,7 +1,5 @@
 """Nodes of two GPU models in one cluster: ``gpu:a100:2`` is a feature, others take any model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

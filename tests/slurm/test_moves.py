@@ -1,7 +1,5 @@
 """Moves on a real Slurm: a job with checkpoints goes to better GPUs and carries on there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

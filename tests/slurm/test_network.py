@@ -1,7 +1,5 @@
 """Levels above the node, read from a live Slurm: switches (tree) and blocks (block)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What else a node offers: CPUs, memory, features, partitions, states. Jobs that fit start."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One queue: what Slurm places itself, and what cannot wait at the gate, passes no other job."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """The commands of users on a login node: Slurm's commands, munge and our package, no store."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Each change is made in two jobs alike: one is ours, the other has passed the gate (`PAST`).
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -1,7 +1,5 @@
 """A power limit on real Slurm: what it holds back starts when there is power for it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The cluster's slurm.conf is changed for the module and put back; a second partit
 the same nodes has the higher tier.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Order of the queue on a real Slurm: shorter jobs first, within Slurm's own priorities."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Rounds of the live selector, planned again, give the same places."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -5,8 +5,6 @@ combinations, and some of each further kind. ``make test-requests`` takes all, `
 writes ``docs/internals/requests.md`` as well.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The cluster is made plain first (``Gres=gpu:v100:4``); afterwards it is what it was.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -4,8 +4,6 @@ It runs as an ordinary user, on plain nodes, without filter and selector. ``GPU_
 is the number of jobs (60).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Shards on real Slurm: whole-GPU jobs beside them, and the GPUs that jobs of shards get."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What-if on a live cluster: the site's own history, as Slurm's accounting has it, placed again."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What sites do beside us: defaults of partitions, comments of their own, a store that is busy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

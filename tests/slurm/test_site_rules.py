@@ -1,7 +1,5 @@
 """A site whose job_submit.lua refuses every change but root's: no job waits for that."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -4,8 +4,6 @@ A performance model of the application ``net`` says that each doubling of its GP
 its time.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

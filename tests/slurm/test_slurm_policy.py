@@ -1,7 +1,5 @@
 """Policy ``slurm`` against slurmctld: the same nodes and GPUs, in random states."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Nothing is lost and nothing runs twice, whatever is killed whenever."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

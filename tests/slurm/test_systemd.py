@@ -4,8 +4,6 @@ A container boots Debian's systemd (docker/systemd.sh), which starts munge, slur
 one host with fake GPUs, by Debian's units.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """``--test-only`` with gpu_aware_cli_filter.lua: the answers are those of plain Slurm."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The selector takes what tune has set, without a restart, and goes back when it is deleted."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

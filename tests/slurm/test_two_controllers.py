@@ -1,7 +1,5 @@
 """Two controllers: the selector of the second takes over with its slurmctld, and gives back."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Waiting that pays, on a real Slurm: a job waits for GPUs on which it ends sooner."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Rung 1 on real Slurm: a slow GPU is named, drained once and resumed; Slurm's files stay."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Mapping

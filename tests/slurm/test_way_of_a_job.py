@@ -4,8 +4,6 @@ For every way to ask for GPUs: what the job sees, what Slurm says and what the l
 same GPUs, and ``srun`` inside the job works.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

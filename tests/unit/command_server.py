@@ -1,7 +1,5 @@
 """Commands of `run_with_memory_slurm` in processes of their own that do not import it all anew."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Reading of a slurm.conf that is given as text."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A sysfs tree for the GPUs of a fake machine and for NICs, as Linux lays it out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

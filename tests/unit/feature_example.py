@@ -1,7 +1,5 @@
 """What the feature of docs/architecture.md does; `test_feature_example` runs it beside a copy."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from dataclasses import replace

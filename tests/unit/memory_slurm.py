@@ -6,8 +6,6 @@ names of `libslurm_fields.JOB`, beside what only this Slurm knows of them (`OWN`
 the same code as those of Slurm's library.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

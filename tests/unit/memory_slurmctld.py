@@ -1,7 +1,5 @@
 """What the slurmctld of `MemorySlurm` does with jobs: it splits, changes and starts them."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable

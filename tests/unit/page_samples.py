@@ -1,7 +1,5 @@
 """A site for the tests of the pages: racks, links, slow GPUs, jobs with reasons, hostile texts."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

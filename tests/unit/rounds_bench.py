@@ -1,7 +1,5 @@
 """Rounds over a Slurm of our own, with clocks of the test's own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from slurm_folder import SlurmFolder, parked

@@ -5,8 +5,6 @@
 what these need once, and answers each line of its input (`command_server`) by such a process.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

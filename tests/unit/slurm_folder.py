@@ -1,7 +1,5 @@
 """The folder behind `MemorySlurm`, its client, and jobs as the filter leaves them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

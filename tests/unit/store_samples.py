@@ -1,7 +1,5 @@
 """Reports and decisions for the store's tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType

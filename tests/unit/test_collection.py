@@ -1,7 +1,5 @@
 """All processes collect the same tests, on every day: workers that differ end the whole run."""
 
-from __future__ import annotations
-
 import os
 import sys
 from datetime import UTC, datetime

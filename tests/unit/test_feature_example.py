@@ -1,7 +1,5 @@
 """The list of features in a copy of the package: with the page's example, and without any."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Locks that ordinary users cannot hold, because they cannot open the lock files."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

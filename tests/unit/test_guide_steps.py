@@ -1,7 +1,5 @@
 """The annotated blocks of the guide, which the walk on the foreign site types (tests/slurm)."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The clock by which the Slurm tests wait: other processes hold it up, and it never stops."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from itertools import count

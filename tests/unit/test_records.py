@@ -1,7 +1,5 @@
 """What all records share, whatever their type."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -100,7 +100,7 @@ def test_pal_on_synthetic_data(scripts, partial, monkeypatch):
 
 def test_eft_on_synthetic_data(scripts, partial, monkeypatch):
     monkeypatch.setattr(scripts.eft, "SYNERGY_NODES", 4)
-    text = scripts.eft.section(scripts.eft.Count(2, 1, 1, (8,), 1, 6, 60, more_draws=1), 1)
+    text = scripts.eft.section(scripts.eft.Count(1, 1, 1, (8,), 1, 6, 30, more_draws=1), 1)
     assert "synthetic data of the same shape" in text
     assert "(a part of the runs)" in text
     for row in ("Sia-Philly | eft:moves", "Sia-Philly, other times + EASY | pal", "Synergy-like"):

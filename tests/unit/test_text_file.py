@@ -1,7 +1,5 @@
 """Text files of users: compression, size, encoding, CSV, JSON; one sentence per fault."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """The live world and the simulated one: stages are told the same, and jobs get the same GPUs."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

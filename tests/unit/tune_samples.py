@@ -1,7 +1,5 @@
 """A made-up site for tests of tune: a profile with several runs of each GPU, and a history."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Classes for ``class=auto``: what a user gave to jobs of the same name, then account."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Nodes that a job may use: reservations inside one another, shared GPUs, maintenance."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Jobs bound to the sockets of their GPUs: which sockets these are, and which cores are taken."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

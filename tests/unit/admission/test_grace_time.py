@@ -1,7 +1,5 @@
 """GraceTime: a job whose victims are given time to end is not parked again meanwhile."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

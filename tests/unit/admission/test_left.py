@@ -1,7 +1,5 @@
 """What a round must know of a job that is left to Slurm, by counts of Slurm's record."""
 
-from __future__ import annotations
-
 import pytest
 from make import NOW, as_gated, context_of, eligible, slurm_job, slurm_node
 

@@ -1,7 +1,5 @@
 """gpus=MIN-MAX in the planner's request: which sizes it has, and what each of them asks for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

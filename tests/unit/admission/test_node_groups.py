@@ -1,7 +1,5 @@
 """What Slurm's topology asks of the nodes of one job: blocks, fabrics, partitions of their own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Order in which the site's Slurm preempts jobs, and which it never preempts, by configuration."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

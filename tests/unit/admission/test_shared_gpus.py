@@ -1,7 +1,5 @@
 """GPUs of which jobs have shards are not free for whole-GPU jobs, until the last of these ends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Jobs bound to the sockets of their GPUs: what is asked of the planner, what is left to Slurm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace

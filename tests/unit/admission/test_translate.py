@@ -1,7 +1,5 @@
 """A parked job as the planner's request: which partition, how many nodes, what is left to Slurm."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

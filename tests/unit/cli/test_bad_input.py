@@ -1,7 +1,5 @@
 """Whatever enters through an option or a file: one sentence, exit code 1 or 2, no traceback."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

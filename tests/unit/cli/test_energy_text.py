@@ -1,7 +1,5 @@
 """What ``explain`` and ``report`` say on energy."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

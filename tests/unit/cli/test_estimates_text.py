@@ -1,7 +1,5 @@
 """Sentences on estimates in ``explain``, and ``report`` without a folder."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """``gpu-aware tune`` on made-up sites: one with a clear winner, one where nothing pays."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

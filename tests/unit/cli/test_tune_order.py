@@ -1,7 +1,5 @@
 """``gpu-aware tune`` on orders of the queue: what is proposed, who pays, and when nothing is."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

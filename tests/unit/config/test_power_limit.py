@@ -1,7 +1,5 @@
 """The power limit in force: grammar, schedule, what was set, and what does not count."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """The file of tune: it counts only where the admin allows it, and no other content does."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

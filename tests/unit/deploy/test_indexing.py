@@ -1,7 +1,5 @@
 """Records are split without losing anything, and put back byte for byte."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """scontrol reconfigure on a simulated slurmctld that is slow, hangs, dies, or refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """setup --remove: a site is afterwards what it was before setup, and no job is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Placed jobs that wait are given back to Slurm when the selector is taken out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pending jobs that ask for a GPU model by its feature ask for its type again before it goes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The rolling change of GRES types on a simulated Slurm that dies under us at every step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

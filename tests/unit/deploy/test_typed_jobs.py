@@ -1,7 +1,5 @@
 """What setup --roll asks of Slurm about jobs: types become features, where srun allows it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

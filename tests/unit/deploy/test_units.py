@@ -1,7 +1,5 @@
 """Units of systemd: what services may do, and what they tell systemd."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

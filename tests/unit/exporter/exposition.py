@@ -1,7 +1,5 @@
 """Reads a page of metrics, as Prometheus' own parser for Python does."""
 
-from __future__ import annotations
-
 from prometheus_client.parser import text_string_to_metric_families
 
 Series = dict[tuple[tuple[str, str], ...], float]

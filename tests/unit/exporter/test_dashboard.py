@@ -1,7 +1,5 @@
 """The dashboard against Grafana's schema, as Grafana Labs publishes it for Grafana 12."""
 
-from __future__ import annotations
-
 import json
 import typing
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What every declared metric keeps to, and that a feature's own come with one line."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Pages of the exporter from a real store, Slurm in memory, and the selector's own counters."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """Text of metrics: limits, hostile labels, failures that stay alone, and what is kept."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

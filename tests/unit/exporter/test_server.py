@@ -1,7 +1,5 @@
 """The HTTP server on a real socket: what it serves, and clients that want to harm it."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import socket

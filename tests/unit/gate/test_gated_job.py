@@ -1,7 +1,5 @@
 """Phases of a gated job, as its record shows them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The gate: opened by hand and for good, held by its reservation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Changes by owners are settled: the noted request becomes the record, one update a job."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Request forms, markers, GRES names, feature expressions, back-off."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests for another number of GPUs: their sizes, and the fields that bind and restore them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

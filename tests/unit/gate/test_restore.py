@@ -1,7 +1,5 @@
 """The one protocol by which a job loses its binding: close, read back, restore, open."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

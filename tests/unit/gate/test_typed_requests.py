@@ -1,7 +1,5 @@
 """Requests by GPU type: which nodes serve them, and how they ask for a feature instead."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of a gated job's phases."""
 
-from __future__ import annotations
-
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, TRANSITIONS, JobPhase
 from slurm_gpu_aware.store.ledger import STATES
 

@@ -1,7 +1,5 @@
 """One rule for the most efficient clock: planner, allocator, views and Zeus name the same one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

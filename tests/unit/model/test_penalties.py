@@ -1,7 +1,5 @@
 """Locality penalties, measured and configured; placement with them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Bound requests in a round: GPUs and CPUs of one socket, or Slurm's choice; order of waiting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

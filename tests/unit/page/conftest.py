@@ -1,7 +1,5 @@
 """The pages of a site with racks, links, slow GPUs, jobs, and hostile texts."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The pages in a real browser: phone and desktop, light and dark. Needs Debian's Chromium."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``gpu-aware page``: what the files hold, and that no text of others becomes HTML."""
 
-from __future__ import annotations
-
 import html
 import re
 import time

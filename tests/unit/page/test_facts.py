@@ -1,7 +1,5 @@
 """Facts and drawings of the pages: use and groups of GPUs, scores over time, places of lines."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

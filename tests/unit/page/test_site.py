@@ -1,7 +1,5 @@
 """The folder of the pages: whose it is, and what a reader finds in it at any time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

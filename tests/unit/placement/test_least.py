@@ -1,7 +1,5 @@
 """Lower bounds of the slowdown: on one node they are what the best set has."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

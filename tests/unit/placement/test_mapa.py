@@ -1,7 +1,5 @@
 """MAPA and pal+mapa: the tables of their pages, large machines, several nodes, options."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Jobs inside one group of nodes: placement, reasons, and the constraint in other packages."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

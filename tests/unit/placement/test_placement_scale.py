@@ -1,7 +1,5 @@
 """Choices that must not depend on the number of groups or the width of nodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

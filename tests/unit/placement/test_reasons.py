@@ -1,7 +1,5 @@
 """Reasons for no place from the options of a policy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GPUs that Slurm chooses on nodes that a policy has chosen, and what is told of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Policy slurm: what was measured on a real slurmctld (docs/internals/slurm-links.md)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """mapa-topo-aware with plain nodes, where Slurm chooses the GPUs."""
 
-from __future__ import annotations
-
 import pytest
 from make import with_fields
 

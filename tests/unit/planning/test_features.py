@@ -1,7 +1,5 @@
 """The list of features: without any, jobs are placed as they ask."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Verdicts of one round on jobs that have no place on the empty cluster."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Distance from the optimum on small instances: exhaustive search over orders and sets."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from pathlib import Path

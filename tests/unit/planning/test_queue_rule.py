@@ -1,7 +1,5 @@
 """Order of the queue: shorter jobs first, and the guard of those that they pass."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

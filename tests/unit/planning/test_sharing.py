@@ -1,7 +1,5 @@
 """Jobs of shards fill used GPUs first, best fit, and delay no job before them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

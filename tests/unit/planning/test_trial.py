@@ -1,7 +1,5 @@
 """Trials of a round share the search of a common beginning, without a change of the result."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from make import job_request, plan_round

@@ -1,7 +1,5 @@
 """Victims: the jobs that Slurm preempts by its order are those that the plan names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """``gpu-aware-profile`` show, import, export, rescore: exit codes, streams, effect on disk."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

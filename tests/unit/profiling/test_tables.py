@@ -1,7 +1,5 @@
 """Summaries of measured clusters, and the width of tables."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How long jobs that could not start are held back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from slurm_folder import SlurmFolder, parked

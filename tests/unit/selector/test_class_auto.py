@@ -1,7 +1,5 @@
 """``class=auto`` in a round: what the planner gets, the ledger keeps, and ``explain`` says."""
 
-from __future__ import annotations
-
 import pytest
 from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked

@@ -1,7 +1,5 @@
 """Clocks that save energy, checked by the marks of jobs on a whole site; agents are not real."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

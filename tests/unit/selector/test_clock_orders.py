@@ -1,7 +1,5 @@
 """Orders for clock agents: their files, and what counts until an agent has answered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Clock records that nodes leave behind, read into the ledger: once each, and only good ones."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """An error in a part of a round stays there: it is logged, and jobs are placed all the same."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

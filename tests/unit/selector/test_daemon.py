@@ -3,8 +3,6 @@
 The daemon runs as a process of its own and is killed with SIGKILL at every request it makes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Set
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Jobs to which the filter gave a begin time because parked jobs wait in the holding pool."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

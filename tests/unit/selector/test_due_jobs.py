@@ -1,7 +1,5 @@
 """Due dates over rounds of the selector: sizes, growth at its time, and what is told."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

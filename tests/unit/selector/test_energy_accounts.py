@@ -1,7 +1,5 @@
 """Energy of jobs from the records of their nodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Explorations: which jobs try several clocks, which ones, and for how long."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

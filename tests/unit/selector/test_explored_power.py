@@ -1,7 +1,5 @@
 """Power of a job at the clocks that it tried, from the records of its nodes."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Guard of the head where Slurm reserves no GPUs that are in use (26.05)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

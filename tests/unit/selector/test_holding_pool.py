@@ -1,7 +1,5 @@
 """The holding pool: which jobs wait there, which leave it, and that it never holds a job up."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

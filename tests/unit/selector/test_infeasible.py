@@ -1,7 +1,5 @@
 """Jobs that no exact placement fits, by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

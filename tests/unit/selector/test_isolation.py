@@ -1,7 +1,5 @@
 """A job with which planning fails keeps no other from being placed."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

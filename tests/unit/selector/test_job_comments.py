@@ -1,7 +1,5 @@
 """AdminComments: freed while a job runs, returned when it waits again, and what they show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

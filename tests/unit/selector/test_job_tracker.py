@@ -1,7 +1,5 @@
 """What becomes of placed jobs, also of those that cannot be read for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path

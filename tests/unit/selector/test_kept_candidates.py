@@ -1,7 +1,5 @@
 """Candidates kept from round to round: what drops them, and that nothing else does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Jobs that are left to Slurm, and what is written down of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The ledger as the daemon keeps it: read access to the copy, and its times."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """Jobs that are left to Slurm: how the selector opens their gate in turn, and closes it again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

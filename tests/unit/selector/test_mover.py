@@ -1,7 +1,5 @@
 """Moves of running jobs by the selector, against a small Slurm of ours."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Orphans: jobs with an overwritten AdminComment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ways in which a user passed others, one by one: job 7 of bob stands behind job 6 of alice."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

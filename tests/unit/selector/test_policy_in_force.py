@@ -1,7 +1,5 @@
 """The selector takes what tune has set, within the admin's bounds, and shows it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

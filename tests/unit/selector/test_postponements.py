@@ -1,7 +1,5 @@
 """Postponements: what the selector remembers of jobs that wait by choice, also after a restart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from slurm_gpu_aware.features.waiting.live import Postponements

@@ -1,7 +1,5 @@
 """Power that a round counts: of jobs on a move, on lost nodes, and of those that end."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A later start than the one that was promised names its cause."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

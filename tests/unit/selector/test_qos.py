@@ -1,7 +1,5 @@
 """QOS are read beside the rounds."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Order of the queue after a requeue, which is a new submission for Slurm."""
 
-from __future__ import annotations
-
 import pytest
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked

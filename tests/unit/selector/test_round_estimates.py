@@ -1,7 +1,5 @@
 """Estimates in a round: what the planner gets, and what the ledger keeps of it."""
 
-from __future__ import annotations
-
 import pytest
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked

@@ -1,7 +1,5 @@
 """Earlier runs from a sacct of our own and from a real ledger."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

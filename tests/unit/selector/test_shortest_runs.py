@@ -1,7 +1,5 @@
 """The files from which the filter knows earlier runs, written by a real reader of runs."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

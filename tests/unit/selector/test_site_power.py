@@ -1,7 +1,5 @@
 """A power limit over rounds of the selector: each round is a selector of its own, as if killed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A site that refuses the selector's changes: the gate is open, and says why."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

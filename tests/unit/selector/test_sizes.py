@@ -1,7 +1,5 @@
 """Other numbers of GPUs over rounds of the selector: placing, and growth of running jobs."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from itertools import product

@@ -1,7 +1,5 @@
 """Selectors on two hosts over one Slurm: one works, the other stands by and takes over."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Jobs that are opened ahead while every GPU is in use and jobs end quickly."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

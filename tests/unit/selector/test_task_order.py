@@ -1,7 +1,5 @@
 """The order of an array's tasks, and the budget of tasks that a ``%limit`` leaves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rounds_bench import RoundsBench

@@ -1,7 +1,5 @@
 """Every change of phase that the selector makes or sees stands in `TRANSITIONS`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

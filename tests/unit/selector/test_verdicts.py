@@ -1,7 +1,5 @@
 """No job is called impossible by mistake: by what a reading has counted twice, or by one alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

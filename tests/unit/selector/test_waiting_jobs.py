@@ -1,7 +1,5 @@
 """Every waiting job has its reason, however many wait."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A selector without any feature places the jobs that it can, as they ask."""
 
-from __future__ import annotations
-
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 

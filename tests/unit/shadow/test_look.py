@@ -1,7 +1,5 @@
 """Looks of the shadow: what it stores, and that it never writes to Slurm."""
 
-from __future__ import annotations
-
 import ast
 import json
 import time

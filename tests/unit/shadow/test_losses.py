@@ -1,7 +1,5 @@
 """Losses of jobs, and their sums."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The site just before each of several starts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests of jobs that no filter has marked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Score, links and broken-up nodes of a set of GPUs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from slurm_gpu_aware.features.shadow.facts import gpu_set

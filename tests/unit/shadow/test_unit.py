@@ -1,7 +1,5 @@
 """The systemd unit of the shadow: it may do nothing but read Slurm and write its store."""
 
-from __future__ import annotations
-
 from configparser import ConfigParser
 from pathlib import Path
 

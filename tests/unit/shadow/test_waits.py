@@ -1,7 +1,5 @@
 """Which wait for whole nodes is charged to which start."""
 
-from __future__ import annotations
-
 from slurm_gpu_aware.features.shadow.waits import Charge, WholeNodeJob, charges
 
 A, B = ("7", 10.0), ("8", 11.0)

@@ -1,7 +1,5 @@
 """Priorities by fair share: Fair Tree, decay of usage, queues that are ordered by them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

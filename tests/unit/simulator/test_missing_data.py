@@ -1,7 +1,5 @@
 """What a history does not have is said, never taken for none. One thing is missing at a time."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

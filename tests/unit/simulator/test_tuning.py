@@ -1,7 +1,5 @@
 """What a seed of tune draws, and how candidates are compared."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

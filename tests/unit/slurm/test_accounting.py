@@ -1,7 +1,5 @@
 """What the settings of slurm.conf keep out of the accounting, with the line to add."""
 
-from __future__ import annotations
-
 import pytest
 
 from slurm_gpu_aware.slurm.accounting import OFF, gaps_of

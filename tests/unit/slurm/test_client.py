@@ -1,7 +1,5 @@
 """The client over Slurm's library, with a library of our own: what it keeps, names, and refuses."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

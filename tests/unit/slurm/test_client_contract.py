@@ -1,7 +1,5 @@
 """The contract of the client of Slurm over the Slurm of the unit tests; live: tests/slurm."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands of Slurm's that are run: their environment, their time limit, their complaints."""
 
-from __future__ import annotations
-
 import pytest
 
 from slurm_gpu_aware.errors import SourceError

@@ -1,7 +1,5 @@
 """slurm.conf is read as Slurm reads it, and edited without touching what is the site's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Values of users that are long, or large, take no time, no memory and no other job's place."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

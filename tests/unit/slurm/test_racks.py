@@ -1,7 +1,5 @@
 """Racks and positions of nodes."""
 
-from __future__ import annotations
-
 import pytest
 
 from slurm_gpu_aware.slurm.records import SlurmSwitch

@@ -1,7 +1,5 @@
 """Nodes, partitions, reservations and settings of Slurm into records."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

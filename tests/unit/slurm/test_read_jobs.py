@@ -1,7 +1,5 @@
 """Jobs of Slurm's library into records: recorded ones of both releases, and every sentinel."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GRES lines of nodes and jobs: GPUs are read strictly, what shares or cuts them is noticed."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 
 import pytest

@@ -1,7 +1,5 @@
 """Boards of one model: told apart by the form and the memory that their names have."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

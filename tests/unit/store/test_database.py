@@ -1,7 +1,5 @@
 """Opening, making, locking and publishing the store."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

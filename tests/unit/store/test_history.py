@@ -1,7 +1,5 @@
 """Newest measurements, pairs of them, what is kept, and reported slow GPUs."""
 
-from __future__ import annotations
-
 import pytest
 from store_samples import ingest, report
 

@@ -1,7 +1,5 @@
 """NICs and measured bandwidths in the store: what comes back, and what goes with a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from store_samples import ingest, report

@@ -1,7 +1,5 @@
 """The ledger: what goes in comes out, in order; pruning keeps what is open."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A store of an earlier schema is brought forward with all its rows, once, and a copy is kept."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

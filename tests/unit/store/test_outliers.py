@@ -1,7 +1,5 @@
 """Times far from the median: refused once, named with the likely cause, taken if vouched for."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Merging reports, importing timings, scores, and what placement loads."""
 
-from __future__ import annotations
-
 import pytest
 from store_samples import ingest, report
 

@@ -1,7 +1,5 @@
 """Nothing unbounded enters the store, whatever a node reports."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The shared copy: written by a child, for hosts that have no store."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

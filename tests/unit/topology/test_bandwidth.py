@@ -1,7 +1,5 @@
 """AggBW, EffBW and PreservedBW: worked numbers of the paper, eq. 2 everywhere, the refit."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

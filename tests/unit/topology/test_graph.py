@@ -1,7 +1,5 @@
 """Hardware graphs: building, checking, sharing; patterns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The machines in code against the measured and published link lists."""
 
-from __future__ import annotations
-
 import json
 import os
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The shared step of the dynamic programs: exact in single and double precision."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Binning: degenerate inputs, outliers, the choice of K, and measured clusters."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exact 1-D K-means against brute force, and both against scikit-learn."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Application classes by K-means on utilisation."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

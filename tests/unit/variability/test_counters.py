@@ -1,7 +1,5 @@
 """Utilisation counters in the output of Nsight Compute and DCGM."""
 
-from __future__ import annotations
-
 import pytest
 
 from slurm_gpu_aware.errors import SourceError

@@ -1,7 +1,5 @@
 """GPUs that became slower, and those that only seem so."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Scores of GPUs from finished jobs."""
 
-from __future__ import annotations
-
 import pytest
 
 from slurm_gpu_aware.variability.scores import JobRun, JobScore, job_scores

@@ -1,7 +1,5 @@
 """PM scores and the combination of repeated runs."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ The tools are real programs on PATH; what they print was taken from the document
 sources of the real ones. Parsing and handling of processes are those of the release.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """NICs and their paths from sysfs: made trees, and NVML's answer as the oracle."""
 
-from __future__ import annotations
-
 import json
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixtures: an import of measurements into the store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

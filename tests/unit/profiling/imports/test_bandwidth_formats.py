@@ -4,8 +4,6 @@ The texts have the layout of output.cpp and json_output.cpp of nvbandwidth 0.8, 
 nccl-tests 2.19 (2021: common.cu).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress

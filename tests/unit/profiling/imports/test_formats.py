@@ -4,8 +4,6 @@ The texts have the layout of the programs that write them: dcgmi/Diag.cpp of DCG
 reframe/core/logging.py and the report of ReFrame 4.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Links of a node from ``nvidia-smi topo -m`` before any sweep, then a placement."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

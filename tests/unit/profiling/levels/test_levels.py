@@ -1,7 +1,5 @@
 """Times per locality level: import, show, export; what placement and simulator do with them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """``gpu-aware-profile levels``: real ranks on fake GPUs, started by an srun of the test."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

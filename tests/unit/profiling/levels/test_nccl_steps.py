@@ -1,7 +1,5 @@
 """Steps of ranks with NCCL, on a fake of it: threads are the ranks."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

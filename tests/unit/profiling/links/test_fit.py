@@ -1,7 +1,5 @@
 """``gpu-aware-profile classify`` and ``fit-effbw``: real files, real program functions."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Measurement of links: the fake backend, and the real worker on a fake CuPy."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

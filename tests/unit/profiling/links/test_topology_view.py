@@ -1,7 +1,5 @@
 """``gpu-aware-profile show --topology``: the matrix, NVLinks, and what was measured."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``gpu-aware-profile drift``: exit codes, table, JSON."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

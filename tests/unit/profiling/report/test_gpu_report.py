@@ -1,7 +1,5 @@
 """``gpu-aware-profile report`` and ``show --worst``."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
