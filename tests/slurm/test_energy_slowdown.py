@@ -68,9 +68,9 @@ APPLICATIONS = (
 """Three classes as the fake GPUs have them, and an application with times of its own."""
 
 
-@pytest.fixture(scope="module")
-def swept(cluster: Cluster) -> Iterator[None]:
-    """A site that lets jobs run 5% longer, and has swept its clocks."""
+@pytest.fixture
+def saving(cluster: Cluster) -> Iterator[None]:
+    """A site that lets jobs run 5% longer, and has swept its clocks; loads as of the jobs."""
     with kept(cluster, CONFIG):
         cluster.sh("ctl", f"sed -i '/^.classes/d; /^clock_mhz/d' {CONFIG}")
         said = f'[energy]\\nslowdown = {BOUND}\\nrecords = "{RECORDS}"'
@@ -95,17 +95,13 @@ def swept(cluster: Cluster) -> Iterator[None]:
             cluster.sh("ctl", ["gpu-aware", "models", "fit"], timeout=120)
             cluster.kill("ctl", "selectd", "TERM")  # it reads models when it starts
             cluster.await_gate()
-            yield
-
-
-@pytest.fixture
-def saving(cluster: Cluster, swept: None) -> Iterator[None]:
-    """Loads as of the jobs."""
-    for one in APPLICATIONS:
-        loads = " ".join(f"/shared/fakegpu/{one.node}/gpu{n}.load" for n in range(4))
-        cluster.sh("ctl", f"echo {100 * one.load:.0f} | tee {loads}")
-    yield
-    cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
+            for one in APPLICATIONS:
+                loads = " ".join(f"/shared/fakegpu/{one.node}/gpu{n}.load" for n in range(4))
+                cluster.sh("ctl", f"echo {100 * one.load:.0f} | tee {loads}")
+            try:
+                yield
+            finally:
+                cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
 
 
 def submitted_job(cluster: Cluster, one: Application, more: str = "", script: str = "") -> str:

@@ -18,14 +18,15 @@ HOLDING_POOL = "gpuaware_pool"
 DEFER = "/var/spool/slurm-gpu-aware/submitted.defer"
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def no_room(cluster: Cluster) -> Iterator[None]:
     """No parked job stays in Slurm's own queue."""
     kept = "/tmp/config-without-pool.toml"
+    cluster.sh("ctl", f"[ -e {kept} ] || cp {CONFIG} {kept}")
     cluster.service_down("ctl", "selectd")
     try:
         gate = "\n[gate]\nqueue_tests = 0\nlease_s = 60\n"
-        cluster.sh("ctl", f"cp {CONFIG} {kept}; cat >>{CONFIG}", stdin=gate)
+        cluster.sh("ctl", f"cp {kept} {CONFIG}; cat >>{CONFIG}", stdin=gate)
         cluster.service_up("ctl", "selectd")
         yield
     finally:

@@ -140,13 +140,7 @@ def made_state(cluster: Cluster) -> None:
     run_job(cluster, "waits", 60, "--gres=gpu:4", "-w", "n1")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def clean(cluster: Cluster) -> None:
-    """Once: the tests look at the same jobs."""
-    cluster.reset()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def metered(cluster: Cluster, programs: Path) -> Iterator[MeteredSite]:
     for name in ("prometheus", "promtool"):
         cluster._docker("cp", str(programs / name), f"{cluster._id('ctl')}:/usr/local/bin/{name}")

@@ -22,7 +22,7 @@ echo "done at $step"
 APPENDS = ["--open-mode=append", "--time=120"]
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def moving(cluster: Cluster) -> Iterator[None]:
     """Jobs are moved, and n4 is twice as fast as the other nodes."""
     with one_fast_node(cluster, MOVES + NO_HISTORY):

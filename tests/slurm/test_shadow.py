@@ -77,7 +77,7 @@ OF_NODES = re.compile(
 Given = dict[str, tuple[int, ...]]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def plain_nodes(cluster: Cluster) -> Iterator[Cluster]:
     """Plain Slurm, on nodes whose GPUs have one type."""
     with kept(cluster, SLURM_CONF, GRES_CONF), cluster.plain():

@@ -12,6 +12,61 @@ from test_way_of_a_job import decisions, expect_kinds, let_go, placed, placed_by
 STORE = "/var/lib/slurm-gpu-aware/store.db"
 
 
+@pytest.fixture
+def three_cpus(cluster: Cluster) -> Iterator[None]:
+    """Each GPU brings three CPUs."""
+    cluster.sh("ctl", f"sed -i 's/^PartitionName=gpu .*/& DefCpuPerGPU=3/' {SLURM_CONF}")
+    cluster.sh("ctl", ["scontrol", "reconfigure"])
+    cluster.reset()
+    yield
+    cluster.sh("ctl", f"sed -i 's/ DefCpuPerGPU=3//' {SLURM_CONF}")
+    cluster.sh("ctl", ["scontrol", "reconfigure"])
+    cluster.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "cpus"),
+    [
+        (["--gres=gpu:2"], 6),
+        (["-N2", "--gpus=4"], 12),
+        (["-n4", "--gpus-per-task=1"], 12),
+        (["--gres=gpu:2", "--cpus-per-gpu=2"], 4),
+        (["--gres=gpu:2", "-c2"], 2),
+        (["--gres=gpu:1"], 3),
+    ],
+)
+def test_cpus_that_come_with_gpus(
+    cluster: Cluster, three_cpus: None, options: list[str], cpus: int
+) -> None:
+    full = cluster.submit("bob", ["-N4", "--gres=gpu:4", "--exclusive"], WAIT)
+    cluster.wait(full, "RUNNING", 40)
+    # Parked for a while: Slurm has looked at it and written its default into it.
+    job_id = cluster.submit("alice", [*options, "--comment=class=A"], WAIT)
+    cluster.wait_until(lambda: is_parked(cluster, job_id), 10, "it is parked")
+    let_go(cluster, "bob", full)
+    cluster.wait(job_id, "RUNNING", 40)
+    assert started(cluster, job_id)["outcome"]["as_planned"]
+    assert cluster.job(job_id)["NumCPUs"] == str(cpus)
+    assert len(decisions(cluster, job_id)) == 1
+    let_go(cluster, "alice", job_id)
+    cluster.wait(job_id, "COMPLETED", 30)
+
+
+def test_what_is_left_to_slurm_gets_its_default(cluster: Cluster, three_cpus: None) -> None:
+    job_id = cluster.submit("alice", ["-n4", "--gres=gpu:2"], "true")
+    assert cluster.wait(job_id, "COMPLETED", 40)["NumCPUs"] == "6"
+    assert not placed_by_us(cluster, job_id)
+
+
+def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: None) -> None:
+    job_id = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
+    cluster.wait(job_id, "RUNNING", 40)
+    assert cluster.job(job_id)["CPUs/Task"] == "6"
+    cluster.sh("ctl", ["scontrol", "requeuehold", job_id])
+    cluster.wait_until(lambda: is_parked(cluster, job_id), 20, lambda: str(cluster.job(job_id)))
+    assert cluster.job(job_id)["CPUs/Task"] in ("1", "N/A")
+
+
 def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
     """A job whose AdminComment holds a site's own text, and that is requeued, is not lost."""
     job_id = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
@@ -97,58 +152,3 @@ def test_the_ledger_itself_is_not_for_everybody(cluster: Cluster) -> None:
     assert re.findall(r"^-rw-r-----", listed, re.M)
     assert cluster.run("ctl", ["head", "-c1", STORE], "alice").returncode != 0
     assert cluster.run("ctl", ["gpu-aware", "status"], "alice").returncode == 0
-
-
-@pytest.fixture(scope="module")
-def three_cpus(cluster: Cluster) -> Iterator[None]:
-    """Each GPU brings three CPUs, from here on."""
-    cluster.sh("ctl", f"sed -i 's/^PartitionName=gpu .*/& DefCpuPerGPU=3/' {SLURM_CONF}")
-    cluster.sh("ctl", ["scontrol", "reconfigure"])
-    cluster.reset()
-    yield
-    cluster.sh("ctl", f"sed -i 's/ DefCpuPerGPU=3//' {SLURM_CONF}")
-    cluster.sh("ctl", ["scontrol", "reconfigure"])
-    cluster.reset()
-
-
-@pytest.mark.parametrize(
-    ("options", "cpus"),
-    [
-        (["--gres=gpu:2"], 6),
-        (["-N2", "--gpus=4"], 12),
-        (["-n4", "--gpus-per-task=1"], 12),
-        (["--gres=gpu:2", "--cpus-per-gpu=2"], 4),
-        (["--gres=gpu:2", "-c2"], 2),
-        (["--gres=gpu:1"], 3),
-    ],
-)
-def test_cpus_that_come_with_gpus(
-    cluster: Cluster, three_cpus: None, options: list[str], cpus: int
-) -> None:
-    full = cluster.submit("bob", ["-N4", "--gres=gpu:4", "--exclusive"], WAIT)
-    cluster.wait(full, "RUNNING", 40)
-    # Parked for a while: Slurm has looked at it and written its default into it.
-    job_id = cluster.submit("alice", [*options, "--comment=class=A"], WAIT)
-    cluster.wait_until(lambda: is_parked(cluster, job_id), 10, "it is parked")
-    let_go(cluster, "bob", full)
-    cluster.wait(job_id, "RUNNING", 40)
-    assert started(cluster, job_id)["outcome"]["as_planned"]
-    assert cluster.job(job_id)["NumCPUs"] == str(cpus)
-    assert len(decisions(cluster, job_id)) == 1
-    let_go(cluster, "alice", job_id)
-    cluster.wait(job_id, "COMPLETED", 30)
-
-
-def test_what_is_left_to_slurm_gets_its_default(cluster: Cluster, three_cpus: None) -> None:
-    job_id = cluster.submit("alice", ["-n4", "--gres=gpu:2"], "true")
-    assert cluster.wait(job_id, "COMPLETED", 40)["NumCPUs"] == "6"
-    assert not placed_by_us(cluster, job_id)
-
-
-def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: None) -> None:
-    job_id = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
-    cluster.wait(job_id, "RUNNING", 40)
-    assert cluster.job(job_id)["CPUs/Task"] == "6"
-    cluster.sh("ctl", ["scontrol", "requeuehold", job_id])
-    cluster.wait_until(lambda: is_parked(cluster, job_id), 20, lambda: str(cluster.job(job_id)))
-    assert cluster.job(job_id)["CPUs/Task"] in ("1", "N/A")
