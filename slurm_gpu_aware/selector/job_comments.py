@@ -7,8 +7,6 @@ queue gets it back, before anything else looks at the job.
 Changes of waiting and placed jobs by their owners: settled before a round, and recorded.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time
@@ -24,7 +22,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_jobs
 from slurm_gpu_aware.gate.owner_change import Change, settle_changes
 from slurm_gpu_aware.gate.request_forms import kept_tasks
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.backoff import HELD_BY, Backoff
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
@@ -53,7 +51,7 @@ def placed_text(nodes: Sequence[str], slots: Sequence[int] | None, score: float)
 
 def waiting_text(reason: str) -> str:
     """Short form of the reason of a round, with few values; empty if Slurm shows it itself."""
-    if reason.startswith("held by ") and ";" not in reason:
+    if reason.startswith(HELD_BY) and ";" not in reason:
         return ""
     if _BEHIND.match(reason):
         return "waits-its-turn"
