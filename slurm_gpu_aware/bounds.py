@@ -23,6 +23,25 @@ _LONGEST_NODE = 255
 _LONGEST_NAME = 32
 _NODE_MARKS = str.maketrans("", "", "._-")
 _NAME_MARKS = str.maketrans("", "", "_-")
+MAX_GPUS = 99_999
+"""GPUs of one job, the largest number that ``gpus=`` of a comment takes."""
+MAX_GPUS_PER_NODE = 64
+"""A set of a node's GPUs is a mask in one machine word."""
+MAX_JOB_NAME = 128
+"""Characters of the name of a job, a user or an account that count."""
+MAX_NODES = 65_536
+MAX_TIME_S = 1e10
+"""Points in time and durations: 300 years, so that Unix seconds fit and milliseconds do not."""
+MIN_RUN_S = 1e-3
+"""Run time of a job in a trace; a shorter one is lost in rounding beside ``MAX_TIME_S``."""
+MIN_TIME_MS, MAX_TIME_MS = 1e-6, 1e12
+"""A measured time: 1 ns to 30 years."""
+MAX_PENALTY = 1e6
+MIN_GBPS, MAX_GBPS = 1e-6, 1e6
+MAX_MHZ = 100_000
+MAX_GPU_W = 5000.0
+"""Mean power of a GPU; above it a counter was set anew, or another GPU answers."""
+_SHOWN = 60
 
 
 def is_node_name(text: str) -> bool:
@@ -54,28 +73,6 @@ def slot_of(kind: str | None) -> int | None:
         return None
     slot = int(digits)
     return slot if kind == index_type(slot) and slot < INDEX_TYPES else None
-
-
-MAX_GPUS = 99_999
-"""GPUs of one job, the largest number that ``gpus=`` of a comment takes."""
-MAX_GPUS_PER_NODE = 64
-"""A set of a node's GPUs is a mask in one machine word."""
-MAX_JOB_NAME = 128
-"""Characters of the name of a job, a user or an account that count."""
-MAX_NODES = 65_536
-MAX_TIME_S = 1e10
-"""Points in time and durations: 300 years, so that Unix seconds fit and milliseconds do not."""
-MIN_RUN_S = 1e-3
-"""Run time of a job in a trace; a shorter one is lost in rounding beside ``MAX_TIME_S``."""
-MIN_TIME_MS, MAX_TIME_MS = 1e-6, 1e12
-"""A measured time: 1 ns to 30 years."""
-MAX_PENALTY = 1e6
-MIN_GBPS, MAX_GBPS = 1e-6, 1e6
-MAX_MHZ = 100_000
-MAX_GPU_W = 5000.0
-"""Mean power of a GPU; above it a counter was set anew, or another GPU answers."""
-
-_SHOWN = 60
 
 
 def check_time_ms(value_ms: float) -> float:

@@ -43,6 +43,23 @@ from slurm_gpu_aware.time_text import duration
 
 Row = Mapping[str, Any]
 _COLUMN = re.compile(r"(>?)([^=:]+)(?:=(\w+))?(?::(.+))?\Z")
+Record = dict[str, Any]
+"""Name in the output -> value."""
+LEVEL_TIME = ("class", "level", "value_ms", "model")
+SCORE = (
+    *("gpu", "node", "class", "value_ms", "pm_score", "score", "bin", "outlier"),
+    *("model", "uuid", "taken_at"),
+)
+OUTLIER = ("node", "gpu", "class", "model", "ratio")
+CHANGE = (
+    *("node", "gpu", "class", "model", "before", "now", "rise", "threshold", "runs"),
+    *("before_at", "now_at"),
+)
+SHIFT = ("class", "model", "gpus", "ratio")
+"""Names of the values of a `LevelTime`, `GpuScore`, `Outlier`, `Change`, and `Shift`."""
+_ATTRIBUTES = {"gpu": "slot", "class": "app_class", "pm_score": "raw", "score": "binned"}
+"""Name in the output -> attribute, if they differ."""
+_OUTLIER_WORDS = ("", "outlier", "own score")
 
 
 class View:
@@ -81,23 +98,6 @@ def _cell(value: Any, form: str, ago: Callable[[float], str]) -> object:
     return ago(value) if form == "ago" else format(value, form)
 
 
-Record = dict[str, Any]
-"""Name in the output -> value."""
-
-LEVEL_TIME = ("class", "level", "value_ms", "model")
-SCORE = (
-    *("gpu", "node", "class", "value_ms", "pm_score", "score", "bin", "outlier"),
-    *("model", "uuid", "taken_at"),
-)
-OUTLIER = ("node", "gpu", "class", "model", "ratio")
-CHANGE = (
-    *("node", "gpu", "class", "model", "before", "now", "rise", "threshold", "runs"),
-    *("before_at", "now_at"),
-)
-SHIFT = ("class", "model", "gpus", "ratio")
-"""Names of the values of a `LevelTime`, `GpuScore`, `Outlier`, `Change`, and `Shift`."""
-_ATTRIBUTES = {"gpu": "slot", "class": "app_class", "pm_score": "raw", "score": "binned"}
-"""Name in the output -> attribute, if they differ."""
 SUMMARY = View(
     "class, model, >GPUs=gpus, >bins, >outliers, >best:.3f, >worst:.3f,"
     " >spread=geomean_over_best:.1%, age=oldest_at:ago"
@@ -112,7 +112,6 @@ _SCORES = View(
 _PENALTIES = View(
     "class, level, model, >ms=value_ms:.5g, >runs, >ratio:.4f, >L=penalty:.4f, from=source"
 )
-_OUTLIER_WORDS = ("", "outlier", "own score")
 
 
 def records(items: Iterable[object], names: Sequence[str]) -> list[Record]:

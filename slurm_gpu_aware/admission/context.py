@@ -5,8 +5,6 @@ Slurm makes room. A suspended job keeps its GPUs, so only modes that end or requ
 victims.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

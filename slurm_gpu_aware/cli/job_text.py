@@ -10,10 +10,9 @@ from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.energy.text import saving_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
+from slurm_gpu_aware.selector.backoff import HELD_BY
 from slurm_gpu_aware.time_text import duration, stamp
 
-HELD = "held by "
-"""Start of a reason of the selector that names one of Slurm's."""
 _WORDS = {
     "BeginTime": "its begin time has not come",
     "Dependency": "a job that it depends on has not ended",
@@ -30,13 +29,25 @@ _WORDS = {
     "BadConstraints": "no node has what it asks for",
 }
 _LIMIT = re.compile(r"(QOS|Assoc)[A-Za-z]*\Z")
+Detail = Mapping[str, Any]
+_MAX_ROWS = 12
+_UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
+"""``None`` is also a word of Slurm's."""
+_EPOCH_S = 1e9
+"""A value of a key ``..._s`` above this (2001) is a time, not a duration."""
+_RECORDS = ("AdminComment", "record")
+"""Keys of the record of a parked job, which the selector reads."""
+_IN_WORDS = frozenset(
+    ["estimate", "power", "energy", "over_limit", "class_from", "not_moved", "kept", "kept_for"]
+)
+"""Keys of an account that other lines tell in words."""
 
 
 def held_words(reason: str) -> str:
     """``its begin time has not come (BeginTime)``; a text of the selector stays as it is."""
-    if not reason.startswith(HELD):
+    if not reason.startswith(HELD_BY):
         return reason
-    name, more, rest = reason.removeprefix(HELD).partition(";")
+    name, more, rest = reason.removeprefix(HELD_BY).partition(";")
     return slurm_words(name) + more + rest
 
 
@@ -47,9 +58,6 @@ def slurm_words(name: str) -> str:
         whose = "QOS" if match[1] == "QOS" else "account"
         words = f"a limit of its {whose} is reached"
     return f"Slurm holds it: {name.replace('_', ' ')}" if words is None else f"{words} ({name})"
-
-
-Detail = Mapping[str, Any]
 
 
 def event_text(kind: str, detail: Detail) -> str:
@@ -148,19 +156,6 @@ _TEXTS: Mapping[str, Callable[[Detail], str]] = {
     "error": lambda detail: str(detail["why"]),
     **{kind: text for events in found("events", "EVENTS") for kind, text in events.items()},
 }
-
-
-_MAX_ROWS = 12
-_UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
-"""``None`` is also a word of Slurm's."""
-_EPOCH_S = 1e9
-"""A value of a key ``..._s`` above this (2001) is a time, not a duration."""
-_RECORDS = ("AdminComment", "record")
-"""Keys of the record of a parked job, which the selector reads."""
-_IN_WORDS = frozenset(
-    ["estimate", "power", "energy", "over_limit", "class_from", "not_moved", "kept", "kept_for"]
-)
-"""Keys of an account that other lines tell in words."""
 
 
 def asked_text(d: Mapping[str, Any]) -> list[tuple[str, object]]:

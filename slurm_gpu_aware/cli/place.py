@@ -36,6 +36,21 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.model.request import Request
     from slurm_gpu_aware.planning.answer import Answer
 
+_SIZE = 3.4
+_MOST_PANELS = 12
+_CHOSEN, _GREY, _PALE = "#1f5fa8", "#b5b5b5", "#d9d9d9"
+_GPU: dict[str, dict[str, Any]] = {
+    "chosen GPU": {"facecolor": _CHOSEN, "edgecolor": "black", "linewidth": 2.0},
+    "free GPU": {"facecolor": "#ffffff", "edgecolor": "black"},
+    "GPU in use": {"facecolor": _PALE, "edgecolor": "black", "hatch": "////"},
+}
+"""State of a GPU -> properties of its circle."""
+_NODE_RADIUS = 0.15
+_MOST_WIDE_LINKS = 60
+_CENTRED = {"ha": "center", "va": "center"}
+_LABEL = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+_ON_BUSY = {**_LABEL, "boxstyle": "round,pad=0.1", "facecolor": _PALE}
+
 
 @click.command("place")
 @click.option("--gpus", "-g", type=GPUS, required=True, help="GPUs in total.")
@@ -234,22 +249,6 @@ def _text(answers: Sequence[Answer]) -> str:
         if reason:
             reasons.append(paragraph(f"{answer.policy}: {reason}"))
     return "\n\n".join(filter(None, [table(headers, rows, right=headers[2:7]), "\n".join(reasons)]))
-
-
-_SIZE = 3.4
-_MOST_PANELS = 12
-_CHOSEN, _GREY, _PALE = "#1f5fa8", "#b5b5b5", "#d9d9d9"
-_GPU: dict[str, dict[str, Any]] = {
-    "chosen GPU": {"facecolor": _CHOSEN, "edgecolor": "black", "linewidth": 2.0},
-    "free GPU": {"facecolor": "#ffffff", "edgecolor": "black"},
-    "GPU in use": {"facecolor": _PALE, "edgecolor": "black", "hatch": "////"},
-}
-"""State of a GPU -> properties of its circle."""
-_NODE_RADIUS = 0.15
-_MOST_WIDE_LINKS = 60
-_CENTRED = {"ha": "center", "va": "center"}
-_LABEL = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
-_ON_BUSY = {**_LABEL, "boxstyle": "round,pad=0.1", "facecolor": _PALE}
 
 
 def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:

@@ -1,7 +1,5 @@
 """``gpu-aware simulate``: runs of a trace with several policies; ``report``: their pictures."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Inputs of ``gpu-aware simulate`` from its options."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

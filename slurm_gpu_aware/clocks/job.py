@@ -72,7 +72,7 @@ def parse_extra(text: str) -> tuple[Setting, list[int] | None] | None:
 
 
 def parse_setting(text: str) -> Setting | None:
-    """The setting of ``MHZ`` or ``MHZ:W`` (`names.setting_text`); None for any other text."""
+    """The setting of ``MHZ`` or ``MHZ:W`` (`bounds.setting_text`); None for any other text."""
     mhz, colon, watts = text.partition(":")
     if not (mhz == "0" or (_is_number(mhz, 5) and len(mhz) > 1 and mhz[0] != "0")):
         return None

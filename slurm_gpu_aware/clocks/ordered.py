@@ -9,6 +9,8 @@ from slurm_gpu_aware.clocks.accounts import Account
 from slurm_gpu_aware.node_orders import MOST_BYTES, Order, OrderError, Orders
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+Target = tuple[str, int, int]
+"""(job, MHz, W; 0: the default clock, the site's own power limit)."""
 
 
 def read_trusted(path: str, owners: frozenset[int], top: str = "/") -> bytes | None:
@@ -76,10 +78,6 @@ def _check(handle: int, path: str, owners: frozenset[int], *, regular: bool = Fa
         raise OrderError(f"{path}: belongs to user {found.st_uid}, not to root or SlurmUser")
     if found.st_mode & _OTHERS_MAY_WRITE:
         raise OrderError(f"{path}: others may write to it")
-
-
-Target = tuple[str, int, int]
-"""(job, MHz, W; 0: the default clock, the site's own power limit)."""
 
 
 def target_of(order: Order, account: Account) -> Target:

@@ -33,6 +33,13 @@ from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.records import MOST, number, text, whole
 from slurm_gpu_aware.time_text import stamp
 
+_TUNED_FILE = "tuned.json"
+"""Name of the file, in the folder of the store."""
+Name = Annotated[str, text("[a-z0-9_+-]{1,40}", "a name")]
+Option = Annotated[int, whole(-MOST, MOST)] | Annotated[float, number(-MOST, MOST)]
+Percent = Annotated[float, number(-1e6, 1e6)]
+_MAX_BYTES = 1 << 20
+
 
 def rules_of(config: Config, policies: Collection[str] = ()) -> Rules:
     """The rules of all sections. ``policies``: the known ones; empty: names are not checked."""
@@ -88,14 +95,6 @@ def _policies(config: Config, known: Collection[str]) -> Rules:
     named += [("tune.allowed", name) for name in config.tune.allowed]
     for key, name in named:
         yield name in known, key, f"unknown policy {name!r}; known: {listed}"
-
-
-_TUNED_FILE = "tuned.json"
-"""Name of the file, in the folder of the store."""
-Name = Annotated[str, text("[a-z0-9_+-]{1,40}", "a name")]
-Option = Annotated[int, whole(-MOST, MOST)] | Annotated[float, number(-MOST, MOST)]
-Percent = Annotated[float, number(-1e6, 1e6)]
-_MAX_BYTES = 1 << 20
 
 
 def load_config(path: Path | str | None = None, *, known_policies: tuple[str, ...] = ()) -> Config:

@@ -35,6 +35,9 @@ from slurm_gpu_aware.time_text import duration
 _KNOWN = re.compile(r"^[^#\n]*\b(?:autodetect\s*=\s*(?:nvml|full)\b|links\s*=)", re.I | re.M)
 """Lines of gres.conf by which slurmctld gets to know links."""
 _PAGE = "docs/internals/slurm-links.md"
+PROFILE_OLD_S = 90 * 86_400.0
+_SHARED_S = 5.0
+_BEHIND_S = 600.0
 
 
 def slurm_links(g: DoctorContext) -> Iterator[Check]:
@@ -83,11 +86,6 @@ def _unequal(words: Mapping[tuple[int, int], str], groups: Sequence[Sequence[int
         if len({direct_links(word) if word.startswith("NV") else 0 for word in pairs}) > 1:
             return True
     return False
-
-
-PROFILE_OLD_S = 90 * 86_400.0
-_SHARED_S = 5.0
-_BEHIND_S = 600.0
 
 
 def _removal(g: DoctorContext) -> Iterator[Check]:

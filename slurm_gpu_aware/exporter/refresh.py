@@ -1,7 +1,5 @@
 """Refreshes: the page of metrics is made every few seconds, and scrapes get the last one."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import threading

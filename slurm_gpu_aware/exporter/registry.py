@@ -1,7 +1,5 @@
 """The one list of all metrics, in the order in which they are exported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from slurm_gpu_aware.exporter import own

@@ -3,8 +3,6 @@
 slurmctld is asked by a thread of its own: nothing that is exported waits for it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -29,8 +29,6 @@ some seconds ahead, and records it in AdminComment (``bt``). Before that time th
 job to the pool, or places it and lets it begin at once.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

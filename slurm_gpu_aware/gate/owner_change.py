@@ -7,8 +7,6 @@ change: the record moves to AdminComment, the job shows the request without a bi
 is asked for once. Until then the filter refuses every other update that could undo the change.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence, Set
 from dataclasses import dataclass

@@ -36,8 +36,6 @@ plain nodes
 ========================  =======================================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ is restored. After an interruption a later call, or the end of the gate, lets th
 caller must hold the gate meanwhile.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence, Set

@@ -5,8 +5,6 @@ would keep every parked job waiting. The test job never runs: Slurm holds it, an
 once, or by the next trial if this process dies.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

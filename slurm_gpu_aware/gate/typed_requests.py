@@ -3,8 +3,6 @@
 A node with one GRES type per GPU has no type ``a100``; its feature ``gpu_a100`` names the model.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+Rules = Iterator[tuple[bool, str, str]]
+"""(whether the rule holds, key, error if not)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +45,6 @@ class Faceted:
     def put(self, facet: Facet[T], value: T) -> Self:
         """The same with another value of a facet."""
         return replace(self, facets={**self.facets, facet.name: value})
-
-
-Rules = Iterator[tuple[bool, str, str]]
-"""(whether the rule holds, key, error if not)."""
 
 
 class Section:

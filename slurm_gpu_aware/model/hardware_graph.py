@@ -31,6 +31,25 @@ _VENDOR_WORDS = {"nvidia", "tesla", "quadro", "geforce", "graphics", "device", "
 _VENDOR_WORDS |= {"hgx", "dgx", "grid", "amd", "instinct"}
 _SERIES_WORDS = {"rtx", "gtx", "titan", "pro", "cmp"}
 _VARIANT_WORDS = {"ti", "super", "ada", "nvl", "maxq", "laptop", "d", "v2"}
+_BOARD = re.compile(
+    r"pcie|(?P<sxm>sxm)\d?|nvl|fhhl|lc|sff|hbm\w{1,3}|3e|server|workstation|(?P<size>\d{1,4})gi?b?"
+)
+PCIE_GBPS = 12.0
+"""PCIe gen3 x16 (MAPA, table 1)."""
+# One direct link in one direction. xGMI (Infinity Fabric) of MI200: 16 lanes of 25 GT/s (AMD,
+# "MI250 microarchitecture"); MI100 (23 GT/s) has 46, MI300 (32 GT/s) 64.
+_DIRECT_GBPS = {"NV": NVLINK_GBPS[4], "XGMI": 50.0}
+# nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; these steps keep
+# near pairs ahead of far ones if only the words are known.
+_HOST_GBPS = {"PIX": PCIE_GBPS, "PXB": 11.0, "PHB": 10.0, "NODE": 9.0, "SYS": 8.0}
+LINK_CLASS = re.compile(
+    rf"(?:(?P<kind>{'|'.join(_DIRECT_GBPS)})(?P<links>[1-9][0-9]?)|{'|'.join(_HOST_GBPS)})\Z"
+)
+"""Word for the best link of a pair: ``NV2`` or ``XGMI2``, two bonded direct links of NVIDIA or AMD,
+or nvidia-smi's word for a path through PCIe or the host."""
+ALL_REDUCE = "all_reduce"
+OPERATIONS = (ALL_REDUCE, "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall")
+"""Collectives in the words of nccl-tests."""
 
 
 def model_word(name: str) -> str | None:
@@ -55,11 +74,6 @@ def nvlink_gbps(model: str | None) -> float:
     return NVLINK_GBPS[1 if model == "p100" else newest]
 
 
-_BOARD = re.compile(
-    r"pcie|(?P<sxm>sxm)\d?|nvl|fhhl|lc|sff|hbm\w{1,3}|3e|server|workstation|(?P<size>\d{1,4})gi?b?"
-)
-
-
 def board_of(name: str | None) -> str:
     """Form and memory as far as a product name has them: ``A100-PCIE-40GB`` is ``40gb pcie``."""
     words = map(_BOARD.fullmatch, re.split(r"[^a-z0-9]+", (name or "").lower()[:200]))
@@ -68,20 +82,6 @@ def board_of(name: str | None) -> str:
     )
 
 
-PCIE_GBPS = 12.0
-"""PCIe gen3 x16 (MAPA, table 1)."""
-
-# One direct link in one direction. xGMI (Infinity Fabric) of MI200: 16 lanes of 25 GT/s (AMD,
-# "MI250 microarchitecture"); MI100 (23 GT/s) has 46, MI300 (32 GT/s) 64.
-_DIRECT_GBPS = {"NV": NVLINK_GBPS[4], "XGMI": 50.0}
-# nvidia-smi's words from near to far. MAPA has a single PCIe class of 12 GB/s; these steps keep
-# near pairs ahead of far ones if only the words are known.
-_HOST_GBPS = {"PIX": PCIE_GBPS, "PXB": 11.0, "PHB": 10.0, "NODE": 9.0, "SYS": 8.0}
-LINK_CLASS = re.compile(
-    rf"(?:(?P<kind>{'|'.join(_DIRECT_GBPS)})(?P<links>[1-9][0-9]?)|{'|'.join(_HOST_GBPS)})\Z"
-)
-"""Word for the best link of a pair: ``NV2`` or ``XGMI2``, two bonded direct links of NVIDIA or AMD,
-or nvidia-smi's word for a path through PCIe or the host."""
 _interned: weakref.WeakValueDictionary[bytes, HardwareGraph] = weakref.WeakValueDictionary()
 
 
@@ -238,11 +238,6 @@ class HardwareGraph:
 def uniform_graph(n: int, link_class: str = "PHB", gbps: float = PCIE_GBPS) -> HardwareGraph:
     """Graph of equal pairs: GPUs behind a switch, or without measured links."""
     return HardwareGraph.build(np.full((n, n), gbps), [[link_class] * n for _ in range(n)])
-
-
-ALL_REDUCE = "all_reduce"
-OPERATIONS = (ALL_REDUCE, "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall")
-"""Collectives in the words of nccl-tests."""
 
 
 class Nic(NamedTuple):

@@ -27,6 +27,13 @@ _COUNT = re.compile(r"(?:0|[1-9][0-9]*)\Z")
 _DURATION = re.compile(r"([0-9]+)([a-z]+)\Z")
 _TIME = re.compile(r"(20\d{2})-(\d{2})-(\d{2})T(\d{2}):(\d{2})(?::(\d{2}))?\Z", re.ASCII)
 _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_PYTHON_ONLY = ("by_site", "carried")
+AUTO = "auto"
+"""The class by the user's earlier jobs."""
+OFF = "off"
+"""Slurm places the job."""
+# Blanks as C and Lua have them, of a text of bytes
+_MARK = re.compile(rf"(?:\A|(?<=[ \t\n\v\f\r])){rules.COMMENT_MARK}")
 
 
 class Form(Protocol):
@@ -191,28 +198,18 @@ class Hint(Generic[T_co]):
         return {**own, "forms": [form_table(form) for form in self.forms]}
 
 
-_PYTHON_ONLY = ("by_site", "carried")
-
-
 def form_table(form: Form) -> dict[str, object]:
     """Constants of a form for Lua."""
     own = {k: form_table(v) if hasattr(v, "kind") else v for k, v in vars(form).items()}
     return {"kind": form.kind, **own}
 
 
-AUTO = "auto"
-"""The class by the user's earlier jobs."""
-OFF = "off"
-"""Slurm places the job."""
 CLASS: Hint[str] = Hint("class", (AUTO,), listed="classes")
 BANDWIDTH: Hint[str] = Hint("bw", ("high", "low"))
 PATTERN: Hint[str] = Hint("pattern", ("ring", "tree", "ring+tree", "all-to-all", "none"))
 """Communication pattern."""
 PLACE: Hint[str] = Hint("place", (OFF,), listed="policies", switch="place_off")
 """A policy that the site allows."""
-
-# Blanks as C and Lua have them, of a text of bytes
-_MARK = re.compile(rf"(?:\A|(?<=[ \t\n\v\f\r])){rules.COMMENT_MARK}")
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 History of measurements: two of them to compare, and reports of slow GPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -13,6 +11,10 @@ THROTTLED = frozenset(
     ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 )
 """Reasons for a lower clock that no well GPU has: heat, or a power supply that is overloaded."""
+Gpu = tuple[str, int]
+"""(node, Slurm's index)."""
+IDLE, LOADED = "idle", "loaded"
+"""Whether the other GPUs of the node work during a run."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,6 @@ class GpuHealth:
     """Whether a row could not be replaced."""
     throttle: str | None = None
     """Reasons for a lower clock at this moment, separated by blanks; empty: none."""
-
-
-Gpu = tuple[str, int]
-"""(node, Slurm's index)."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +99,6 @@ class Fault:
     error: str
 
 
-IDLE, LOADED = "idle", "loaded"
-"""Whether the other GPUs of the node work during a run."""
-
-
 class RunConditions(NamedTuple):
     """Conditions of one run, and what the driver reported of the GPU meanwhile. None: not known.
 
@@ -144,7 +138,7 @@ class GpuTiming(NamedTuple):
     model: str
     """Empty: not known."""
     board: str = ""
-    """What `gpu_names.board_of` the product name is: boards of one model are not compared."""
+    """What `hardware_graph.board_of` the product name is: boards of one model are not compared."""
 
 
 @dataclass(frozen=True)

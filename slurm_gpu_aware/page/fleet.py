@@ -1,7 +1,5 @@
 """Section on the fleet: pages of all racks, of a rack, and of a node."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

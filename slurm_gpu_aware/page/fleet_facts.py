@@ -1,7 +1,5 @@
 """Facts of the fleet: racks, nodes and GPUs with their use, scores and health."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Answer of one policy to one request: a placement with its bandwidths, or the reason for none."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -35,6 +35,7 @@ _SHAPE = attrgetter(
     *("app_class", "bandwidth_sensitive", "pattern", "policy.name", "power_w", "left"),
 )
 _LEFT = LeftPolicy()
+_MOST_NAMES = 3
 
 
 class PlacementFailedError(Exception):
@@ -190,9 +191,6 @@ def shape_of(request: Request) -> object:
     """Key of all fields that decide whether a request fits; arrays by identity."""
     options = repr(sorted(request.policy.options.items()))
     return *_SHAPE(request), id(request.nodes.eligible), options
-
-
-_MOST_NAMES = 3
 
 
 class Impossible:

@@ -1,7 +1,5 @@
 """Settings of a round and its outcome."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,6 +90,11 @@ class Waiting:
     def postponed(self) -> bool:
         """Whether the job waits by its own choice."""
         return self.postponement is not None
+
+
+def waits_behind(job: str) -> str:
+    """The reason of a job that waits for its turn, behind a job."""
+    return f"waits for its turn behind job {job}"
 
 
 @dataclass(frozen=True)

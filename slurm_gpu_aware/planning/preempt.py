@@ -24,6 +24,10 @@ from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import Timeline
 
+_MOST_NODES = 16  # cheapest nodes that are tried before victims over several nodes
+Price = tuple[int, list[int]]
+"""Number of jobs, and their ranks by cost, ascending."""
+
 
 @dataclass
 class Shortage:
@@ -127,11 +131,6 @@ class VictimQueue:
 def tier(job: RunningJob) -> float:
     """Preemption tier of a job, inf without one."""
     return job.preemptable_by if job.preemptable_by is not None else math.inf
-
-
-_MOST_NODES = 16  # cheapest nodes that are tried before victims over several nodes
-Price = tuple[int, list[int]]
-"""Number of jobs, and their ranks by cost, ascending."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.placed import Started
+from slurm_gpu_aware.planning.plan import waits_behind
 from slurm_gpu_aware.planning.timeline import take
 
 
@@ -79,8 +80,7 @@ class Refusals:
         if not lost:
             return None
         first = next(one.request.job_id for one in mine if one.request.job_id in lost)
-        job_id = f"job {first}, which waits for GPUs of another job of the same user"
-        return f"waits for its turn behind {job_id}"
+        return waits_behind(f"{first}, which waits for GPUs of another job of the same user")
 
     def beside(self, cluster: Cluster) -> Cluster:
         """The cluster without a set for each job, on which it could start now."""

@@ -6,7 +6,7 @@
    otherwise it gets a shadow reservation.
 4. Behind the head only jobs that delay no job with a reservation start (`backfill`).
 
-An infeasible job, which could not start even on the empty cluster (`impossible`), blocks no other.
+An infeasible job, which could not start even on the empty cluster (`Impossible`), blocks no other.
 
 A policy may let a job wait although GPUs that fit are free (``topo-aware-p``). Such a *postponed*
 job is treated as one that does not fit, but questions of capacity ignore its threshold, because a
@@ -33,7 +33,7 @@ from slurm_gpu_aware.planning.dispatcher import (
     shape_of,
 )
 from slurm_gpu_aware.planning.placed import Placement, Round, Started
-from slurm_gpu_aware.planning.plan import Kept, Plan, Waiting
+from slurm_gpu_aware.planning.plan import Kept, Plan, Waiting, waits_behind
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
@@ -243,7 +243,7 @@ class _Placing:
         most = max(self.settings.reservations, 1 if wait is None else 2)
         guarded = self.settings.guarded
         room = BackfillRoom(self.cluster, head, shadow, guarded=guarded, most=most)
-        depth, why = 0, f"waits for its turn behind job {head.job_id}"
+        depth, why = 0, waits_behind(head.job_id)
         if self.settings.backfill:
             depth = self.settings.backfill_depth
             behind = _tried_first(behind, depth)
@@ -303,7 +303,7 @@ class _Placing:
         blocked: str | None = None
         for request in behind:
             if blocked is not None:
-                self._wait(request, f"waits for its turn behind job {blocked}")
+                self._wait(request, waits_behind(blocked))
                 continue
             key = (shape_of(request), room.ends_before_each(request, self.now))
             if key in failed:

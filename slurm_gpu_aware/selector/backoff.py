@@ -9,10 +9,12 @@ STALE_S = 5.0
 """Until its scheduler tries a job again, at most this long, Slurm shows the old reason."""
 _BLOCKED_S = 2.0
 HELD_BY = "held by "
-"""Begin of the cause of a job for which Slurm showed what blocks it."""
+"""Start of a reason that names one of Slurm's, by which Slurm itself keeps a job from starting."""
 TRIES = 3
 """Starts that Slurm does not explain: so often a job's GPUs are kept while it waits. If it is left
 to Slurm, its gate then opens in its turn until it starts."""
+MOST = 5
+"""Refusals in a row after which the gate opens."""
 
 
 @dataclass
@@ -122,10 +124,6 @@ class Backoff:
         for job_id in list(self._waits):  # the start monitor's thread may add one
             if job_id not in known and job_id.partition("_")[0] not in known:
                 del self._waits[job_id]
-
-
-MOST = 5
-"""Refusals in a row after which the gate opens."""
 
 
 @dataclass

@@ -43,6 +43,8 @@ from slurm_gpu_aware.slurm.words import parse_licenses
 log = logging.getLogger(__name__)
 
 _MAX_TASKS = 500  # array tasks of one array that one round plans
+NOT_FIRST = "its request cannot be planned; Slurm gets it when no job is before it"
+"""Why a job waits of which not even counts are known."""
 
 
 class TaskOrder:
@@ -121,10 +123,6 @@ class Candidate:
         if self.asked_class is not None and self.asked_class.words:
             found["class_from"] = self.asked_class.words
         return found
-
-
-NOT_FIRST = "its request cannot be planned; Slurm gets it when no job is before it"
-"""Why a job waits of which not even counts are known."""
 
 
 class Licences:
@@ -211,7 +209,7 @@ class Candidates:
             if holds is not None:
                 self.blocked += 1
                 self.backoff.shown(job.id)
-                self.waits(job.id, f"held by {holds}")
+                self.waits(job.id, f"{HELD_BY}{holds}")
                 continue
             if self._order.blocks(job):
                 self._wait(job, job.id, EARLIER_TASK)

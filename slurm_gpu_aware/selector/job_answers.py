@@ -1,7 +1,5 @@
 """Answers about jobs from Slurm and from the ledger (the store or its public copy)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -7,8 +7,6 @@ queue gets it back, before anything else looks at the job.
 Changes of waiting and placed jobs by their owners: settled before a round, and recorded.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time
@@ -24,7 +22,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_jobs
 from slurm_gpu_aware.gate.owner_change import Change, settle_changes
 from slurm_gpu_aware.gate.request_forms import kept_tasks
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.backoff import HELD_BY, Backoff
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
@@ -53,7 +51,7 @@ def placed_text(nodes: Sequence[str], slots: Sequence[int] | None, score: float)
 
 def waiting_text(reason: str) -> str:
     """Short form of the reason of a round, with few values; empty if Slurm shows it itself."""
-    if reason.startswith("held by ") and ";" not in reason:
+    if reason.startswith(HELD_BY) and ";" not in reason:
         return ""
     if _BEHIND.match(reason):
         return "waits-its-turn"
@@ -78,6 +76,8 @@ class JobComments:
     _virtual: frozenset[int] = frozenset()
     """Running jobs whose record was read from the ledger."""
     _told: float = field(default=-_TOLD_S)
+    _others: frozenset[tuple[int, int]] = frozenset()
+    """(Number, restarts) of requeued GPU jobs that the ledger does not know: not of ours."""
     unclear: frozenset[str] = frozenset()
     """Placed jobs of which the last `give_back` could not say whether their record was removed."""
 
@@ -89,13 +89,18 @@ class JobComments:
         """
         self.unclear = frozenset(self.tracker.placed)
         unclear: set[str] = set()
+        others: set[tuple[int, int]] = set()
         known: dict[int, str] = {}
         back: list[JobUpdate] = []
         numbers: dict[str, int] = {}
         for job in jobs:
             if parse(job.admin_comment) is not None:
                 continue
-            if job.id not in self.tracker.placed and not (job.restarts and passes_gate(job)):
+            placed, number = job.id in self.tracker.placed, (job.raw_id, job.restarts)
+            if not placed and number in self._others:
+                others.add(number)
+                continue
+            if not placed and not (job.restarts and passes_gate(job)):
                 continue
             unclear.add(job.id)
             text = None
@@ -103,6 +108,8 @@ class JobComments:
                 text = self._removed(job)
                 unclear.discard(job.id)
             if text is None:
+                if not placed and job.id not in unclear:
+                    others.add(number)
                 continue
             known[job.raw_id] = text
             if job.state == "PENDING":
@@ -112,7 +119,7 @@ class JobComments:
             log.warning("job %s: its record could not be returned: %s", job_id, why)
             del known[numbers[job_id]]
         self._virtual = frozenset(known.keys() - numbers.values())
-        self.unclear = frozenset(unclear)
+        self.unclear, self._others = frozenset(unclear), frozenset(others)
         return [
             replace(job, admin_comment=known[job.raw_id]) if job.raw_id in known else job
             for job in jobs

@@ -5,8 +5,6 @@ read back counts. A selector that dies in between leaves a parked job with a bin
 round replaces or restores, or an open gate with a complete binding.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

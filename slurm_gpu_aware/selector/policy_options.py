@@ -7,8 +7,6 @@ The application of a job is ``TYPE/SIZE`` (``bvlc_alexnet/4``). An entry of 0 wa
 Policy in force: that of the configuration, or the one that ``gpu-aware tune`` has set.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -37,7 +37,7 @@ _HET_S = 90.0
 """Heterogeneous jobs are started by Slurm's backfill only, every 30 s by default (bf_interval)."""
 _REFUSED_S = 10.0  # pause after Slurm refused to close the gate of a job
 _RECALLED = "its turn is not next any more"
-_NEVER_THERE = "held by BadConstraints"  # Slurm finds that the job can never start on its nodes
+_NEVER_THERE = f"{HELD_BY}BadConstraints"  # Slurm finds that the job can never start on its nodes
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Rounds of a simulation: the planner's input, and the running jobs that may lose their GPUs."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ links of 1/r of that bandwidth a step takes (1 - c) + c r times as long. It depe
 GPU and links, so a site with numbers of its own gives them in the trace.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -41,22 +39,8 @@ SHARES: Mapping[str, float] = {
     "deepspeech2": 0.020,
 }
 """Application, in lower case without separators -> communication share, with its source."""
-
-
-def share_of(application: str | None) -> float | None:
-    """Communication share of an application; None: not measured.
-
-    Examples
-    --------
-    >>> share_of("VGG-16"), share_of("ResNet50"), share_of("mine"), share_of(None)
-    (0.632, 0.045, None, None)
-    """
-    return None if application is None else SHARES.get(re.sub(r"[-_ ]", "", application.lower()))
-
-
 MEASURED_SHARE = SHARES["alexnet"]
 """Communication share for applications without a measured one."""
-
 ORDERS: Mapping[str, str] = {
     "fifo": "first in, first out",
     "las": "least attained service, two-level queue (Tiresias)",
@@ -65,7 +49,6 @@ ORDERS: Mapping[str, str] = {
     "edf": "earliest deadline first; jobs without one last",
     "multifactor": "by age, fair share and size, as Slurm's priority/multifactor",
 }
-
 OVERRUNS: Mapping[str, str] = {
     "kill": "the job ends unfinished, as in Slurm",
     "extend": "limits are long enough for the slowest GPUs from the start",
@@ -100,6 +83,17 @@ _ORDERED = "@"
 _NO_DUE = ":no-due"
 """Ends the name of a run that ignores due dates."""
 _MODES = ("sticky", "non-sticky", "moves", *(s for s in SIZINGS if s != "round"))
+
+
+def share_of(application: str | None) -> float | None:
+    """Communication share of an application; None: not measured.
+
+    Examples
+    --------
+    >>> share_of("VGG-16"), share_of("ResNet50"), share_of("mine"), share_of(None)
+    (0.632, 0.045, None, None)
+    """
+    return None if application is None else SHARES.get(re.sub(r"[-_ ]", "", application.lower()))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ DRAWS: Mapping[str, str] = {
     "repeat": "single GPUs, with repetition",
     "runs": "single runs, with repetition, as in PAL's own simulation",
 }
+_Medians = tuple[tuple[str, ...], tuple[str, ...], FloatArray]
+PENALTIES: Mapping[str, float] = {"node": 1.0, "cluster": 1.5}
+"""L of the two levels of PAL."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +109,6 @@ def draw_scores(
     return Draw(scores, f"{origin}, drawn separately for each class")
 
 
-_Medians = tuple[tuple[str, ...], tuple[str, ...], FloatArray]
-
-
 def _joint(
     pool: Mapping[str, _Medians], exists: BoolArray, how: str, seed: int | list[int]
 ) -> dict[str, FloatArray] | None:
@@ -160,10 +160,6 @@ def _too_few(timings: Timings, gpus: int, exists: BoolArray, how: str) -> str:
         width, instead = int(exists.sum(axis=1).max(initial=0)), "'gpus' or "
         lack = f"fewer than {len(exists)} nodes with {width} GPUs to draw from"
     return f"{timings.name}: {lack}; draw {instead}'repeat' instead"
-
-
-PENALTIES: Mapping[str, float] = {"node": 1.0, "cluster": 1.5}
-"""L of the two levels of PAL."""
 
 
 @dataclass(frozen=True, eq=False)

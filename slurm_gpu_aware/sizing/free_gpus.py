@@ -1,7 +1,5 @@
 """Free GPUs of nodes, whole ones and what is left of shared ones, with best fit."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ rule: the cost of some size until the next decision, and of the optimum from the
 size 0, at which being late costs more (rho in the paper).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """GRES and TRES texts: as Slurm shows nodes and jobs, and as requests ask for GPUs and shards."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

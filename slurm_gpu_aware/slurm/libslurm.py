@@ -29,6 +29,21 @@ CALLS = ("answered", "refused", "failed", "timeout")
 longer counts as ``timeout``, and once more when it ends."""
 UPDATES = ("done", "refused", "unknown")
 """Outcomes of an update; ``unknown``: there was no answer."""
+_T = TypeVar("_T")
+_CONF_FILES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/usr/local/etc/slurm.conf")
+_LOG_PREFIX = re.compile(r"^\S+: (?:(?:error|fatal): )?")
+"""Start of each line that libslurm logs."""
+_INIT_S = 10.0
+"""Time limit of reading the configuration; without one libslurm tries for a minute, then exits."""
+_SYSTEM = (
+    *("EADDRNOTAVAIL", "EAGAIN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH"),
+    *("EINTR", "EIO", "ENETUNREACH", "ENOMEM", "ENOTCONN", "EPIPE", "ETIMEDOUT"),
+)
+_UNREACHED = {getattr(errno, name) for name in _SYSTEM} | {*range(1000, 2000), *range(5000, 7000)}
+"""Error numbers of the system, and those of communication, sockets and authentication
+(``slurm_errno.h``): slurmctld was not reached or refused the connection."""
+_MOST_WAITING = 32
+"""Calls that may be open at a time, also those that timed out; further ones fail at once."""
 
 
 class CallCounts:
@@ -72,24 +87,6 @@ class CallCounts:
         """Outcome -> updates."""
         with self._lock:
             return dict(self._updates)
-
-
-_T = TypeVar("_T")
-
-_CONF_FILES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/usr/local/etc/slurm.conf")
-_LOG_PREFIX = re.compile(r"^\S+: (?:(?:error|fatal): )?")
-"""Start of each line that libslurm logs."""
-_INIT_S = 10.0
-"""Time limit of reading the configuration; without one libslurm tries for a minute, then exits."""
-_SYSTEM = (
-    *("EADDRNOTAVAIL", "EAGAIN", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH"),
-    *("EINTR", "EIO", "ENETUNREACH", "ENOMEM", "ENOTCONN", "EPIPE", "ETIMEDOUT"),
-)
-_UNREACHED = {getattr(errno, name) for name in _SYSTEM} | {*range(1000, 2000), *range(5000, 7000)}
-"""Error numbers of the system, and those of communication, sockets and authentication
-(``slurm_errno.h``): slurmctld was not reached or refused the connection."""
-_MOST_WAITING = 32
-"""Calls that may be open at a time, also those that timed out; further ones fail at once."""
 
 
 class SlurmError(SourceError):

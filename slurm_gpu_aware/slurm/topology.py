@@ -39,6 +39,11 @@ _DEFAULT = re.compile(r"\s*(?:-\s+)?cluster_default\s*:\s*(?:true|yes|on)\b", re
 _AGAIN_S = 60.0
 _WAIT_S = 0.5  # longest wait for another answer; Slurm is slow while its first controller is down
 """The topology is read again after this time."""
+_LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})\D*\Z")
+_MOST_APART = 128
+"""Numbers that are further apart are no positions in racks."""
+_IN_RACK = 16
+"""Nodes that a rack is taken to have if the names do not say it."""
 
 
 def parse_topology(text: str) -> list[SlurmSwitch]:
@@ -213,13 +218,6 @@ class Network:
         if complaint is not None and complaint != self._logged:
             log.warning("%s", complaint)
         self._logged = complaint
-
-
-_LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})\D*\Z")
-_MOST_APART = 128
-"""Numbers that are further apart are no positions in racks."""
-_IN_RACK = 16
-"""Nodes that a rack is taken to have if the names do not say it."""
 
 
 class Place(NamedTuple):

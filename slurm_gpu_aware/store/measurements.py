@@ -5,8 +5,6 @@ of a probe has a list of clocks, which may be empty; a row of an import has NULL
 newest probe of its node failed to read counts as seen.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

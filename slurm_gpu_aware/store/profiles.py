@@ -4,8 +4,6 @@ A measurement is all runs of a GPU for a class of one moment. The newest ones ar
 of the index of ``timings``, one per GPU and class, so that a long history costs nothing.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence

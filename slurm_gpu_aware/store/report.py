@@ -4,8 +4,6 @@ A report comes from another host and is not trusted. The error names the first w
 that is missing or null is not known; a report may have fields that are not named here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, TypeVar

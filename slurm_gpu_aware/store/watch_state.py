@@ -4,8 +4,6 @@ One file per site (beside the store), or per host (``watch --local``). It has on
 need no store, no database and no Slurm.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -22,6 +22,9 @@ from slurm_gpu_aware.model.profile import LOADED
 from slurm_gpu_aware.text_file import read_object
 
 _MAD_TO_SIGMA = 1.4826
+_ITERATIONS = 25
+_DISTURBED = 1.5
+"""A disturbed iteration takes this many times as long."""
 
 
 class SickGpuError(SourceError):
@@ -136,11 +139,6 @@ def timing_backend(name: str | None = None) -> Timing | None:
     if name is None and find_spec("cupy") is None:
         return None
     return KernelTiming.of_this_node()
-
-
-_ITERATIONS = 25
-_DISTURBED = 1.5
-"""A disturbed iteration takes this many times as long."""
 
 
 class FakeMachine(NamedTuple):

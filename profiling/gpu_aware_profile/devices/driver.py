@@ -4,8 +4,6 @@ Each vendor is one module that implements `Driver` and `Device` (`nvml` for NVID
 raise `DeviceError`; a value that the device does not support is None.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager

@@ -5,8 +5,6 @@ after kill -9 the next prolog or epilog on this node, or the next probe, resets 
 runs it holds the lock of the notes, so that none of these does so.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

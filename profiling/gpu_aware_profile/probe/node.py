@@ -4,8 +4,6 @@ The schema of the report is ``gpu-aware-probe/2``. A failed call only loses its 
 that fell off the bus is listed in ``errors``, and the others are reported.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

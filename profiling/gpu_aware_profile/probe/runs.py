@@ -1,7 +1,5 @@
 """Runs: GPUs measured one after the other or all at once, with telemetry, errors and their rows."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

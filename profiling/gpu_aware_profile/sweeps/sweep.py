@@ -5,8 +5,6 @@ wait for the probes and cancel them; only the caller's thread ingests reports, b
 one writer. A node that fails, hangs, stays busy or is given to another job is reported and skipped.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import signal

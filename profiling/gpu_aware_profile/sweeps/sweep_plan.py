@@ -5,8 +5,6 @@ file per node that is done. Root may write them where others can write, too (``-
 follows no link and uses no folder of others.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import math

@@ -1,7 +1,5 @@
 """Which nodes to drain and to resume: a pure function of states, Slurm's view, and a budget."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

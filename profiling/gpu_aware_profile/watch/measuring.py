@@ -1,7 +1,5 @@
 """Measurement of a pass: idle nodes through Slurm, drained nodes on trial, or this host alone."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

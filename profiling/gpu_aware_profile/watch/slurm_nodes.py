@@ -5,8 +5,6 @@ Any user may ask; nodes are changed by root, SlurmUser and users with ``AdminLev
 command is a shell: names are checked, texts are single arguments.
 """
 
-from __future__ import annotations
-
 import getpass
 import json
 import re

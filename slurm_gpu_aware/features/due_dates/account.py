@@ -1,7 +1,5 @@
 """Account of a due date: how likely it is met, and with which sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

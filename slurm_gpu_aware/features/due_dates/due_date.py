@@ -1,7 +1,5 @@
 """Due date of a job, as its request holds it, and what is known of its work."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

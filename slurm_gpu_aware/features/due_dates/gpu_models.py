@@ -1,7 +1,5 @@
 """Jobs that may get GPUs of several models: the same job on GPUs of one of them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

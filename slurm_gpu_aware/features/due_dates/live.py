@@ -1,7 +1,5 @@
 """Due dates of the selector's jobs: what is known of their work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 

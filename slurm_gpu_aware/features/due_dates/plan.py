@@ -8,8 +8,6 @@ growth that comes a little late, as GPUs were not free, must still do, and GPUs 
 slower than thought: plans keep a reserve. While few runs are known, longer ones are planned for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Due dates in a round: order of waiting jobs, growth of running ones, and their account."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Least sizes of the jobs of a queue that have due dates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Stage of a round: due dates decide the order of jobs, their least sizes, and when they grow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -6,8 +6,6 @@ less (`sizing.sts`). The jobs without due dates take what they ask for in their 
 keep their GPUs: they grow by moves, before that.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Events of a job whose clock is checked against its default clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

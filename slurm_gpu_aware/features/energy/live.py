@@ -7,8 +7,6 @@ than allowed stays at the default clock, and jobs like it get no such clock unti
 fitted anew. The record is the user's own, so it decides on this user's jobs only.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -7,8 +7,6 @@ clock the round chooses gets none above this one, so other jobs have the power t
 power limits of GPUs are chosen then.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Texts on the energy that jobs' GPUs took, in ``explain`` and ``report``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ mean longer runs. `benchmarks/experiments.md` has the measurements behind the nu
 Run times are *work*: seconds on median GPUs without any slowdown.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ A slurmdbd that hangs or fails delays no round. What is read is bounded in rows,
 newest runs come first. Until the first answer, and without any, time limits are the estimates.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

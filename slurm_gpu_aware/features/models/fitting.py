@@ -6,8 +6,6 @@ conditions that the fit has not seen: single coefficients are not identifiable f
 predictions are.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

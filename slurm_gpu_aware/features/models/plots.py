@@ -1,7 +1,5 @@
 """Pictures of performance models: time and power against the clock, energy against time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Performance models and the samples that they are fitted to: in and out."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -3,8 +3,6 @@
 Frontier of energy and time: which clocks are worth a choice, and which one to take.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

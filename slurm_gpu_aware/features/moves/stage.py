@@ -26,8 +26,6 @@ With ``sticky`` False the movable jobs are placed anew in every round, as PAL's 
 does, and each job that finds faster GPUs moves, whatever its restart and the waiting jobs lose.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -70,6 +68,10 @@ from slurm_gpu_aware.planning.prefix import by_class
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.planning.timeline import take
 
+_TRIED = 16  # jobs of a round for which GPUs are searched, those that may gain most
+_SIZES = 4  # numbers of GPUs that a late job tries in a round, each with a front of the queue
+_ROTATES_S = 30.0  # late jobs beyond the first are tried in turn, others after this time
+
 
 class MoveRates:
     """Moves that may begin in a round.
@@ -101,11 +103,6 @@ class MoveRates:
         self._begun[one.request.user] += 1
         self._of_hour -= 1
         self._of_round -= 1
-
-
-_TRIED = 16  # jobs of a round for which GPUs are searched, those that may gain most
-_SIZES = 4  # numbers of GPUs that a late job tries in a round, each with a front of the queue
-_ROTATES_S = 30.0  # late jobs beyond the first are tried in turn, others after this time
 
 
 def plan_moves(here: Round, moving: Moving) -> tuple[Move, ...]:

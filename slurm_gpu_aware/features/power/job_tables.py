@@ -3,8 +3,6 @@
 Power for explorations: what the limit leaves while jobs count with the limits of their GPUs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

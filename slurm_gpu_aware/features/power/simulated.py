@@ -1,7 +1,5 @@
 """Power of ``gpu-aware simulate``: size tables from the store's models, and limits to sweep."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable

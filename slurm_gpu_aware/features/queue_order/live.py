@@ -1,7 +1,5 @@
 """Begin of the wait of requeued jobs, for which Slurm only has the time of the requeue."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """A start compared: the GPUs that Slurm gave a job beside those that a round gives it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

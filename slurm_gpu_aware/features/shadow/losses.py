@@ -3,8 +3,6 @@
 A loss is what a job loses on the GPUs that Slurm gave it; a negative one is what it gains by them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Metrics of what Slurm's choices cost, as the shadow sees it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from slurm_gpu_aware.features.shadow.losses import KINDS, Group, account

@@ -1,7 +1,5 @@
 """Section on what Slurm's choices cost, which ``gpu-aware report --shadow`` prints, too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Record of a job that Slurm started: the GPUs that it got, and those that we would have given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

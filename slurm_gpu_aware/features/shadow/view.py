@@ -1,7 +1,5 @@
 """``gpu-aware report --shadow``: what Slurm's choices cost, as text or JSON."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.backfill import takes_shards
 from slurm_gpu_aware.planning.placed import Round
-from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting, waits_behind
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Stage
@@ -86,59 +86,48 @@ def _kind(request: Request) -> object:
     return mask, node_demand(request, 1, 1), request.time_limit_s
 
 
-def with_shards(
-    plan: Plan,
-    split: SplitQueue,
-    cluster: Cluster,
-    settings: PlanSettings,
-    now: float,
-    sharing: Sequence[Request],
-) -> Plan:
-    """The plan of a round with the jobs that share GPUs.
+def with_shards(one: Round, split: SplitQueue) -> Plan:
+    """The plan of a round with the jobs of its queue that share GPUs.
 
     As in backfill none of them delays a job before it that has a reservation: it must end before,
     or leave the reserved GPUs, CPUs and memory free. Without backfill it waits, too, except behind
     a job that waits by its own choice. Each job that finds too few shards, up to the number of
     reservations, keeps the GPU with the most free ones that none before it keeps: no job behind it
     gets a part of that GPU, and none whose shards Slurm chooses gets its node.
-
-    Parameters
-    ----------
-    cluster : that of ``split`` for the round.
-    settings, now : of the round.
-    sharing : those of ``split``.
     """
+    plan, cluster, settings = one.plan, one.cluster, one.settings
     if not any(request.get(SHARDS) for request in split.all):
         return plan
     room = _Room(cluster, settings.reservations)
     requests = {request.job_id: request for request in split.queue}
-    starts = {one.job_id: room.start(requests[one.job_id], one) for one in plan.assignments}
-    waiting = {one.job_id: one for one in plan.waiting}
-    sharing_ids = {request.job_id for request in sharing}
+    starts = {a.job_id: room.start(requests[a.job_id], a) for a in plan.assignments}
+    waiting = {wait.job_id: wait for wait in plan.waiting}
+    there = {request.job_id for request in one.queue}
+    sharing = {request.job_id for request in split.sharing} & there
     heads: list[_Head] = []
     for request in split.all:
-        if request.job_id not in sharing_ids:
+        if request.job_id not in sharing:
             before = waiting.get(request.job_id)
             if before is not None and (before.kept or not heads):
                 heads += _head_of(request, before, settings, cluster)
             if before is not None and not (before.infeasible or before.failed):
                 room.keep(request)
             elif request.job_id in starts and takes_shards(request) and room.kept_for:
-                one = room.beside_kept(request, starts.pop(request.job_id))
-                if one is None:
-                    why = f"waits for its turn behind job {room.kept_for[0]}"
+                beside = room.beside_kept(request, starts.pop(request.job_id))
+                if beside is None:
+                    why = waits_behind(room.kept_for[0])
                     waiting[request.job_id] = Waiting(request.job_id, why)
                 else:
-                    starts[request.job_id] = one
+                    starts[request.job_id] = beside
             continue
         gpu = room.best(request)
         why = f"next: waits for {request.get(SHARDS)} shards of a GPU that others use"
         if room.kept_for:
-            why = f"waits for its turn behind job {room.kept_for[0]}"
-        late = [one for one in heads if now + request.time_limit_s > one.start_s]
+            why = waits_behind(room.kept_for[0])
+        late = [head for head in heads if one.now + request.time_limit_s > head.start_s]
         if gpu is not None and late:
-            gpu = room.best(request, late) if all(one.gpus for one in late) else None
-            why = f"waits for its turn behind job {late[0].request.job_id}"
+            gpu = room.best(request, late) if all(head.gpus for head in late) else None
+            why = waits_behind(late[0].request.job_id)
         if gpu is None:
             waiting[request.job_id] = Waiting(request.job_id, why)
             if not late:
@@ -306,9 +295,4 @@ class Sharing(Stage):
     def after(self, one: Round) -> Round:
         """The plan with them."""
         split = one.get(SPLIT)
-        if split is None:
-            return one
-        there = {request.job_id for request in one.queue}
-        sharing = [request for request in split.sharing if request.job_id in there]
-        given = split, one.cluster, one.settings, one.now
-        return replace(one, plan=with_shards(one.plan, *given, sharing))
+        return one if split is None else replace(one, plan=with_shards(one, split))

@@ -7,6 +7,8 @@ import numpy as np
 
 Links = tuple[tuple[int, ...], ...]
 """(W, W) links between the GPUs of a node, Slurm's ``links_cnt``; the diagonal is not read."""
+_ALL = 0xFFFE  # NO_VAL16
+_ANYWHERE = -1
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,6 @@ class Share:
     cores: tuple[int, ...]
     """(S,) cores that the job may get."""
     gpus: int
-
-
-_ALL = 0xFFFE  # NO_VAL16
-_ANYWHERE = -1
 
 
 @dataclass(frozen=True)

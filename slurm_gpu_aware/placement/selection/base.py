@@ -19,6 +19,12 @@ from slurm_gpu_aware.placement.level_views import every, popcount, unpack
 from slurm_gpu_aware.topology.subsets import slots_of
 
 MOST_CONSIDERED = 5  # sets in an account
+SUM_WEIGHT = 1 << 16
+"""Weight of the sum of scores relative to GPUs left on nodes, so that the sum decides first."""
+GroupKey = tuple[float, ...]
+"""Value of a group: less is better, compared in order; it ends with load and number."""
+Candidate = tuple[GroupKey, int]
+"""The least possible key of a group, and the group."""
 
 
 class Considered(NamedTuple):
@@ -72,14 +78,6 @@ class Selection(ABC):
     @abstractmethod
     def uneven(self, cell: Cell) -> Choice:
         """Return the best GPUs of one group, with any count of each row."""
-
-
-SUM_WEIGHT = 1 << 16
-"""Weight of the sum of scores relative to GPUs left on nodes, so that the sum decides first."""
-GroupKey = tuple[float, ...]
-"""Value of a group: less is better, compared in order; it ends with load and number."""
-Candidate = tuple[GroupKey, int]
-"""The least possible key of a group, and the group."""
 
 
 def fixed_scores(cell: Cell, rows: IntArray | list[int] | slice = slice(None)) -> IntArray:

@@ -14,6 +14,7 @@ from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
+from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 NOW = 1000.0
@@ -310,5 +311,5 @@ def test_shards_that_slurm_chooses_prolong_no_gpu_that_the_head_waits_for(limit_
     later = replace(head, job_id="2", user="bob", priority=1.0, time_limit_s=limit_s, left=left)
     split = split_queue([head, later], cluster)
     given = split.cluster, PlanSettings(), 1000.0
-    plan = with_shards(plan_round(split.queue, *given), split, *given, split.sharing)
+    plan = with_shards(Round(split.all, *given, plan=plan_round(split.queue, *given)), split)
     assert [one.job_id for one in plan.assignments] == (["2"] if limit_s < 300.0 else [])

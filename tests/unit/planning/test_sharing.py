@@ -52,7 +52,7 @@ def plan_of(queue: Sequence[Request], cluster: Cluster, **more: Any) -> Plan:
     queue = [replace(one, priority=-float(i)) for i, one in enumerate(queue)]
     split = split_queue(queue[::-1], cluster)
     given = split.cluster, PlanSettings(class_clock_mhz={"A": 900}, **more), NOW
-    return with_shards(plan_round(split.queue, *given), split, *given, split.sharing)
+    return with_shards(Round(queue, *given, plan=plan_round(split.queue, *given)), split)
 
 
 def given_to(plan: Plan) -> dict[str, tuple[int, int]]:
