@@ -284,6 +284,8 @@ def report_shadow(found: dict[str, Any]) -> None:
         print(f"  {words.format(total[kind]['jobs'])}")
         for one in total[kind]["examples"][:1]:
             print(f"      such as job {one['job_id']}: {one['loss']}")
+    for why, count in found["not_compared"].items():
+        print(f"Not compared: {count}, {why}.")
 
 
 def report_places(alone: Sequence[Job], placed: Sequence[Job]) -> None:

@@ -8,13 +8,12 @@ expected a GPU index, not 64``.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache, reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import islice
 from threading import RLock
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, ValidationError
@@ -101,21 +100,6 @@ def read(raw: Any, kind: type[T], make: Make | None = None, *, closed: bool = Fa
         raise ValueError(_sentence(_Tried(message, raw, kind, make)))
     except (LookupError, TypeError, AttributeError):  # a key that looks like a path
         raise ValueError(f"value: {quoted(message)}") from None
-
-
-def read_json(text: str, kind: type[T]) -> T:
-    """The same of a JSON text, twice as quick. Raises ValueError."""
-    try:
-        with _ONE_AT_A_TIME:
-            record: T = _decoder(cast("Hashable", kind)).decode(text)
-        return record
-    except (msgspec.DecodeError, RecursionError):
-        return read(json.loads(text), kind)
-
-
-@lru_cache(maxsize=32)
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
 
 
 def plain(record: object, make: Callable[[Any], Any] | None = None) -> Any:

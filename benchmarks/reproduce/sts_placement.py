@@ -71,8 +71,9 @@ def placements(size: tuple[int, int]) -> list[str]:
         "and leave other waiting jobs their least sizes; only the last of the queue waits for what "
         "its due date needs. So with few jobs sizes by due dates save energy and have about as "
         "many of these met as `no-due`; with many there is nothing to save, and more due dates are "
-        "met only where jobs grow while they run. `eft` places STS's sizes on faster GPUs, which "
-        "saves energy in the same time."
+        "met only where jobs grow while they run. Together, jobs wait for what costs them least, "
+        "which with many jobs makes others need more GPUs. `eft` places STS's sizes on faster "
+        "GPUs, which saves energy in the same time."
     )
     return [table(heads, rows), remark]
 

@@ -74,7 +74,7 @@ unit() {
     local file="/etc/systemd/system/$1.service" user start
     user=$(sed -n 's/^User=//p' "$file")
     start=$(sed -n 's/^ExecStart=//p' "$file")
-    ! grep -q '^DynamicUser=yes' "$file" || user=nobody # no right beside those of every user
+    ! grep -q '^DynamicUser=yes' "$file" || user=bob # who has no right beside those of every user
     mapfile -t words < <(sed -n 's/^Environment=//p' "$file")
     # shellcheck disable=SC2086  # systemd splits at blanks, too
     keep "$1" as_user "${user:-root}" "${words[@]}" $start

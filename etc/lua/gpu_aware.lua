@@ -73,6 +73,19 @@ local function stays(job, hints)
     end
 end
 
+--- Is a type the reason to leave a job to Slurm, and one that nodes have? Slurm does not refuse it.
+local function has_type_of_node(reason, job, parts, conf)
+    if not reason:find("GPU type ", 1, true) then
+        return false
+    end
+    for _, part in ipairs(parts) do
+        if part.type and conf.node_type_set[part.type:lower()] then
+            return true
+        end
+    end
+    return forbidden.index_type(job, conf.type_sums) ~= nil
+end
+
 --- Decide about a submission. Returns {refuse=, text=, new=, environment=}; empty: untouched.
 local function decide_submit(job, part_list, uid, conf)
     local wrong = forbidden.too_long(job) or not conf.admins[uid] and forbidden.trespass(job, conf)
@@ -137,8 +150,7 @@ local function decide_submit(job, part_list, uid, conf)
         local quiet = #parts == 0 and not hints and not besides.uncounted
         texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint
         local text = #texts > 0 and table.concat(texts, "\n") or nil
-        local known = reason:find("^GPU type ") and forbidden.index_type(job, conf.type_sums)
-        if unsupported.is_refused(reason) and not known then
+        if unsupported.is_refused(reason) and not has_type_of_node(reason, job, parts, conf) then
             local verdict = left(text)
             verdict.wakes = true
             return verdict

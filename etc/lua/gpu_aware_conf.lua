@@ -20,6 +20,8 @@ return {
     models = {},
     -- GRES types of GPUs that stay in requests: only the node is chosen (placement.gpus).
     types = {},
+    -- All GRES types of GPUs on nodes: a job that asks for one waits, Slurm refuses any other at once.
+    node_types = {},
     -- Park GPU jobs with a comment that is not ours, too (site.park_uncommented).
     park_uncommented = true,
     -- GPUs of the largest node; a larger --gpus must spread evenly over nodes.

@@ -37,6 +37,7 @@ local function checked(raw)
         submit_file = raw.submit_file,
         models = raw.models or {},
         types = raw.types or {},
+        node_types = raw.node_types or {},
         partitions = raw.partitions or {},
         park_uncommented = raw.park_uncommented ~= false,
         max_gpus_per_node = raw.max_gpus_per_node,
@@ -57,6 +58,8 @@ local function checked(raw)
         return nil, "models: expected a list of lower case names"
     elseif not names_ok(conf.types, rules.feature, 0) then
         return nil, "types: expected a list of lower case names"
+    elseif not names_ok(conf.node_types, rules.feature, 0) then
+        return nil, "node_types: expected a list of lower case names"
     elseif type(conf.operators) ~= "table" then
         return nil, "operators: expected a list of user ids"
     end
@@ -84,8 +87,8 @@ local function checked(raw)
         end
     end
     conf.model_set, conf.type_set = set_of(conf.models), set_of(conf.types)
-    conf.type_sums = {} -- of the types that nodes may have; the lists above are in lower case
-    for _, list in ipairs({ conf.models, conf.types }) do
+    conf.node_type_set, conf.type_sums = set_of(conf.node_types), {}
+    for _, list in ipairs({ conf.types, conf.node_types }) do -- in lower case
         for _, name in ipairs(list) do
             conf.type_sums[base.type_sum(name)] = name
             conf.type_sums[base.type_sum(name:upper())] = name

@@ -13,6 +13,8 @@ from slurm_gpu_aware.deploy.owned import INSTALL, Owned
 from slurm_gpu_aware.deploy.site import Site, feature_of
 from slurm_gpu_aware.errors import ConfigError
 
+_NAMED = re.compile(f"(?=.{{1,{rules.MAX_NAME}}}\\Z){rules.FEATURE}")
+"""Types that the filter's configuration can name."""
 _MIRRORED = {
     "classes": None,
     "licence": f'"{rules.LICENCE}"',
@@ -77,8 +79,10 @@ class FilterConf(Owned):
         wrong = [k for k, default in _MIRRORED.items() if (_entry(have, k) or default) != wanted[k]]
         kinds = {kind for node in g.nodes for kind, _ in node.gpus if kind}
         types = {kind.lower() for kind in kinds if slot_of(kind) is None}
-        of_nodes = _table(g.config, g.slurm_user, types=types)["types"]
-        wanted["types"] = _squeeze(lua_value(of_nodes))
+        of_nodes = _table(g.config, g.slurm_user, types=types)
+        wanted["types"] = _squeeze(lua_value(of_nodes["types"]))
+        if _items(_squeeze(lua_value(of_nodes["node_types"]))) - _items(_entry(have, "node_types")):
+            wrong.append("node_types")  # others do no harm
         lists = ("partitions", "policies", "operators", "types")
         wrong += [key for key in lists if _items(_entry(have, key)) != _items(wanted[key])]
         if wrong:
@@ -126,7 +130,8 @@ def _table(
     """The part of the filter's configuration that does not depend on the nodes.
 
     ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. ``types``: of the
-    nodes; they stay in requests where only nodes are chosen.
+    nodes; they stay in requests where only nodes are chosen. Elsewhere a job that asks for one
+    waits at the gate: Slurm does not refuse it.
     """
     return {
         "classes": config.site.classes,
@@ -139,6 +144,7 @@ def _table(
         "submit_file": str(config.events.submit_file),
         "models": sorted(models),
         "types": sorted(types) if config.placement.gpus == "nodes" else (),
+        "node_types": [t for t in sorted(types) if _NAMED.fullmatch(t)],
         "park_uncommented": config.site.park_uncommented,
         "operators": _operators(config, slurm_user)[0],
     }

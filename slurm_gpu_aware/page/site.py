@@ -87,8 +87,6 @@ class Html:
 
 def _printable(value: Any) -> Any:
     """Any value of a page: without what does not print, unless it is HTML of the template."""
-    if type(value) is str:  # most of them
-        return value if value.isprintable() else printable(value)
     return value if hasattr(value, "__html__") else printable(str(value))
 
 

@@ -76,6 +76,8 @@ class JobComments:
     _virtual: frozenset[int] = frozenset()
     """Running jobs whose record was read from the ledger."""
     _told: float = field(default=-_TOLD_S)
+    _others: frozenset[tuple[int, int]] = frozenset()
+    """(Number, restarts) of requeued GPU jobs that the ledger does not know: not of ours."""
     unclear: frozenset[str] = frozenset()
     """Placed jobs of which the last `give_back` could not say whether their record was removed."""
 
@@ -87,13 +89,18 @@ class JobComments:
         """
         self.unclear = frozenset(self.tracker.placed)
         unclear: set[str] = set()
+        others: set[tuple[int, int]] = set()
         known: dict[int, str] = {}
         back: list[JobUpdate] = []
         numbers: dict[str, int] = {}
         for job in jobs:
             if parse(job.admin_comment) is not None:
                 continue
-            if job.id not in self.tracker.placed and not (job.restarts and passes_gate(job)):
+            placed, number = job.id in self.tracker.placed, (job.raw_id, job.restarts)
+            if not placed and number in self._others:
+                others.add(number)
+                continue
+            if not placed and not (job.restarts and passes_gate(job)):
                 continue
             unclear.add(job.id)
             text = None
@@ -101,6 +108,8 @@ class JobComments:
                 text = self._removed(job)
                 unclear.discard(job.id)
             if text is None:
+                if not placed and job.id not in unclear:
+                    others.add(number)
                 continue
             known[job.raw_id] = text
             if job.state == "PENDING":
@@ -110,7 +119,7 @@ class JobComments:
             log.warning("job %s: its record could not be returned: %s", job_id, why)
             del known[numbers[job_id]]
         self._virtual = frozenset(known.keys() - numbers.values())
-        self.unclear = frozenset(unclear)
+        self.unclear, self._others = frozenset(unclear), frozenset(others)
         return [
             replace(job, admin_comment=known[job.raw_id]) if job.raw_id in known else job
             for job in jobs

@@ -230,5 +230,5 @@ def _due_job(active: ActiveJob, width: int, gpu_w: float, now: float, restart_s:
         speeds = replace(speeds, speed=speeds.speed / active.placed.slowdown)
     steps = int(np.sum(speeds.gpus > (held.gpus if held else speeds.gpus[0])))
     due_s = due.due_s - (steps * restart_s if movable else 0.0)
-    given = DueJob(name, due_s, late, known[0], {_MODEL: speeds}, held, movable=movable)
-    return replace(given, weight=due.weight)
+    found = {_MODEL: speeds}
+    return DueJob(name, due_s, late, known[0], found, held, movable=movable, weight=due.weight)

@@ -964,6 +964,20 @@ def test_before_there_are_models_only_the_environment_loses_a_type(
     assert out.environment == (before if after is None else after)
 
 
+@pytest.mark.parametrize("models", ["", '"a100"'], ids=["no model yet", "some nodes changed"])
+@pytest.mark.parametrize("script", ["#!/bin/sh", None], ids=["batch", "interactive"])
+def test_a_type_that_nodes_have_waits_at_the_gate(
+    make_filter: MakeFilter, models: str, script: str | None
+) -> None:
+    """Slurm refuses one that no node has."""
+    filter_ = make_filter(more=f'models = {{ {models} }}, node_types = {{ "a100", "v100" }}')
+    for kind in ("v100", "V100", *(["A100"] if script is None or not models else [])):
+        asked = {"tres_per_job": f"gres/gpu:{kind}:2", "comment": "class=A", "script": script}
+        is_parked_and_left(filter_.submit(**asked), asked)
+    asked = {"tres_per_job": "gres/gpu:b200:2", "comment": "class=A", "script": script}
+    assert "licenses" not in filter_.submit(**asked).written
+
+
 @pytest.mark.parametrize(
     ("line", "kept"),
     [

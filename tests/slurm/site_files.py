@@ -56,6 +56,8 @@ def kept(cluster: Cluster, *paths: str) -> Iterator[None]:
 @contextlib.contextmanager
 def new_store(cluster: Cluster) -> Iterator[None]:
     """In the block the selector has a new store, without what sweeps of other tests have found."""
+    made = f"test -e {STORE}"  # by the first selector of a cluster
+    cluster.wait_until(lambda: cluster.run("ctl", made).returncode == 0, 60, "a store")
     cluster.service_down("ctl", "selectd")
     cluster.sh("ctl", f"rm -rf {KEPT_STORE}; mkdir {KEPT_STORE}; mv {STORE}* {KEPT_STORE}/")
     cluster.service_up("ctl", "selectd")

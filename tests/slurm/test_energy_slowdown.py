@@ -35,11 +35,12 @@ print("worked", time.monotonic() - began)
 END"""
 
 
-LIMITS_SAVE = """
+LIMIT_SAVES = """
 import sqlite3
 with sqlite3.connect("/var/lib/slurm-gpu-aware/store.db") as db:
-    saved = "power_w = 0.3 * power_w, energy_j = 0.3 * energy_j"
-    print(db.execute(f"UPDATE timings SET {saved} WHERE limit_w > 0").rowcount)
+    print(db.execute("SELECT count(*) FROM timings WHERE limit_w > 0").fetchone()[0])
+    of_top = "clock_mhz = 1530 AND limit_w = 150"
+    print(db.execute(f"UPDATE timings SET power_w = 0.8 * power_w WHERE {of_top}").rowcount)
 """
 
 
@@ -228,37 +229,6 @@ def test_what_the_user_says_stays_and_deaths_leave_no_clock(cluster: Cluster, sa
     assert told(cluster, job)["decisions"][-1]["why"]["energy"]["saves"] > 0
 
 
-def test_a_power_limit_that_saves_is_set_and_undone_whoever_dies(
-    cluster: Cluster, saving: None
-) -> None:
-    """Of fake GPUs limits save what clocks save, so the store is told that they save more."""
-    one = APPLICATIONS[2]
-    asked = f"--node {one.node} --class C --runs 1 --clocks 3 --power-limits 2"
-    swept = f"gpu-aware-profile sweep {asked} --allow-clock-changes --time-limit 600"
-    cluster.sh("ctl", swept, timeout=600)
-    assert (limits_on(cluster), locked(cluster)) == ({}, {})
-    assert int(cluster.sh("ctl", ["python3", "-c", LIMITS_SAVE])) == 4 * 3 * 2
-    assert "1530 MHz, 150 W" in cluster.sh("ctl", "gpu-aware models fit; gpu-aware models show C")
-    for moment in ("queued", "running", "never"):
-        cluster.kill("ctl", "selectd", "KILL" if moment == "queued" else "TERM")
-        cluster.await_gate()
-        job = submitted_job(cluster, one, "", WAIT)
-        cluster.wait(job, "RUNNING", 120)
-        cluster.wait_until(lambda: len(locked(cluster)) == 1, 30, lambda: str(locked(cluster)))
-        ((at, mhz),) = locked(cluster).items()
-        chosen = cluster.explained(job)["why"]["energy"]
-        assert (chosen["clock_mhz"], chosen["limit_w"], mhz) == (TOP_MHZ, 150, TOP_MHZ)
-        assert limits_on(cluster) == {at: 150}
-        if moment == "running":
-            cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
-            cluster.run(one.node, 'kill -9 "$(services pid clockd)"')
-        cluster.sh("ctl", ["scancel", job])
-        cluster.wait_until(lambda: limits_on(cluster) == {}, 60, lambda: str(limits_on(cluster)))
-        assert locked(cluster) == {}
-    said = cluster.sh("ctl", ["gpu-aware", "explain", job], one.user)
-    assert "1530 MHz and 150 W, at most" in " ".join(said.split())
-
-
 def test_a_job_slower_than_allowed_has_its_default_clock_back(
     cluster: Cluster, saving: None
 ) -> None:
@@ -303,3 +273,35 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
         return [(row["name"], row["jobs"], row["slow"]) for row in rows]
 
     cluster.wait_until(lambda: checked() == [("class C", 1, 1)], 30, lambda: str(checked()))
+
+
+def test_a_power_limit_that_saves_is_set_and_undone_whoever_dies(
+    cluster: Cluster, saving: None
+) -> None:
+    """Of fake GPUs limits save what clocks save, so the store is told that one saves more."""
+    one = APPLICATIONS[2]
+    asked = f"--node {one.node} --class C --runs 1 --clocks 3 --power-limits 2"
+    swept = f"gpu-aware-profile sweep {asked} --allow-clock-changes --time-limit 600"
+    cluster.sh("ctl", swept, timeout=600)
+    assert (limits_on(cluster), locked(cluster)) == ({}, {})
+    assert cluster.sh("ctl", ["python3", "-c", LIMIT_SAVES]).split() == ["24", "4"]
+    fitted = "gpu-aware models fit; gpu-aware models show C --slowdown 1"
+    assert "1530 MHz, 150 W" in cluster.sh("ctl", fitted, timeout=300)
+    for moment in ("queued", "running", "never"):
+        cluster.kill("ctl", "selectd", "KILL" if moment == "queued" else "TERM")
+        cluster.await_gate()
+        job = submitted_job(cluster, one, ",slower=1", WAIT)
+        cluster.wait(job, "RUNNING", 120)
+        cluster.wait_until(lambda: len(locked(cluster)) == 1, 30, lambda: str(locked(cluster)))
+        ((at, mhz),) = locked(cluster).items()
+        chosen = cluster.explained(job)["why"]["energy"]
+        assert (chosen["clock_mhz"], chosen["limit_w"], mhz) == (TOP_MHZ, 150, TOP_MHZ)
+        assert limits_on(cluster) == {at: 150}
+        if moment == "running":
+            cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
+            cluster.run(one.node, 'kill -9 "$(services pid clockd)"')
+        cluster.sh("ctl", ["scancel", job])
+        cluster.wait_until(lambda: limits_on(cluster) == {}, 60, lambda: str(limits_on(cluster)))
+        assert locked(cluster) == {}
+    said = cluster.sh("ctl", ["gpu-aware", "explain", job], one.user)
+    assert "1530 MHz and 150 W, at most" in " ".join(said.split())

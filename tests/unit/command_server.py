@@ -18,18 +18,24 @@ LONGEST_S = 300
 """No claim: a machine may be busy."""
 
 
-def run_command(argv: list[str], environment: Mapping[str, str]) -> CompletedProcess[str]:
-    """What a command printed, and its exit code. Raises TimeoutExpired after `LONGEST_S`."""
-    server = _server()
+def run_command(
+    argv: list[str], environment: Mapping[str, str], *, text: str = "", folder: Path | None = None
+) -> CompletedProcess[str]:
+    """What a command printed, and its exit code; ``text``: on stdin, ``folder``: it runs there.
+
+    Raises TimeoutExpired after `LONGEST_S`.
+    """
+    server = _server(environment.get("LD_LIBRARY_PATH", ""))
     assert server.stdin is not None
     assert server.stdout is not None
-    with TemporaryDirectory() as folder:
-        output = [Path(folder, name) for name in ("stdout", "stderr")]
+    with TemporaryDirectory() as streams:
+        given, *output = (Path(streams, name) for name in ("stdin", "stdout", "stderr"))
+        given.write_text(text)
         command = {
             "argv": argv,
             "environment": dict(environment),
-            "folder": os.getcwd(),
-            "output": [str(path) for path in output],
+            "folder": str(folder or Path.cwd()),
+            "streams": [str(path) for path in (given, *output)],
         }
         server.stdin.write(f"{json.dumps(command)}\n".encode())
         server.stdin.flush()
@@ -42,6 +48,11 @@ def run_command(argv: list[str], environment: Mapping[str, str]) -> CompletedPro
 
 
 @cache
-def _server() -> Popen[bytes]:
-    """It ends at the end of this process, which closes its input."""
-    return Popen([sys.executable, RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def _server(libraries: str) -> Popen[bytes]:
+    """It ends at the end of this process, which closes its input.
+
+    The loader reads its path once, so each path has a server.
+    """
+    environment = {**os.environ, **({"LD_LIBRARY_PATH": libraries} if libraries else {})}
+    command = [sys.executable, RUNNER]
+    return Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from command_server import run_command
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "docker" / "fake_nvml"
 
@@ -69,6 +71,8 @@ class FakeNode:
     def run(self, *argv, **env):
         """Run a module's command line, ``run("gpu_aware_profile.cli", "node")``."""
         module, *rest = argv
+        if module == "gpu_aware_profile.cli":
+            return run_command(["", "gpu-aware-profile", *rest], {**self.env, **env})
         return subprocess.run(
             [sys.executable, "-m", module, *rest],
             env={**self.env, **env},

@@ -7,6 +7,7 @@ what these need once, and answers each line of its input (`command_server`) by s
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -14,18 +15,16 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import NoReturn
 
 from memory_slurm import MemorySlurm
 
+import gpu_aware_profile
+import slurm_gpu_aware
 from slurm_gpu_aware.slurm import client
-
-PROGRAMS = (
-    "gpu_aware_profile.commands.sweep",
-    "slurm_gpu_aware.cli.main",
-    "slurm_gpu_aware.selector.daemon",
-)
 
 
 def main(asked: Sequence[str]) -> NoReturn:
@@ -46,20 +45,33 @@ def main(asked: Sequence[str]) -> NoReturn:
 
 
 def serve() -> None:
-    """Answer each command by its exit code; a fork has imported all that a command needs."""
-    for name in PROGRAMS:
-        import_module(name)
-    while line := sys.stdin.buffer.readline():
-        command = json.loads(line)
-        if not (child := os.fork()):
-            for number, path in enumerate((os.devnull, *command["output"])):
-                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
-            os.environ.clear()
-            os.environ.update(command["environment"])
-            time.tzset()
-            os.chdir(command["folder"])
-            main(command["argv"])
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    """Answer each command by its exit code; a fork has imported all of ours that it may need."""
+    for package in (gpu_aware_profile, slurm_gpu_aware):
+        for module in walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                import_module(module.name)
+    gc.freeze()  # else each fork copies all of it
+    asked = sys.stdin.buffer
+    sys.stdin = None  # type: ignore[assignment]  # multiprocessing would close that of the child
+    while line := asked.readline():
+        child = get_context("fork").Process(target=answer, kwargs=json.loads(line))
+        child.start()
+        child.join()
+        print(child.exitcode, flush=True)
+
+
+def answer(
+    argv: Sequence[str], environment: dict[str, str], folder: str, streams: Sequence[str]
+) -> None:
+    """Run a command in this process."""
+    for number, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+    sys.stdin = sys.__stdin__
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    os.chdir(folder)
+    main(argv)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ NAMES = (
     "sts_sharing",
     "sts_causes",
     "sts",
+    "queue_order",
     "algorithm1",
     "powerflow_sizes",
     "powerflow_limits",
@@ -483,6 +484,21 @@ def test_every_remark_on_the_page_is_made_by_a_script():
     ]
     rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", rest)
+
+
+def test_what_an_order_costs_is_its_worst_column(scripts):
+    gains = {"a": ("9.0%", "8.0%", "7.0%", "6.0%", "-0.9%", "5.0%", "-9.0%")}
+    gains["b"] = ("19.0%", "-3.0%", "7.0%", "6.0%", "-40.0%", "5.0%", "0.0%")
+    rows = [
+        (load, "medians", "times", case, *(f"{cell} ± ?" for cell in cells))
+        for load in ("calm", "full")
+        for case, cells in gains.items()
+    ]
+    rows[2] = ("full", *rows[2][1:4], "4.0% ± 1.0%", *rows[2][5:])
+    _, found, remark = scripts.queue_order.costs_of(rows)
+    assert "| a | 9.0% | 4.0% | -0.9% | longest wait, calm | 4.0% |" in found
+    assert "| b | 19.0% | 19.0% | -40.0% | longest wait, calm | -3.0% |" in found
+    assert "only a makes no column more than 1% worse" in " ".join(remark.split())
 
 
 def test_each_way_of_cheating_does_the_work_of_the_job(scripts):

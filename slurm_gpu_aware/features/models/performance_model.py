@@ -175,7 +175,8 @@ class PerformanceModel:
 
         ``at``: conditions of which only the clock, of shape (F,) or (1, F), differs along the last
         axis. Near a measured clock the curves are moved to what was measured there, and the
-        held-out error falls to 0, as in kriging with a Gaussian kernel. Between two measured clocks
+        held-out error falls to what they then miss of it, as in kriging with a Gaussian kernel:
+        they miss more where neighbours disagree. Between two measured clocks
         time is convex in 1 / clock, so what lies on the line between them is the most that it can
         be. The error has the shape of the time; NaN: it is not known.
         """
@@ -188,19 +189,27 @@ class PerformanceModel:
         clocks, times, powers = np.array(
             [(a.clock_mhz, a.time_ratio, a.power_ratio) for a in ordered]
         ).T
-        far = (at.clock_mhz[..., None] - clocks) / (_REACH * self.throughput.reference_mhz)
-        near = np.exp(-0.5 * far**2)
-        total = near.sum(axis=-1)
-        weights = near / np.maximum(total, _TINY)[..., None]
-        known = (total / (total + _DOUBT))[..., None] * weights
-        beside = np.sqrt(1.0 - np.minimum(near.max(axis=-1), 1.0) ** 2)
+        weights, known, beside = self._near(at.clock_mhz, clocks)
+        missed = np.abs(np.log(times) - self._near(clocks, clocks)[1] @ np.log(times))
+        error = np.maximum(error * beside, weights @ missed)
         time_s, power_w = (
             curve * np.exp(known @ np.log(ratio))
             for curve, ratio in ((time_s, times), (power_w, powers))
         )
         most_s = _between(at.clock_mhz, clocks, self._at_anchors(at, clocks) * times)
         time_s = np.minimum(time_s, most_s)
-        return time_s, power_w, np.minimum(error * beside, most_s / time_s - 1.0)
+        return time_s, power_w, np.minimum(error, most_s / time_s - 1.0)
+
+    def _near(
+        self, mhz: FloatArray, clocks: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Weights (..., A) of measured clocks without and with the curve; share of its error."""
+        far = (mhz[..., None] - clocks) / (_REACH * self.throughput.reference_mhz)
+        near = np.exp(-0.5 * far**2)
+        total = near.sum(axis=-1)
+        weights = near / np.maximum(total, _TINY)[..., None]
+        known = (total / (total + _DOUBT))[..., None] * weights
+        return weights, known, np.sqrt(1.0 - np.minimum(near.max(axis=-1), 1.0) ** 2)
 
     def under_limits(
         self, at: Conditions, limits_w: FloatArray

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,7 +102,7 @@ def _jobs(store: Store, where: str, params: tuple[Any, ...]) -> list[ShadowJob]:
 
 def _job(row: Mapping[str, Any]) -> ShadowJob:
     try:
-        sets = records.read_json(row["sets"], Sets)
+        sets = records.read(json.loads(row["sets"]), Sets)
     except ValueError as exc:
         raise StoreError(f"shadow job {row['job_id']}: {exc}") from exc
     return ShadowJob(

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_server import RUNNER
+from command_server import run_command
 from memory_slurm import opened
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
@@ -100,14 +100,9 @@ def gpu_aware(config: Path, *args: str, columns: int = 100) -> subprocess.Comple
     silent.mkdir(exist_ok=True)
     with opened(silent) as state:
         state["silent"] = "Unable to contact slurm controller"
-    done = subprocess.run(
-        [sys.executable, RUNNER, silent, "gpu-aware", "--config", config, *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PATH": "/nonexistent", "COLUMNS": str(columns), "TZ": "UTC"},
-    )
+    own = {"PATH": "/nonexistent", "COLUMNS": str(columns), "TZ": "UTC"}
+    argv = [str(silent), "gpu-aware", "--config", str(config), *args]
+    done = run_command(argv, {**os.environ, **own})
     assert "Traceback" not in done.stderr
     return done
 

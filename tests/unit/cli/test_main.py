@@ -1,9 +1,11 @@
 """The command line as a whole: exit codes, streams, start-up."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+from command_server import run_command
 
 COMMANDS = [
     "doctor",
@@ -19,15 +21,8 @@ COMMANDS = [
 ]
 
 
-def program(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slurm_gpu_aware.cli.main", *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=env,
-    )
+def program(*args: str) -> subprocess.CompletedProcess[str]:
+    return run_command(["", "gpu-aware", *args], os.environ)
 
 
 def test_help_lists_every_command():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 from commands import gpu_aware
-from tune_samples import BEGIN_S, DAY_S, write_config
+from tune_samples import BEGIN_S, DAY_S, write_config, write_store
 
 from slurm_gpu_aware.config.load import load_config, tuned_path
 from slurm_gpu_aware.features.queue_order.proposal import changes, payers_of
@@ -26,13 +28,13 @@ HEADER = (
 )
 
 
-def write_queue(path: Path, hour_s: float) -> None:
+def write_queue(path: Path, hour_s: float, begin_s: int = BEGIN_S) -> None:
     """Each morning 16 jobs of 4 GPUs: every fourth of 6 h (``physics``), the others of 1 h."""
     rng = np.random.default_rng(3)
     lines = [HEADER]
     for number in range(DAYS * 16):
         day, place = divmod(number, 16)
-        submit = BEGIN_S + day * DAY_S + place * 600 + int(rng.integers(60))
+        submit = begin_s + day * DAY_S + place * 600 + int(rng.integers(60))
         long = place % 4 == 3
         who = ("ann", "physics", "sim") if long else ("bob", "bio", "test")
         run = int((6 if long else 1) * hour_s * rng.uniform(0.8, 1.2))
@@ -83,6 +85,31 @@ def test_shorter_first_is_proposed_with_what_each_account_pays(tmp_path: Path) -
     assert (paid_by["physics"]["pays"], paid_by["bio"]["pays"]) == (True, False)
     assert paid_by["bio"]["high"] < 0.0 < paid_by["physics"]["low"]
     assert found["config"] == ["[queue]", 'order = "expected"', "run_time_weight = 1"]
+
+
+def test_the_report_of_the_shadow_proposes_an_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the jobs of ``sacct``, on the cluster of the store; Slurm has started them."""
+    write_queue(tmp_path / "history", 7200.0, int(time.time()) - 15 * DAY_S)
+    write_store(tmp_path / "store.db", 1.0)
+    file = write_config(tmp_path)
+    command = tmp_path / "sacct"
+    command.write_text(f"#!/bin/sh\ncat {tmp_path}/history\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("slurm_gpu_aware.features.queue_order.proposal.COMPARED", ("expected=1",))
+    monkeypatch.setattr("slurm_gpu_aware.cli.tune._step_back", lambda: None)
+    done = gpu_aware("report", "--shadow", "--orders", config=file)
+    assert done.exit_code == 0, done.stderr
+    assert "[queue]\n    order = " in done.stdout
+    assert "slowest 10%" in done.stdout
+    again = gpu_aware("report", "--shadow", "--orders", "--json", config=file)
+    found = json.loads(again.stdout)
+    assert (found["jobs"], found["order"]["proposed"]) == (0, "expected=1")
+    assert {*found["order"]["payers"]["expected=1"]} == {"physics", "bio"}
+    assert "order" not in json.loads(gpu_aware("report", "--shadow", "--json", config=file).stdout)
+    assert gpu_aware("report", "--orders", config=file).exit_code == 2
 
 
 def test_where_no_job_waits_there_is_nothing_to_gain(tmp_path: Path) -> None:

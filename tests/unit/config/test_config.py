@@ -65,7 +65,9 @@ def test_classes_and_their_settings(tmp_path):
 
 
 BAD = {
-    "[due_dates]\norder = 'edf'": "due_dates.order: expected slurm or pressure or together, not 'edf'",
+    "[due_dates]\norder = 'edf'": (
+        "due_dates.order: expected slurm or pressure or together, not 'edf'"
+    ),
     "[due_dates]\nweights = {high = 0}": "due_dates.weights.high: expected a number above 0",
     "[sites]": "sites: unknown; known: classes, due_dates",
     "[site]\nclases = []": "site.clases: unknown; known: classes, default_class",

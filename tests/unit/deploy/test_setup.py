@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_server import run_command
 from conf_text import parse_conf
 from store_samples import ingest, report
 
@@ -48,18 +49,9 @@ class Site:
         )
 
     def setup(self, *args: str, answer: str = "") -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "slurm_gpu_aware.cli.main"),
-                *("--config", str(self.config), "setup"),
-                *("--slurm-dir", str(self.slurm), "--unit-dir", str(self.units), *args),
-            ],
-            input=answer,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        folders = ("--slurm-dir", str(self.slurm), "--unit-dir", str(self.units))
+        argv = ["", "gpu-aware", "--config", str(self.config), "setup", *folders, *args]
+        done = run_command(argv, os.environ, text=answer)
         assert "Traceback" not in done.stderr
         return done
 
@@ -294,7 +286,8 @@ def test_nodes_only_leaves_types_and_gres_conf_to_the_site(tmp_path: Path):
     files = site.files()
     assert "gres.conf" not in files
     assert conf.split("\n", HEAD.count("\n"))[-1] in files["slurm.conf"]
-    assert 'types = { "v100" },' in files["gpu_aware_conf.lua"]
+    for key in ("types", "node_types"):
+        assert f'\n    {key} = {{ "v100" }},' in files["gpu_aware_conf.lua"]
     review = tmp_path / "review"
     assert site.setup("--output", str(review)).returncode == 0
     assert "NodeName" not in (review / "slurm.conf.lines").read_text()

@@ -151,6 +151,17 @@ def test_between_measured_clocks_time_is_at_most_on_their_line():
     assert (line < own[:, 1]).all()
 
 
+def test_measured_clocks_that_disagree_have_an_error_there():
+    """3% above the curve at 1000 MHz, 3% below it at 1010, where the curve cannot meet both."""
+    model = with_anchors(1.0, 1.03, 1.0)
+    model = replace(model, anchors=(*model.anchors, Anchor(1010.0, 0.97, 1.0)))
+    table = size_table(model, (1,), (700, 1000, 1010, 1400), 8)
+    assert table.time_error[[0, 3]] == pytest.approx(0.0, abs=1e-3)
+    assert (table.time_error[[1, 2]] > 0.02).all()
+    alone = size_table(with_anchors(1.0, 1.03, 1.0), (1,), (700, 1000, 1400), 8)
+    assert alone.time_error[1] < 0.005
+
+
 def test_a_power_limit_counts_at_the_clock_at_which_the_power_meets_it():
     """240 W was measured at 1400 MHz, 150 W at 700 MHz, where it limits nothing."""
     model = with_anchors(1.0, 1.0, 1.0)

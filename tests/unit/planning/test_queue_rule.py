@@ -19,7 +19,7 @@ from slurm_gpu_aware.features.queue_order.settings import ORDERS
 from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import TIER, Request
+from slurm_gpu_aware.model.request import TIER, Request, Wait
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
@@ -114,6 +114,9 @@ def test_from_some_wait_on_no_job_passes() -> None:
     assert ids_of(in_order(queue, rule, 999.0)) == ["2", "1"]
     assert ids_of(in_order(queue, rule, 1000.0)) == ["1", "2"]
     assert ids_of(in_order(queue, replace(rule, passed_s=300.0), 300.0)) == ["1", "2"]
+    held = [replace(queue[0], wait=Wait(ineligible_s=600.0)), queue[1]]
+    assert ids_of(in_order(held, rule, 1599.0)) == ["2", "1"]
+    assert ids_of(in_order(held, rule, 1600.0)) == ["1", "2"]
     unknown = [replace(queue[0], estimate_s=None, time_limit_s=math.inf), queue[1]]
     assert ids_of(in_order(unknown, rule, 1e5)) == ["2", "1"]
     assert ids_of(in_order(unknown, replace(rule, passed_s=1e5), 1e5)) == ["1", "2"]

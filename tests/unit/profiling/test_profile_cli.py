@@ -8,12 +8,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
+from command_server import run_command
 from commands import gpu_aware_profile
 from store_samples import ingest, report
 
@@ -30,21 +30,14 @@ BAD = GOOD + "x,n1,A,1\n0,n1,Q,1\n0,n1,A,fast\n0,n1,A\n0,n1,A,nan\n"
 
 @pytest.fixture
 def profile_in(tmp_path: Path) -> Run:
-    """Run the real program in ``tmp_path`` with the store ``store.db`` there."""
+    """Run the program in ``tmp_path`` with the store ``store.db`` there."""
     config = tmp_path / "config.toml"
     config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
 
     def call(*args: str, text: str = "", columns: int = 80) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "gpu_aware_profile.cli", *args],
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            cwd=tmp_path,
-            env={**os.environ, "COLUMNS": str(columns), "GPU_AWARE_CONFIG": str(config)},
-        )
+        own = {"COLUMNS": str(columns), "GPU_AWARE_CONFIG": str(config)}
+        argv = [str(tmp_path), "gpu-aware-profile", *args]
+        done = run_command(argv, {**os.environ, **own}, text=text, folder=tmp_path)
         assert "Traceback" not in done.stderr
         return done
 

@@ -97,18 +97,16 @@ def all_parts() -> list[Any]:
 
 
 @pytest.mark.parametrize(("owner", "name"), all_parts())
-@pytest.mark.parametrize("config", [Config(), LIMITED], ids=["", "with a power limit"])
 def test_jobs_are_placed_whatever_part_fails(
     slurm: SlurmFolder,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     owner: type,
     name: str,
-    config: Config,
 ) -> None:
     """Jobs that run, that start, that wait: in each of three rounds all that can start does."""
     slurm.write([parked("1"), parked("2")], ["n1", "n2"])
-    bench = RoundsBench(slurm, config)
+    bench = RoundsBench(slurm, LIMITED)
     assert sorted(bench.rounds.run().placed) == ["1", "2"]
     called = breaks(monkeypatch, owner, name, Error("a part is broken"))
     for number in range(3, 6):

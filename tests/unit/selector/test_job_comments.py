@@ -148,6 +148,20 @@ def test_a_job_that_its_user_requeues_after_its_end_waits_again(
     assert unmarked(back["admin_comment"]) == record
 
 
+def test_the_ledger_is_asked_once_about_a_requeued_job_that_is_not_ours(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.write([parked(admin_comment="", licenses="", restart_cnt=1, stuck=True)], ["n1"])
+    rounds, asked = rounds_of(slurm), list[str]()
+    monkeypatch.setattr(rounds.tracker.ledger, "decisions", lambda i: asked.append(i) or [])
+    for _ in range(3):
+        rounds.run()
+    assert asked == ["7"]
+    slurm.change("7", restart_cnt=2)
+    rounds.run()
+    assert asked == ["7", "7"]
+
+
 def test_what_the_site_wrote_stays(slurm: SlurmFolder) -> None:
     rounds = placed_run(slurm)
     assert slurm.jobs["7"]["admin_comment"] == ""

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -21,15 +22,23 @@ from slurm_gpu_aware.store.database import open_store
 CLOCKS = (1400, 1200, 1000)
 
 
-def model_row(kind, name, watts, time_error=0.05):
+@cache
+def model_of_a_watt():
+    """Of a GPU that draws 1 W at each clock."""
     samples = [
-        PerformanceSample(n, 1, 1.0, float(clock), 1400 / clock / n, watts * n)
+        PerformanceSample(n, 1, 1.0, float(clock), 1400 / clock / n, float(n))
         for n in (1, 2)
         for clock in CLOCKS
     ]
-    model = fit_model(samples, prior_of("A", "a100"), 1400.0, name=name, gpu_model="a100")
+    return fit_model(samples, prior_of("A", "a100"), 1400.0, name="one", gpu_model="a100")
+
+
+def model_row(kind, name, watts, time_error=0.05):
+    model = model_of_a_watt()
+    parts = ("static_w", "grad_w", "sync_w")
+    power = replace(model.power, **{part: watts * getattr(model.power, part) for part in parts})
     quality = replace(model.quality, time_error=time_error, power_error=0.05, energy_error=0.05)
-    values = replace(model, name=name, gpu_model="a100", quality=quality).values()
+    values = replace(model, name=name, power=power, quality=quality).values()
     return ModelRow(kind, name, "a100", 1.0, json.dumps(values))
 
 

@@ -26,8 +26,11 @@ from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import level_times
 
 # Starts the tasks as srun does: variables, one standard input for all, output as it comes.
+# A task is a fork, which need not import the command.
 SRUN = """
-import json, os, subprocess, sys
+import json, os, sys, time
+import gpu_aware_profile.levels.level_step
+from gpu_aware_profile.cli import main
 folder = os.environ["FAKE_SLURM"]
 words = sys.argv[1:]
 with open(f"{folder}/srun.log", "a") as log:
@@ -40,7 +43,6 @@ command = words[next(i for i, w in enumerate(words) if w.endswith("profile")):]
 if does == "busy":
     sys.exit("srun: error: Unable to allocate resources: Requested nodes are busy")
 if does == "hang":
-    import time
     open(f"{folder}/hangs", "w").close()
     time.sleep(60)
 if does == "hostile":
@@ -53,30 +55,31 @@ if does == "hostile":
         print(line)
     sys.exit(0)
 print("a line of the site's task prolog", flush=True)
-tasks = []
+tasks = {}
 for rank in range(per_node * len(nodes)):
     node = nodes[rank // per_node]
-    env = {**os.environ, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % per_node),
-           "SLURM_NTASKS": str(per_node * len(nodes)),
-           "FAKE_NVML_MACHINE": f"{folder}/{node}.json",
-           "FAKE_NVML_STATE": f"{folder}/{node}.state"}
-    if does == "dies" and rank == 1:
-        tasks.append(subprocess.Popen(["false"], stdin=subprocess.PIPE))
-    else:
-        tasks.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE))
+    given, stdin = os.pipe()
+    if not (task := os.fork()):
+        os.dup2(given, 0)
+        os.closerange(3, 99)  # each other end of a pipe
+        if does == "dies" and rank == 1:
+            os._exit(1)
+        os.environ.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank % per_node),
+                          SLURM_NTASKS=str(per_node * len(nodes)),
+                          FAKE_NVML_MACHINE=f"{folder}/{node}.json",
+                          FAKE_NVML_STATE=f"{folder}/{node}.state")
+        main(command[1:])
+    os.close(given)
+    tasks[task] = open(stdin, "wb", buffering=0)
 for line in sys.stdin.buffer:
-    for task in tasks:
+    for stdin in tasks.values():
         try:
-            task.stdin.write(line)
-            task.stdin.flush()
+            stdin.write(line)
         except OSError:
             pass
-for task in tasks:
-    try:
-        task.stdin.close()
-    except OSError:
-        pass
-codes = [task.wait() for task in tasks]
+for stdin in tasks.values():
+    stdin.close()
+codes = [os.waitstatus_to_exitcode(os.waitpid(task, 0)[1]) for task in tasks]
 sys.exit(f"srun: error: n2: task 1: Exited with exit code {max(codes)}" if any(codes) else 0)
 """
 SINFO = """
@@ -103,8 +106,6 @@ class ThreeNodes:
         self.bin.mkdir()
         for name, body in (("srun", SRUN), ("sinfo", SINFO), ("scancel", SCANCEL)):
             self._program(name, f"#!{sys.executable}\n{body}")
-        probe = "from gpu_aware_profile.cli import main; main()"
-        self._program("profile", f'#!/bin/sh\nexec {sys.executable} -c "{probe}" "$@"\n')
         self.store = folder / "store.db"
         names = ("n1", "n2", "n3")
         with open_store(self.store) as store:

@@ -51,7 +51,7 @@ def named(histories, known=None, **limits):
 def test_3_percent_slower_is_named_within_three_sweeps_and_no_other(gpus):
     """At 0.4% noise: 2 of 100 may need a fourth sweep where the GPUs are few."""
     missed = 0
-    for seed in range(40):
+    for seed in range(40 if gpus < 400 else 10):
         slow = gpus // 2
         fresh = named(fleet_runs(gpus, 3, seed, slower={slow: (1.03, 0)}))
         later = named(fleet_runs(gpus, 9, seed, slower={slow: (1.03, 6)}))
@@ -66,16 +66,13 @@ def test_the_fourth_sweep_names_it_always():
         assert named(fleet_runs(8, 4, seed, slower={3: (1.03, 0)})) == {("n0", 3): "slow"}, seed
 
 
-@pytest.mark.parametrize("natural", [0.0, 0.007, 0.02])
-def test_a_large_fleet_over_weeks_has_no_false_names(natural):
+@pytest.mark.parametrize(("natural", "seed"), [(0.0, 1), (0.007, 2), (0.02, 3)])
+def test_a_large_fleet_over_weeks_has_no_false_names(natural, seed):
     """2,000 well GPUs, 8 weeks of nightly sweeps: expected are at most 56 x FALSE_NAMES names."""
-    seeds = (1, 2, 3)
-    false = 0
-    for seed in seeds:
-        whole = fleet_runs(2000, 56, seed, natural=natural)
-        for end in range(3, 57, 9):
-            false += len(named([one._replace(times=one.times[:end]) for one in whole]))
-    assert false <= math.ceil(56 * FALSE_NAMES * len(seeds))
+    whole = fleet_runs(2000, 56, seed, natural=natural)
+    ends = range(3, 57, 9)
+    false = [len(named([one._replace(times=one.times[:end]) for one in whole])) for end in ends]
+    assert sum(false) <= math.ceil(56 * FALSE_NAMES)
 
 
 def test_disturbed_sweeps_name_no_gpu():
@@ -183,12 +180,12 @@ def changes_of_state(whole, *, remembered):
 
 def test_a_gpu_near_the_threshold_is_not_named_on_and_off():
     """At 1.6%, about the threshold: without memory it would change every few sweeps."""
-    fleets = [fleet_runs(64, 30, seed, slower={3: (1.016, 0)}) for seed in range(10)]
+    fleets = [fleet_runs(64, 30, seed, slower={3: (1.016, 0)}) for seed in range(5)]
     with_memory, without = (
         sum(changes_of_state(whole, remembered=remembered) for whole in fleets)
         for remembered in (True, False)
     )
-    assert without > 30
+    assert without > 15
     assert with_memory < without / 4
 
 

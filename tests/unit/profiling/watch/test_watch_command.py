@@ -16,6 +16,7 @@ from gpu_aware_profile.watch.slurm_nodes import merged_extra
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.watch_state import (
     UNDER_JOB,
+    Drained,
     GpuState,
     Trouble,
     WatchState,
@@ -165,7 +166,8 @@ def test_without_slurm_it_says_so(watched_node):
 def test_the_state_is_written_and_read(tmp_path):
     file = tmp_path / "new" / "watch.json"
     assert read_state(file) is None
-    state = WatchState(at=5.0, gpus=[GpuState("n1", 3, "slow", 0.1, 4.0, "why")])
+    gpus, drained = [GpuState("n1", 3, "slow", 0.1, 4.0, "why")], {"n2": Drained(4.0, left=True)}
+    state = WatchState(at=5.0, gpus=gpus, drained=drained, on_trial=("n2",))
     write_state(file, state)
     assert read_state(file) == state
     assert file.stat().st_mode & 0o777 == 0o644

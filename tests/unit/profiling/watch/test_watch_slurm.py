@@ -1,13 +1,14 @@
 """A pass through Slurm: what it asks, what it changes, and what happens when Slurm refuses."""
 
 import json
+import shutil
 import sys
 
 import pytest
 from command_server import run_command
-from fake_cluster import GRES
+from fake_cluster import GRES, FakeCluster
 
-from slurm_gpu_aware.store.watch_state import Drained, read_state, write_state
+from slurm_gpu_aware.store.watch_state import read_state
 
 NODES = ("n1", "n2", "n3")
 SINFO = """
@@ -53,15 +54,31 @@ elif "nodes" in words:
 """.replace("GRES", GRES)
 
 
-@pytest.fixture
-def watch_site(fleet):
+@pytest.fixture(scope="module")
+def begun(library, tmp_path_factory):
+    """A site with copies of its folder: new, and after two passes with GPU 1 of n2 5% slower."""
+    fleet = FakeCluster(library, tmp_path_factory.mktemp("site"))
     for name, body in (("sinfo", SINFO.replace("GRES", GRES)), ("scontrol", SCONTROL)):
         fleet._program(name, f"#!{sys.executable}\n{body}")
     (fleet.folder / "nodes.json").write_text(json.dumps({name: ["idle", ""] for name in NODES}))
     for name in NODES:
         fleet.slow(name, {str(gpu): {"C": 1.0} for gpu in range(4)})
     fleet.state = fleet.folder / "watch.json"
+    fleet.copies = tmp_path_factory.mktemp("copies")
+    shutil.copytree(fleet.folder, fleet.copies / "new")
+    fleet.slow("n2", {str(gpu): {"C": 1.05 if gpu == 1 else 1.0} for gpu in range(4)})
+    watch(fleet)
+    watch(fleet)
+    shutil.copytree(fleet.folder, fleet.copies / "two passes")
     return fleet
+
+
+@pytest.fixture
+def watch_site(begun, monkeypatch):
+    shutil.rmtree(begun.folder)
+    shutil.copytree(begun.copies / "new", begun.folder)
+    monkeypatch.setattr(begun, "env", {**begun.env})
+    return begun
 
 
 def watch(watch_site, *options, code=0):
@@ -86,10 +103,8 @@ def drained(watch_site):
 
 
 def slow_site(watch_site, *options):
-    """Three passes, with GPU 1 of n2 5% slower; the last one."""
-    watch_site.slow("n2", {str(gpu): {"C": 1.05 if gpu == 1 else 1.0} for gpu in range(4)})
-    watch(watch_site, *options)
-    watch(watch_site, *options)
+    """Three passes, with GPU 1 of n2 5% slower; the last one, which alone has the options."""
+    shutil.copytree(watch_site.copies / "two passes", watch_site.folder, dirs_exist_ok=True)
     return watch(watch_site, *options, code=3)
 
 
@@ -242,12 +257,3 @@ def test_a_node_that_slurm_no_longer_has_is_forgotten(watch_site):
     (watch_site.folder / "nodes.json").write_text(json.dumps(nodes))
     found = watch(watch_site, "--no-sweep")
     assert {g["node"] for g in found["gpus"]} == {"n1", "n2"}
-
-
-def test_the_state_keeps_what_was_drained(watch_site):
-    slow_site(watch_site, "--drain", "--most-percent", "50")
-    state = read_state(watch_site.state)
-    assert set(state.drained) == {"n2"}
-    assert isinstance(state.drained["n2"], Drained)
-    write_state(watch_site.state, state)
-    assert read_state(watch_site.state) == state
