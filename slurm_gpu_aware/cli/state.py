@@ -38,6 +38,7 @@ _PLACED = (
     *("slowdown", "decided_at"),
 )
 """Fields of a placed job in the output."""
+_WHO = ("job", "user", "gpus", "submitted")
 
 
 @click.command("queue")
@@ -175,9 +176,6 @@ def queue_blocks(answer: Mapping[str, Any], user: str | None = None) -> list[Wor
         title = f"Placed ({len(placed)}), in the order of placing"
         blocks.append(Table(headers, rows, ["slowdown"], title))
     return blocks
-
-
-_WHO = ("job", "user", "gpus", "submitted")
 
 
 def _who(p: Mapping[str, Any]) -> tuple[object, ...]:

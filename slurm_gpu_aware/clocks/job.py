@@ -23,6 +23,8 @@ Record = dict[str, object]
 SLURM_CONF = "/etc/slurm/slurm.conf"
 """Where slurmd does not say in ``SLURM_CONF``; gres.conf lies beside it."""
 SHARED = "no clock is set on a node with shards or MPS: jobs share its GPUs"
+Setting = tuple[int, int]
+"""Clock of a GPU, MHz, and its power limit, W; 0: the default clock, the site's own limit."""
 
 
 class Job:
@@ -40,10 +42,6 @@ class Job:
             raise ValueError(f"{self.node[:40]!r} is not a node name")
         if not _is_number(self.id, 12):
             raise ValueError(f"SLURM_JOB_ID is {self.id[:40]!r}")
-
-
-Setting = tuple[int, int]
-"""Clock of a GPU, MHz, and its power limit, W; 0: the default clock, the site's own limit."""
 
 
 def parse_extra(text: str) -> tuple[Setting, list[int] | None] | None:

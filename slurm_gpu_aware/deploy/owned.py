@@ -20,6 +20,12 @@ from slurm_gpu_aware.slurm.words import expand_hostlist, hostlist, words_of
 
 INSTALL = "'gpu-aware setup --install'"
 RESTART = f"run {INSTALL}, then restart slurmctld"
+_SCHEDULER = {
+    "default_queue_depth": (5000, "parked jobs of higher priority delay others"),
+    "batch_sched_delay": (1, "a placed job waits up to 3 s for Slurm's scheduler"),
+}
+"""Word of SchedulerParameters -> (our value, effect of Slurm's default)."""
+_JOBCOMP = "jobcomp/filetxt"
 
 
 class Owned:
@@ -140,13 +146,6 @@ class Licences(Owned):
         yield ok("licence", f"{name}: {wanted}")
 
 
-_SCHEDULER = {
-    "default_queue_depth": (5000, "parked jobs of higher priority delay others"),
-    "batch_sched_delay": (1, "a placed job waits up to 3 s for Slurm's scheduler"),
-}
-"""Word of SchedulerParameters -> (our value, effect of Slurm's default)."""
-
-
 class SchedulerWords(Owned):
     """Words of SchedulerParameters that keep jobs from waiting for each other."""
 
@@ -174,9 +173,6 @@ class SchedulerWords(Owned):
                 cure = f"add {name}={value} ({INSTALL}), then 'scontrol reconfigure'"
                 yield warning("scheduler", f"SchedulerParameters has no {name}: {why}", cure)
         yield ok("scheduler", "no setting that makes jobs wait for each other")
-
-
-_JOBCOMP = "jobcomp/filetxt"
 
 
 class JobEnds(Owned):

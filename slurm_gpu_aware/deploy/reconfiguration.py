@@ -49,6 +49,21 @@ _HANGS = (
     " hangs, as some releases may (24.11 before 24.11.6): kill -9 it and start it again. Running"
     " jobs continue, and so does this command."
 )
+WANTED = (
+    "name the command that copies {folder} to all nodes in the configuration, for example"
+    ' distribute = ["/root/push-slurm-conf"] in [setup]'
+)
+"""What a site with a folder on each host needs."""
+_ASK_S = 60.0
+_LOOK = """echo "$SLURMD_NODENAME" $(
+    for file; do
+        case $file in *.conf) ;; *) [ -x "$file" ] || continue ;; esac
+        sha256sum "$file"
+    done 2>/dev/null)"""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+MAX_NODES = 256
+"""Nodes of one job."""
+_SILENT = re.compile(r"DOWN|NOT_RESPONDING|POWER|UNKNOWN|FUTURE")
 
 
 class Reconfiguration:
@@ -221,23 +236,6 @@ class Reconfiguration:
             ):
                 quiet = time.monotonic()
             time.sleep(self.POLL_S)
-
-
-WANTED = (
-    "name the command that copies {folder} to all nodes in the configuration, for example"
-    ' distribute = ["/root/push-slurm-conf"] in [setup]'
-)
-"""What a site with a folder on each host needs."""
-_ASK_S = 60.0
-_LOOK = """echo "$SLURMD_NODENAME" $(
-    for file; do
-        case $file in *.conf) ;; *) [ -x "$file" ] || continue ;; esac
-        sha256sum "$file"
-    done 2>/dev/null)"""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-MAX_NODES = 256
-"""Nodes of one job."""
-_SILENT = re.compile(r"DOWN|NOT_RESPONDING|POWER|UNKNOWN|FUTURE")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ SETTLE_S = 30.0
 """Wait for a silent node before it is skipped."""
 REPEAT_S = 60.0
 """Interval between reports of an unchanged wait."""
+_LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
+_Node = Annotated[str, records.text(NODE_NAME, "a node name")]
 
 
 class RolloutNodes:
@@ -203,9 +205,6 @@ def _registration_problem(view: SlurmNode, types: set[str], count: int) -> str |
     return f"Slurm has {shown or 'no GPUs'} for it"
 
 
-_LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
-
-
 class LocalSite:
     """The site's files on this host. Methods raise SourceError."""
 
@@ -253,9 +252,6 @@ class LocalSite:
             target = path if path.exists() else path.parent
             if not os.access(target, os.W_OK) or not os.access(path.parent, os.W_OK):
                 raise SourceError(f"{path} cannot be written; run this as root on the controller")
-
-
-_Node = Annotated[str, records.text(NODE_NAME, "a node name")]
 
 
 @dataclass(frozen=True)

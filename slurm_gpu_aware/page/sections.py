@@ -14,6 +14,16 @@ from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.profiles import score_rows
 
 F = TypeVar("F")
+_WRONG = (
+    SourceError,
+    StoreError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What a damaged or foreign record in the store may cause."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +70,6 @@ class Section(Generic[F]):
     """What its page shows."""
     details: Callable[[F], Iterable[Page]] = _no_pages
     """Further pages; they lie in one folder each."""
-
-
-_WRONG = (
-    SourceError,
-    StoreError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-)
-"""What a damaged or foreign record in the store may cause."""
 
 
 def built(sections: Iterable[Section[Any]], source: Source) -> tuple[list[Page], list[str]]:

@@ -30,6 +30,13 @@ _NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 
 MaskArray = npt.NDArray[Any]
 """Unsigned integers; bit s stands for slot s."""
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+_SIZE = 24  # results of each function
+_BY_VALUE = frozenset({str, int})
+_FIXED_POINT = 1e5  # sums of scores are integers of five decimals, so equal sums compare equal
+_LARGEST_SCORE = 100.0  # limit of a score in sums (not in the worst score)
+_MOST_MASKS = 64
 
 
 def every(bits: BoolArray) -> bool:
@@ -84,13 +91,6 @@ def sets_of(width: int, size: int) -> IntArray:
     """All sets of ``size`` of ``width`` slots as masks, in tie order (0,1 0,2 .. 1,2)."""
     chosen = combinations(range(width), size)
     return np.array([sum(1 << s for s in c) for c in chosen], dtype=np.int64)
-
-
-_T = TypeVar("_T")
-_Ts = TypeVarTuple("_Ts")
-
-_SIZE = 24  # results of each function
-_BY_VALUE = frozenset({str, int})
 
 
 def by_identity(build: Callable[[*_Ts], _T]) -> Callable[[*_Ts], _T]:
@@ -211,11 +211,6 @@ def _domains(group: IntArray) -> MaskArray:
     used = max(1, int((masks != 0).sum(axis=1).max(initial=1)))
     order = np.argsort(masks == 0, axis=1, kind="stable")  # existing domains first, in slot order
     return np.take_along_axis(masks, order, axis=1)[:, :used]
-
-
-_FIXED_POINT = 1e5  # sums of scores are integers of five decimals, so equal sums compare equal
-_LARGEST_SCORE = 100.0  # limit of a score in sums (not in the worst score)
-_MOST_MASKS = 64
 
 
 class ScoreTable:

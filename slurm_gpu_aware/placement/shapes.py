@@ -29,6 +29,7 @@ from slurm_gpu_aware.placement.level_views import (
 )
 
 Pool = Literal["all", "indexed", "plain"]
+_FEW = 16  # columns up to which one operation for each is quicker than one for each row
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +83,6 @@ def _splits(
     if free_choice and most > 1 and request.fewest_nodes <= most:
         found.append(Split(0, 0))
     return tuple(found)
-
-
-_FEW = 16  # columns up to which one operation for each is quicker than one for each row
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,6 +37,7 @@ _MOST_ENDS = 40
 _MOST_TRIALS = 4  # placements at later times for one decision
 _LEAST_GAIN_S = 5.0  # Slurm takes as long from the end of a job to the start of the next
 _LEAST_REST = 0.05  # of its expected run time: what an overdue job is expected to run on
+_by_time = attrgetter("time_s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +83,6 @@ def expected_ends(running: Sequence[RunningJob], now: float) -> FloatArray:
 class _End(NamedTuple):
     time_s: float
     job: RunningJob
-
-
-_by_time = attrgetter("time_s")
 
 
 class ExpectedEnds:

@@ -45,6 +45,13 @@ log = logging.getLogger(__name__)
 _RETRY_S = 3.0
 _TRY_S = 120.0  # first pause until an open gate closes if it can; it doubles
 _LONGEST_TRY_S = 3600.0
+WAIT_S = 0.5
+"""Pause between two decisions."""
+CALL_S = 2.5
+"""Longest call to Slurm until the gate is taken: 2 s to find that the other host is dead
+(TCPTimeout), then the answer. While no slurmctld is in control, calls do not end by themselves, and
+after a standby's answer libslurm sleeps for half of SlurmctldTimeout before it asks again."""
+_LOOK_S = 5.0  # pause between two looks at the gate's reservation
 
 
 @dataclass
@@ -241,15 +248,6 @@ class Heartbeat:
                 wait_s = min(_RETRY_S, usual_s)
             except Exception:
                 log.exception("heartbeat failed; it goes on")
-
-
-WAIT_S = 0.5
-"""Pause between two decisions."""
-CALL_S = 2.5
-"""Longest call to Slurm until the gate is taken: 2 s to find that the other host is dead
-(TCPTimeout), then the answer. While no slurmctld is in control, calls do not end by themselves, and
-after a standby's answer libslurm sleeps for half of SlurmctldTimeout before it asks again."""
-_LOOK_S = 5.0  # pause between two looks at the gate's reservation
 
 
 class Standby:

@@ -20,6 +20,9 @@ T = TypeVar("T")
 Step: TypeAlias = Callable[[Sequence[Request]], T]
 _MOST = 3  # records that one round leaves to Slurm; for each the queue is planned log2(n) times
 _LONGEST = 200  # characters of an error in the ledger
+_AGAIN_S = 60.0  # time until the same error is logged again
+_MOST_FAILURES = 50  # parts and jobs of which errors are logged in this time
+_told: dict[tuple[str, str], float] = {}
 
 
 class Isolation:
@@ -89,11 +92,6 @@ def _error(step: Step[Any], queue: Sequence[Request]) -> Exception | None:
     except Exception as exc:
         return exc
     return None
-
-
-_AGAIN_S = 60.0  # time until the same error is logged again
-_MOST_FAILURES = 50  # parts and jobs of which errors are logged in this time
-_told: dict[tuple[str, str], float] = {}
 
 
 class Contained:

@@ -31,6 +31,7 @@ _BEFORE = (JobPhase.PLANNED, JobPhase.PREPARED)
 """Phases in which Slurm still shows the job as parked."""
 GPU_STATES = ("free", "in_use", "drained", "down")
 NODE_STATES = ("idle", "in_use", "drained", "down")
+_WAITING = (JobPhase.WAITING, JobPhase.HELD, JobPhase.LEFT)
 
 
 class Queue(NamedTuple):
@@ -87,9 +88,6 @@ def _queue(store: Store, slurm: SlurmView) -> Queue:
     phases.update(placed.values())
     waits = [max(0.0, slurm.at - (job.eligible_s or job.submit_s)) for job in parked]
     return Queue(phases, waits)
-
-
-_WAITING = (JobPhase.WAITING, JobPhase.HELD, JobPhase.LEFT)
 
 
 def _used_gpus(store: Store, slurm: SlurmView) -> list[UsedGpu]:

@@ -25,6 +25,9 @@ from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, SlurmReservation
 
+DOUBTFUL = "no place was found for it; the next round looks again"
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class Outcome:
@@ -72,9 +75,6 @@ class View:
     all_ids: bool  # the id of every record is known
 
 
-DOUBTFUL = "no place was found for it; the next round looks again"
-
-
 @dataclass
 class Verdicts:
     """The verdicts of the last round: job -> reason."""
@@ -117,9 +117,6 @@ class EndedJobs:
             for job in jobs
             if job.state in ENDED and job.array_id is None and job.id not in tracked
         }
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass

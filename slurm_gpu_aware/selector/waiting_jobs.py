@@ -25,6 +25,8 @@ EARLIER_TASK = "an earlier task of its array goes first"
 _MOST_ENTRIES = 5000
 _TOO_MANY = f"more jobs wait than reasons are kept; those of the first {_MOST_ENTRIES} kinds are"
 _JOBS = re.compile(r"([0-9]{1,10})(?:_([0-9]{1,10})|_\[([0-9,-]{1,100000})\])?(?:,|\Z)")
+_SLACK_S = 30.0
+"""Slurm ends jobs up to half a minute after their limit; less is no other time."""
 
 
 def folded(waiting: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -93,10 +95,6 @@ class WaitingJobs:
             if entry is None and array in self._first:
                 entry = {"reason": EARLIER_TASK}
         return None if entry is None else {**entry, "job_id": job_id}
-
-
-_SLACK_S = 30.0
-"""Slurm ends jobs up to half a minute after their limit; less is no other time."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ _MOST = 1e12
 """Limit of any number in these files: a hundred times the longest time of a trace."""
 _COUNTS = ("preemptions", "migrations", "killed")
 _COLUMNS = ("job_id", *_NUMBERS, "class", "model", *_COUNTS, "user")
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""Errors of reading or drawing a folder with altered or truncated files."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +113,6 @@ def load_results(folder: Path) -> tuple[dict[str, Any], list[SavedRun]]:
     except DAMAGE as exc:
         raise damaged(folder, exc) from None
     return head, runs
-
-
-DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""Errors of reading or drawing a folder with altered or truncated files."""
 
 
 def damaged(folder: Path, exc: Exception) -> SourceError:

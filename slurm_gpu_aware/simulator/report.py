@@ -15,6 +15,10 @@ from slurm_gpu_aware.simulator.result import as_good
 
 _SAME_PERCENT = 0.05
 """Below it a difference is printed as 0.0%."""
+_ONE_SEED = (
+    "One run of each policy says nothing about chance; with --seeds 8, gpu-aware simulate draws "
+    "GPUs of --variability and jobs of --synthetic anew, and gpu-aware tune the days of a history."
+)
 
 
 def write_report(folder: Path) -> tuple[list[Path], list[str]]:
@@ -76,12 +80,6 @@ def plain_summary(head: Mapping[str, Any]) -> list[str]:
     if seeds == 1 and runs[1:] and "seeds" in head:
         sentences.append(_ONE_SEED)
     return [*sentences, *([calibration(record, first)] if record is not None else [])]
-
-
-_ONE_SEED = (
-    "One run of each policy says nothing about chance; with --seeds 8, gpu-aware simulate draws "
-    "GPUs of --variability and jobs of --synthetic anew, and gpu-aware tune the days of a history."
-)
 
 
 def _not_worth(trace: str, first: str, run: Mapping[str, Any], seeds: int) -> str:

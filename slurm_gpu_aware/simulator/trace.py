@@ -18,6 +18,25 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
 
+_NO_TIMES = (
+    "; jobs without run times cannot be simulated. Sia's own traces have none: use those prepared "
+    "for PAL"
+)
+_MAX_PRIORITY = 1e15
+"""Far above Slurm's 32 bits, and below the limit of exact integers in a double."""
+_RANGES = (
+    ("gpus", 1, MAX_GPUS),
+    ("duration_s", MIN_RUN_S, MAX_TIME_S),
+    ("submit_s", 0, MAX_TIME_S),
+    ("nodes", 1, MAX_NODES),
+    ("time_limit_s", MIN_RUN_S, MAX_TIME_S),
+    ("deadline_s", -MAX_TIME_S, MAX_TIME_S),
+    ("weight", 1e-9, 1e9),
+    ("priority", -_MAX_PRIORITY, _MAX_PRIORITY),
+)
+SIZES: Mapping[int, float] = {1: 0.70, 2: 0.09, 4: 0.12, 8: 0.06, 16: 0.03}
+"""GPU count -> share of the jobs: mostly one GPU, powers of two, as in the Philly trace."""
+
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
@@ -99,24 +118,6 @@ class Trace:
         """Sort jobs, with distinct ids, by submission; equal times keep their order."""
         ordered = sorted(jobs, key=lambda job: job.submit_s)
         return cls(name, tuple(ordered), tuple(bad_rows), dict(skipped or {}))
-
-
-_NO_TIMES = (
-    "; jobs without run times cannot be simulated. Sia's own traces have none: use those prepared "
-    "for PAL"
-)
-_MAX_PRIORITY = 1e15
-"""Far above Slurm's 32 bits, and below the limit of exact integers in a double."""
-_RANGES = (
-    ("gpus", 1, MAX_GPUS),
-    ("duration_s", MIN_RUN_S, MAX_TIME_S),
-    ("submit_s", 0, MAX_TIME_S),
-    ("nodes", 1, MAX_NODES),
-    ("time_limit_s", MIN_RUN_S, MAX_TIME_S),
-    ("deadline_s", -MAX_TIME_S, MAX_TIME_S),
-    ("weight", 1e-9, 1e9),
-    ("priority", -_MAX_PRIORITY, _MAX_PRIORITY),
-)
 
 
 def checked(job: TraceJob) -> TraceJob:
@@ -240,10 +241,6 @@ def read_csv(
     ]
     jobs = (job for line, job in parsed if last[job.job_id] == line)
     return Trace.of(Path(table.name).stem, jobs, sorted(bad))
-
-
-SIZES: Mapping[int, float] = {1: 0.70, 2: 0.09, 4: 0.12, 8: 0.06, 16: 0.03}
-"""GPU count -> share of the jobs: mostly one GPU, powers of two, as in the Philly trace."""
 
 
 def poisson_trace(

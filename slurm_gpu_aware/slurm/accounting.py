@@ -20,6 +20,30 @@ _ALWAYS = frozenset(
 """TRES that Slurm adds itself."""
 _LATER = "then restart slurmctld; it holds for jobs that start after that"
 _NO_HISTORY = "tune, simulate --sacct and estimates of run times find no job with GPUs"
+_COSTS: Mapping[tuple[str, ...], str] = {
+    ("JobID",): "JobIDRaw stands for it, and tasks of arrays count as jobs that may move",
+    ("TimelimitRaw", "Timelimit"): "these jobs count as without time limit",
+    ("User",): "run times are not estimated from earlier runs of a user",
+    ("JobName",): "estimates and class=auto do not know it, and probes of a sweep count as jobs",
+    ("Account",): "estimates and class=auto do not know it",
+    ("Eligible",): "waits count from the submission, with dependencies, --begin and holds",
+    ("AllocTRES",): "the requested GPUs count as allocated",
+    ("ReqTRES", "NNodes"): "the number of nodes is left open",
+    ("NodeList",): "nodes of these jobs are not known, so their run time counts as their work",
+    ("Priority",): "the order by priority is that of the submissions",
+    ("Comment",): "all jobs have the default class",
+}
+"""Columns of which one suffices -> cost where a job with GPUs has none."""
+_SOME = frozenset({"TimelimitRaw", "User", "NodeList"})
+"""Columns that each job has; of the others it may be right that some jobs have none."""
+_KEPT = {
+    "Comment": "; if users write comments, AccountingStoreFlags=job_comment in slurm.conf keeps"
+    " those of later jobs"
+}
+_MANY = 100
+"""Jobs without GPUs that make a begin without any worth a word."""
+UNKNOWN = frozenset({"", "Unknown", "None", "Partition_Limit", "None assigned", "(null)"})
+"""Cells that tell nothing."""
 
 
 class Gap(NamedTuple):
@@ -72,32 +96,6 @@ def gaps_of(setting: Callable[[str], str | None]) -> Iterator[Gap]:
 def with_cure(complaint: str) -> str:
     """What sacct complains of; with cost and cure if accounting is off."""
     return f"{complaint}: {OFF.cost}; {OFF.cure}" if "is disabled" in complaint else complaint
-
-
-_COSTS: Mapping[tuple[str, ...], str] = {
-    ("JobID",): "JobIDRaw stands for it, and tasks of arrays count as jobs that may move",
-    ("TimelimitRaw", "Timelimit"): "these jobs count as without time limit",
-    ("User",): "run times are not estimated from earlier runs of a user",
-    ("JobName",): "estimates and class=auto do not know it, and probes of a sweep count as jobs",
-    ("Account",): "estimates and class=auto do not know it",
-    ("Eligible",): "waits count from the submission, with dependencies, --begin and holds",
-    ("AllocTRES",): "the requested GPUs count as allocated",
-    ("ReqTRES", "NNodes"): "the number of nodes is left open",
-    ("NodeList",): "nodes of these jobs are not known, so their run time counts as their work",
-    ("Priority",): "the order by priority is that of the submissions",
-    ("Comment",): "all jobs have the default class",
-}
-"""Columns of which one suffices -> cost where a job with GPUs has none."""
-_SOME = frozenset({"TimelimitRaw", "User", "NodeList"})
-"""Columns that each job has; of the others it may be right that some jobs have none."""
-_KEPT = {
-    "Comment": "; if users write comments, AccountingStoreFlags=job_comment in slurm.conf keeps"
-    " those of later jobs"
-}
-_MANY = 100
-"""Jobs without GPUs that make a begin without any worth a word."""
-UNKNOWN = frozenset({"", "Unknown", "None", "Partition_Limit", "None assigned", "(null)"})
-"""Cells that tell nothing."""
 
 
 class Missing:

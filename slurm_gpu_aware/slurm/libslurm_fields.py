@@ -6,6 +6,9 @@ Standard library only, because it is read while the package is built.
 
 from typing import NamedTuple
 
+NOT_SET = -2
+UNLIMITED = -1
+
 
 class RecordKind(NamedTuple):
     """One kind of record: numbers, then texts, by Slurm's names."""
@@ -14,10 +17,6 @@ class RecordKind(NamedTuple):
     numbers: tuple[str, ...]
     """Integers of any width; NO_VAL becomes `NOT_SET`, INFINITE becomes `UNLIMITED`."""
     texts: tuple[str, ...]
-
-
-NOT_SET = -2
-UNLIMITED = -1
 
 
 def _words(text: str) -> tuple[str, ...]:

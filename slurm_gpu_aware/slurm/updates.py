@@ -45,6 +45,12 @@ _COUNTS = {
 }
 """Names of ``scontrol update`` -> fields of ``job_desc_msg_t``. NumCPUs and NumNodes also take
 ``MIN-MAX``."""
+_FLAGS = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER": "NO_HOLD_JOBS"}
+"""Flags of reservations whose names in ``slurm.h`` are others."""
+Update: TypeAlias = tuple[str, Mapping[str, str], Mapping[str, int]]
+"""Job id, texts, numbers."""
+_LANES = 4
+"""Requests sent at the same time: most of a request's time passes outside slurmctld."""
 
 
 def check_job_ids(ids: Iterable[str]) -> None:
@@ -98,10 +104,6 @@ def _numbers(count: str) -> list[int]:
     return [int(number) for number in count.split("-")]
 
 
-_FLAGS = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER": "NO_HOLD_JOBS"}
-"""Flags of reservations whose names in ``slurm.h`` are others."""
-
-
 @dataclass(frozen=True)
 class NewReservation:
     """A reservation to create."""
@@ -126,12 +128,6 @@ class NewReservation:
     def flag_names(self) -> list[str]:
         """Its flags by their names in ``slurm.h``."""
         return [f"RESERVE_FLAG_{_FLAGS.get(flag, flag)}" for flag in self.flags]
-
-
-Update: TypeAlias = tuple[str, Mapping[str, str], Mapping[str, int]]
-"""Job id, texts, numbers."""
-_LANES = 4
-"""Requests sent at the same time: most of a request's time passes outside slurmctld."""
 
 
 def lanes_of(items: Sequence[T], id_of: Callable[[T], str]) -> list[list[T]]:

@@ -38,6 +38,9 @@ EQ2_TERMS = (
     *("x", "y", "z", "1/(x+1)", "1/(y+1)", "1/(z+1)", "xy", "yz", "zx"),
     *("1/(xy+1)", "1/(yz+1)", "1/(zx+1)", "xyz", "1/(xyz+1)"),
 )
+Counts = tuple[int, int, int]
+"""x, y, z of one ring, as in `bandwidth.eq2`."""
+_Errors = tuple[float, float, float | None]
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,6 @@ def preserved_bw(graph: HardwareGraph, free: int, chosen: npt.ArrayLike) -> Floa
     return np.asarray(((bits @ graph.gbps) * bits).sum(axis=-1) / 2.0)
 
 
-Counts = tuple[int, int, int]
-"""x, y, z of one ring, as in `bandwidth.eq2`."""
-
-
 @dataclass(frozen=True)
 class Fit:
     """A fitted model and its errors. GB/s."""
@@ -179,9 +178,6 @@ def share_of_best(
         chosen = [measured[i] for i in own if predicted[i] >= best * (1.0 - 1e-9)]
         shares.append(min(chosen) / max(measured[i] for i in own))
     return min(shares)
-
-
-_Errors = tuple[float, float, float | None]
 
 
 def _least_squares(

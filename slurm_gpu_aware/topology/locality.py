@@ -41,6 +41,8 @@ from slurm_gpu_aware.model.penalties import LevelPenalties, Penalty
 from slurm_gpu_aware.topology.subsets import mask_of, slots_of
 
 _SAME_SOCKET = ("PIX", "PXB", "PHB", "NODE")  # nvidia-smi's words for paths on one socket
+_LINKED, _NETWORK = 1, 100
+_DISTANCE = {"X": 0, "PHB": 10, "NODE": 10, "SYS": 20}
 
 
 def build_levels(
@@ -147,10 +149,6 @@ def _components(joined: BoolArray) -> list[int]:
     for _ in range(len(joined).bit_length()):
         reach = reach @ reach
     return [row.index(True) for row in reach.tolist()]
-
-
-_LINKED, _NETWORK = 1, 100
-_DISTANCE = {"X": 0, "PHB": 10, "NODE": 10, "SYS": 20}
 
 
 @lru_cache(maxsize=1024)

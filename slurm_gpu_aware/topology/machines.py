@@ -25,6 +25,10 @@ from slurm_gpu_aware.model.profile import Link
 
 _Pairs = Collection[tuple[int, int]]
 _NVLINK = NVLINK_GBPS[4]
+# NVIDIA's hybrid cube mesh: two fully connected quads, and GPU i to its twin i + 4.
+_CUBE_MESH = [(a, b) for a, b in combinations(range(8), 2) if a // 4 == b // 4 or b == a + 4]
+# The V100 machine doubles eight of them; they form one ring over all eight GPUs.
+_CUBE_MESH_DOUBLE = [(0, 3), (2, 3), (1, 2), (1, 5), (5, 6), (6, 7), (4, 7), (0, 4)]
 
 
 def _linked(
@@ -40,12 +44,6 @@ def _linked(
         for a, b in pairs:
             links[min(a, b), max(a, b)] = Link(a, b, f"{kind}{count}", count * per_link)
     return HardwareGraph.from_links(links.values(), n=n, groups=[i // per_socket for i in range(n)])
-
-
-# NVIDIA's hybrid cube mesh: two fully connected quads, and GPU i to its twin i + 4.
-_CUBE_MESH = [(a, b) for a, b in combinations(range(8), 2) if a // 4 == b // 4 or b == a + 4]
-# The V100 machine doubles eight of them; they form one ring over all eight GPUs.
-_CUBE_MESH_DOUBLE = [(0, 3), (2, 3), (1, 2), (1, 5), (5, 6), (6, 7), (4, 7), (0, 4)]
 
 
 def _dgx1_p100() -> HardwareGraph:

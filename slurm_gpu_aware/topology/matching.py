@@ -35,6 +35,8 @@ _Key = tuple[HardwareGraph, Pattern, int]
 _Tables = tuple[FloatArray, FloatArray]
 _tables: dict[_Key, _Tables] = {}
 """Best sums and best bottlenecks, the last used ones at the end."""
+_COUNT = 32.0  # base of the counts in a weight; rings have at most 16 links
+_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 
 
 @lru_cache(maxsize=MAX_EXACT + 1)
@@ -92,10 +94,6 @@ def agg_table(graph: HardwareGraph, pattern: Pattern, k: int) -> FloatArray:
     Raises ValueError if the machine has more than ``subsets.MAX_EXACT`` GPUs.
     """
     return _link_tables(graph, pattern, k)[0]
-
-
-_COUNT = 32.0  # base of the counts in a weight; rings have at most 16 links
-_STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 
 
 @lru_cache(maxsize=64)

@@ -51,6 +51,9 @@ Edges = tuple[tuple[int, int], ...]
 
 _EDGE_LIST = re.compile(r"[0-9]{1,2}-[0-9]{1,2}(,[0-9]{1,2}-[0-9]{1,2})*\Z")
 _MAX_TEXT = 32_768  # characters of an edge list; all pairs of 100 GPUs fit
+Kinds = npt.NDArray[np.int8]
+Reach = npt.NDArray[np.uint32]
+_MOST_AT_ONCE = 1 << 14  # splits in one expression, to stay in the caches
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,6 @@ def parse_pattern(text: str) -> Pattern:
             return Pattern("edges", tuple(sorted({(min(p), max(p)) for p in pairs})))
     valid = f"{', '.join(PATTERN.words)}, or edges such as 0-1,1-2"
     raise RequestError(f"pattern {quoted(text)} is unknown; valid: {valid}")
-
-
-Kinds = npt.NDArray[np.int8]
-Reach = npt.NDArray[np.uint32]
 
 
 @lru_cache(maxsize=256)
@@ -239,9 +238,6 @@ def _add_link(reach: Reach, kind: Kinds) -> Reach:
     more[1:] = np.where(double, reach[:-1], more[1:])
     more[0] = np.where(double, np.uint32(0), more[0])
     return more
-
-
-_MOST_AT_ONCE = 1 << 14  # splits in one expression, to stay in the caches
 
 
 @lru_cache(maxsize=64)

@@ -17,6 +17,17 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 
 MAX_DISTINCT = 32_768
 """Above this many distinct values :func:`weighted` merges neighbours."""
+MIN_BINS = 2
+MAX_BINS = 11
+"""Range of K."""
+MAX_ERROR = 0.10
+"""Largest relative distance of a GPU from the score of its bin, if any K achieves it."""
+OUTLIER_SIGMA = 3.0
+"""GPUs farther than this from the mean, on either side, are outliers."""
+EXTREME_SIGMA = 6.0
+"""GPUs farther than this from the mean keep their own score."""
+MAX_OWN = 16
+"""Most GPUs that keep their own score, the most extreme ones: it bounds the size of L x V."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,19 +175,6 @@ def _trace(starts: list[IntArray], k: int) -> IntArray:
         found[layer] = starts[layer][last]
         last = int(found[layer]) - 1
     return found
-
-
-MIN_BINS = 2
-MAX_BINS = 11
-"""Range of K."""
-MAX_ERROR = 0.10
-"""Largest relative distance of a GPU from the score of its bin, if any K achieves it."""
-OUTLIER_SIGMA = 3.0
-"""GPUs farther than this from the mean, on either side, are outliers."""
-EXTREME_SIGMA = 6.0
-"""GPUs farther than this from the mean keep their own score."""
-MAX_OWN = 16
-"""Most GPUs that keep their own score, the most extreme ones: it bounds the size of L x V."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,10 @@ _UNITS_OF_TIME = re.compile(r"(?P<prefix>[num]?)s(ec(ond)?s?)?\Z")
 
 _DCGM_UNITS = frozenset({"TENSO", "FP64A", "FP32A", "FP16A"})
 """dmon's column names of fields 1004, 1006, 1007, 1008."""
+Kernel = dict[str, float | None]
+"""Our name of a metric -> value in percent or ns; None: ncu could not measure it (n/a)."""
+_Metric = tuple[object, str, str, str]
+"""Kernel, name, unit, value."""
 
 
 def read_ncu(lines: Iterable[str]) -> Utilisation:
@@ -118,14 +122,6 @@ def read_dcgm(lines: Iterable[str]) -> Utilisation:
     if not units:
         raise SourceError("no functional unit: collect fields 1004, 1006, 1007, 1008")
     return _utilisation(100.0 * fmean(sums["DRAMA"]), 100.0 * max(units))
-
-
-Kernel = dict[str, float | None]
-"""Our name of a metric -> value in percent or ns; None: ncu could not measure it (n/a)."""
-
-
-_Metric = tuple[object, str, str, str]
-"""Kernel, name, unit, value."""
 
 
 def _long(header: list[str], rows: list[list[str]]) -> Iterator[_Metric]:

@@ -23,6 +23,7 @@ from slurm_gpu_aware.model.profile import Gpu, GpuScore, GpuTiming
 from slurm_gpu_aware.variability.bins import bin_scores
 
 K = TypeVar("K", bound=Hashable)
+FEWEST_JOBS = 3
 
 
 def pm_scores(
@@ -222,9 +223,6 @@ def fit_classes(
     found = KMeans(len(names), n_init=50, random_state=0).fit(points).cluster_centers_
     ordered = sorted(found.clip(0.0, 100.0).tolist(), key=lambda c: (c[0] - c[1], -c[1]))
     return {name: Utilisation(*centre) for name, centre in zip(names, ordered, strict=True)}
-
-
-FEWEST_JOBS = 3
 
 
 class JobRun(NamedTuple):

@@ -30,6 +30,20 @@ from slurm_gpu_aware.store.ledger import Decision, Event
 KINDS = ("started", "energy", "clock_failed", CHECKED)
 """Kinds of the events that tell a job's energy, and what its clock saved."""
 _KWH_J = 3.6e6
+_Checked = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""What a job's clock was chosen by, and what its check found."""
+log = logging.getLogger(__name__)
+_SETTLE_S = 10.0
+"""Slurm's accounting knows of a job's end by then, and the other nodes have recorded."""
+_MOST = 10_000
+"""Jobs that wait; more are left out."""
+_TIMEOUT_S = 20.0
+_PAUSE_S = 2.0
+"""Before the ready jobs are written, so that many ends cost slurmdbd and us two commands."""
+_AT_ONCE = 200
+_COMPLAINT_S = 3600.0
+_OURS = "gpu_energy"
+_SAVED = "gpu_saved"
 
 
 @dataclass(frozen=True)
@@ -161,10 +175,6 @@ def _saving(decision: Decision, energy: JobEnergy, events: Iterable[Event]) -> S
     )
 
 
-_Checked = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""What a job's clock was chosen by, and what its check found."""
-
-
 def checked_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[dict[str, Any]]:
     """What models said of clocks that save energy, and what the jobs measured, by application.
 
@@ -229,21 +239,6 @@ def _amount(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) and value >= 0 else None
-
-
-log = logging.getLogger(__name__)
-
-_SETTLE_S = 10.0
-"""Slurm's accounting knows of a job's end by then, and the other nodes have recorded."""
-_MOST = 10_000
-"""Jobs that wait; more are left out."""
-_TIMEOUT_S = 20.0
-_PAUSE_S = 2.0
-"""Before the ready jobs are written, so that many ends cost slurmdbd and us two commands."""
-_AT_ONCE = 200
-_COMPLAINT_S = 3600.0
-_OURS = "gpu_energy"
-_SAVED = "gpu_saved"
 
 
 def comment_of(energy: JobEnergy, saving: Saving) -> str:

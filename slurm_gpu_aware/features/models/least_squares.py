@@ -29,6 +29,16 @@ _STARTS = 8
 _EVALUATIONS = 100
 _TOLERANCE = 1e-6
 _STEP = 1e-7
+_WIDE = 2.0
+"""Spread of logarithms of times about which little is known: a factor of 7."""
+_CLASS_SHARES = {"A": 0.9, "B": 0.6, "C": 0.25}
+_SHAPES = {
+    "v100": (0.65, 1.0, 250.0),
+    "rtx8000": (0.55, 1.0, 230.0),
+    "a100": (0.75, 1.5, 400.0),
+    "a40": (0.62, 1.0, 290.0),
+}
+"""GPU model -> knee, slope, W."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +111,6 @@ def fit_coefficients(
     return {c.name: float(v) for c, v in zip(coefficients, best, strict=True)}
 
 
-_WIDE = 2.0
-"""Spread of logarithms of times about which little is known: a factor of 7."""
-
-
 @dataclass(frozen=True)
 class Prior:
     """What class and GPU model tell about the shape of the curves."""
@@ -123,16 +129,6 @@ class Prior:
     """Power of a GPU at the reference clock if none was measured."""
     low_mhz: float | None = None
     """Lowest clock at which the shape was measured; None: it was not."""
-
-
-_CLASS_SHARES = {"A": 0.9, "B": 0.6, "C": 0.25}
-_SHAPES = {
-    "v100": (0.65, 1.0, 250.0),
-    "rtx8000": (0.55, 1.0, 230.0),
-    "a100": (0.75, 1.5, 400.0),
-    "a40": (0.62, 1.0, 290.0),
-}
-"""GPU model -> knee, slope, W."""
 
 
 def prior_of(app_class: str, gpu_model: str) -> Prior:

@@ -20,6 +20,11 @@ from slurm_gpu_aware.records import above, number
 
 _TINY_S = 1e-30
 """Added to each part, so that a power of a part that does not occur is defined."""
+Amount = Annotated[float, number(0, 1e30)]
+Positive = Annotated[float, above(0, 1e30)]
+Share = Annotated[float, number(0, 1)]
+Overlap = Annotated[float, number(1, 1e3)]
+Mhz = Annotated[float, number(1, MAX_MHZ)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +36,6 @@ class Conditions:
     batch_size: FloatArray
     """Samples of each GPU in one iteration."""
     clock_mhz: FloatArray
-
-
-Amount = Annotated[float, number(0, 1e30)]
-Positive = Annotated[float, above(0, 1e30)]
-Share = Annotated[float, number(0, 1)]
-Overlap = Annotated[float, number(1, 1e3)]
-Mhz = Annotated[float, number(1, MAX_MHZ)]
 
 
 @dataclass(frozen=True)

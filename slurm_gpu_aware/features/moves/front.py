@@ -35,6 +35,9 @@ from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
 from slurm_gpu_aware.time_text import duration
 
+_TRIED = 8  # smaller sizes for which GPUs are searched, those that cost their jobs least
+_NAMED = 5  # jobs that a summary names
+
 
 @dataclass(frozen=True, eq=False)
 class Front:
@@ -164,10 +167,6 @@ def _until_end(
     left = not any(gpu in gone for gpu in each_gpu(gpus))
     there = (wait.end_s - now) / request.expected_s
     return min(here.slowdown, there) if gpus and left else here.slowdown
-
-
-_TRIED = 8  # smaller sizes for which GPUs are searched, those that cost their jobs least
-_NAMED = 5  # jobs that a summary names
 
 
 def best_shrink(

@@ -32,6 +32,12 @@ log = logging.getLogger(__name__)
 VALID_S = 600.0
 """Time for which an order holds if the selector is away."""
 _LEFT_S = 400.0  # a file is renewed when less of its time is left
+ANSWER_S = 60.0
+"""Time in which an agent has to answer an order."""
+Clock = int | None
+"""SM clock, MHz; None: the default clock, which is the highest."""
+_HEARD_S = 150.0
+"""Age at which a report says nothing any more; agents report once a minute."""
 
 
 @dataclass
@@ -117,12 +123,6 @@ def _read(path: Path) -> bytes:
     stream, _ = open_plain(path)
     with stream:
         return stream.read(MOST_BYTES + 1)
-
-
-ANSWER_S = 60.0
-"""Time in which an agent has to answer an order."""
-Clock = int | None
-"""SM clock, MHz; None: the default clock, which is the highest."""
 
 
 def higher(clocks: Iterable[Clock]) -> Clock:
@@ -232,10 +232,6 @@ class JobClocks:
     def awaited(self) -> bool:
         """Whether some order has no answer yet."""
         return any(job.ordered and not job.refused for job in self._jobs.values())
-
-
-_HEARD_S = 150.0
-"""Age at which a report says nothing any more; agents report once a minute."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.time_text import stamp
 
 _KW = 1000.0
+_MOST_SAMPLES = 1000
+_SAMPLE = ("limit_w", "planned_w", "measured_w")
 
 
 @click.group("power")
@@ -136,10 +138,6 @@ def report_power(context: Context, days: int, path: Path, *, as_json: bool) -> N
         print_json({"file": str(path), "days": days, "rounds": len(samples)})
     else:
         say(f"wrote {path}: {len(samples)} rounds under a power limit")
-
-
-_MOST_SAMPLES = 1000
-_SAMPLE = ("limit_w", "planned_w", "measured_w")
 
 
 def last_reading(store: Any) -> dict[str, Any] | None:

@@ -37,6 +37,15 @@ _TOLERANCE = 1.05
 """A GPU is kept at its power limit up to some percent."""
 _FALLS = 0.97
 """The power at a higher clock is no smaller, but for the noise."""
+_CLOCKS = 5
+_LOWEST = 0.55
+"""Share of the highest clock; the most efficient one lies between (60 to 75% on V100 to A100)."""
+_AGAIN_S = 86_400.0
+"""A model that is still missing after this time is explored once more."""
+_ATTEMPTS = 3
+"""Jobs that begin with it within that time, if none goes on to the end."""
+_Key = tuple[str, str]
+_NAMES = ("model", "gpu_model", "class")
 
 
 class ExploredPower(NamedTuple):
@@ -132,17 +141,6 @@ def _without_start(power_w: Mapping[int, float]) -> dict[int, float]:
     while len(found) > 1 and found[0][1] < _FALLS * found[1][1]:
         del found[0]
     return dict(found)
-
-
-_CLOCKS = 5
-_LOWEST = 0.55
-"""Share of the highest clock; the most efficient one lies between (60 to 75% on V100 to A100)."""
-_AGAIN_S = 86_400.0
-"""A model that is still missing after this time is explored once more."""
-_ATTEMPTS = 3
-"""Jobs that begin with it within that time, if none goes on to the end."""
-_Key = tuple[str, str]
-_NAMES = ("model", "gpu_model", "class")
 
 
 class Explorable(NamedTuple):

@@ -37,6 +37,7 @@ from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 
 _MOST_KEPT = 10_000
+_NEGLIGIBLE_W = 0.01
 
 
 class JobTables:
@@ -253,9 +254,6 @@ def running_gpu_model(job: RunningJob, cluster: Cluster) -> str | None:
     """The model of all GPUs of a running job; None: several, or not known."""
     models = {cluster.model[node] for node, _ in job.gpus}
     return models.pop() if len(models) == 1 else None
-
-
-_NEGLIGIBLE_W = 0.01
 
 
 class ExplorationPower:

@@ -31,6 +31,8 @@ from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting
 
+LOWERING = "waits for power: the clocks of running jobs are being lowered for it"
+
 
 @dataclass(frozen=True, eq=False)
 class PoweredJob:
@@ -231,9 +233,6 @@ def present_w(job: PoweredJob) -> float:
         return job.max_w
     drawn_w = power_at(job.table, job.gpus, () if job.clock_mhz is None else (job.clock_mhz,))
     return job.max_w if math.isnan(drawn_w) else drawn_w
-
-
-LOWERING = "waits for power: the clocks of running jobs are being lowered for it"
 
 
 def after_lowering(plan: Plan) -> frozenset[str]:

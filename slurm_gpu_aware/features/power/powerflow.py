@@ -26,6 +26,12 @@ from slurm_gpu_aware.features.power.menu import (
 )
 from slurm_gpu_aware.model.arrays import IntArray
 
+NO_LIMIT_UW = 1 << 62
+TRIED_ALL = 64
+"""Up to this many growth steps, clocks are tried after each number of them."""
+TRIED = 8
+"""Of more, after so many numbers of them."""
+
 
 @dataclass(frozen=True, eq=False)
 class Clocks:
@@ -85,13 +91,6 @@ def _raised(jobs: Sequence[SizingJob], clocks: Clocks, *, above: bool) -> Clocks
         now = int(power_uw[rungs[job]])
         rungs[job] = np.searchsorted(power_uw, now + left, side="right") - 1
     return Clocks(ladders, rungs, left, complete)
-
-
-NO_LIMIT_UW = 1 << 62
-TRIED_ALL = 64
-"""Up to this many growth steps, clocks are tried after each number of them."""
-TRIED = 8
-"""Of more, after so many numbers of them."""
 
 
 def allocate(

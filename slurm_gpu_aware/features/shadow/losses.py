@@ -15,6 +15,18 @@ LEAST = 0.005
 EXAMPLES = 3
 KINDS = ("links", "nodes", "slow")
 """GPUs without a direct link or with slower ones, nodes broken up, slow GPUs."""
+_NO_SCORES = (
+    "compared jobs have no scores of their GPUs, so their time is not known:"
+    " 'gpu-aware-profile sweep' measures them"
+)
+_NO_LINKS = (
+    "compared jobs with several GPUs on a node have no known links:"
+    " 'gpu-aware-profile sweep' reads them"
+)
+_NO_POWER = (
+    "compared jobs have no performance model, so their energy is not known:"
+    " 'gpu-aware models' makes them"
+)
 
 
 @dataclass(frozen=True)
@@ -174,20 +186,6 @@ class Account:
             (sum(one.job.power_w is None for one in every), len(every), _NO_POWER),
         ]
         return [f"{without} of {of} {what}" for without, of, what in found if without]
-
-
-_NO_SCORES = (
-    "compared jobs have no scores of their GPUs, so their time is not known:"
-    " 'gpu-aware-profile sweep' measures them"
-)
-_NO_LINKS = (
-    "compared jobs with several GPUs on a node have no known links:"
-    " 'gpu-aware-profile sweep' reads them"
-)
-_NO_POWER = (
-    "compared jobs have no performance model, so their energy is not known:"
-    " 'gpu-aware models' makes them"
-)
 
 
 def account(jobs: Iterable[ShadowJob], now: float, week_of: Callable[[float], str]) -> Account:

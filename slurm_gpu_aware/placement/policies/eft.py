@@ -56,6 +56,14 @@ from slurm_gpu_aware.topology.locality import with_known_sockets
 
 _SPARE = 4.0  # idle nodes that halve the price of breaking one up; flat from 1 to 4
 _EXACT = 1e-9  # products of equal factors in another order are equal
+_BOUNDS = {
+    "breaking": (0.0, 10.0),
+    "tolerance": (0.0, 0.5),
+    "wait_cap": (0.0, 10.0),
+    "wait_margin": (0.0, 10.0),
+    "wait_weight": (1.0, 100.0),
+    "longest_wait_s": (0.0, math.inf),
+}
 
 
 @dataclass(frozen=True)
@@ -85,16 +93,6 @@ class EftOptions(LinkOptions):
             if not least <= option_number(value := getattr(self, name)) <= most:
                 raise bad_option(name, f"a number from {least:g} to {most:g}", value)
         check_options(self.interference, self.interference_scope)
-
-
-_BOUNDS = {
-    "breaking": (0.0, 10.0),
-    "tolerance": (0.0, 0.5),
-    "wait_cap": (0.0, 10.0),
-    "wait_margin": (0.0, 10.0),
-    "wait_weight": (1.0, 100.0),
-    "longest_wait_s": (0.0, math.inf),
-}
 
 
 class Eft(Policy):

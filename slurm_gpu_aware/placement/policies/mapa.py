@@ -50,6 +50,7 @@ _RULES: dict[Objective, tuple[str, str]] = {
     ),
 }
 """Objective -> the rule in words, and the key of its values in the account."""
+_pattern = lru_cache(maxsize=256)(parse_pattern)
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,6 @@ class LinkOptions(PolicyOptions):
         """The model that ``effbw`` names."""
         named = {"bottleneck": BOTTLENECK, "paper": PAPER}
         return named[self.effbw] if isinstance(self.effbw, str) else eq2_model(self.effbw)
-
-
-_pattern = lru_cache(maxsize=256)(parse_pattern)
 
 
 def goal_for(request: Request, model: EffBwModel, objective: Objective | None = None) -> Goal:

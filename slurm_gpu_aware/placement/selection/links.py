@@ -40,6 +40,8 @@ Objective = Literal["effbw", "aggbw", "preserved"]
 
 _ALL = (1 << 64) - 1  # NumPy returns masks of 64 slots with a sign
 _FEW_ROWS = 32  # rows up to which a dictionary is faster than a sort of arrays
+_refit = lru_cache(maxsize=64)(eq2_model)
+_unmeasured = lru_cache(maxsize=64)(uniform_graph)
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,6 @@ class Goal:
     def model_of(self, graph: HardwareGraph) -> EffBwModel:
         """EffBW of a graph: as fitted to its GPUs, else that of the policy."""
         return self.model if graph.effbw is None else _refit(graph.effbw)
-
-
-_refit = lru_cache(maxsize=64)(eq2_model)
 
 
 class Kind(NamedTuple):
@@ -87,9 +86,6 @@ class BestSet:
     ties: int
     promised: int = 0
     """On plain nodes the set with these values; ``mask`` is then only a count."""
-
-
-_unmeasured = lru_cache(maxsize=64)(uniform_graph)
 
 
 def graph_of(cluster: Cluster, node: int) -> HardwareGraph:
