@@ -34,7 +34,7 @@ def slow_site(folder: Path, slow: float, keys: str = "", days: int = 14) -> tupl
     return write_config(folder, keys), [*options, "-c", "pal"]
 
 
-def answer(done: Result) -> dict[str, Any]:
+def said_of(done: Result) -> dict[str, Any]:
     assert done.exit_code == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -42,7 +42,7 @@ def answer(done: Result) -> dict[str, Any]:
 
 def test_a_clear_winner_is_named_and_set_within_the_bounds(tmp_path: Path) -> None:
     config, options = slow_site(tmp_path, 1.8, 'apply = true\nallowed = ["pal"]')
-    said = answer(tune(config, *options, "--json"))
+    said = said_of(tune(config, *options, "--json"))
     assert (said["best"], said["pays"], said["replaces_present"]) == ("pal", True, True)
     assert (said["present"], said["applied"], said["seeds"]) == ("packed", False, 4)
     packed, pal = said["candidates"]
@@ -63,7 +63,7 @@ def test_a_clear_winner_is_named_and_set_within_the_bounds(tmp_path: Path) -> No
     assert (tuned.policy, tuned.options) == ("pal", {})
     assert tuned.gain_percent == pytest.approx(100 * pal["gain"], abs=0.01)
 
-    again = answer(tune(config, *options, "--apply", "--json"))
+    again = said_of(tune(config, *options, "--apply", "--json"))
     assert (again["present"], again["best"], again["applied"]) == ("pal", "pal", False)
     assert "It is the present setting." in again["summary"]
 
@@ -101,7 +101,7 @@ def test_nothing_is_set_beyond_the_bounds(tmp_path: Path, keys: str, why: str) -
 def test_a_damaged_file_counts_as_none_and_is_replaced(tmp_path: Path) -> None:
     config, options = slow_site(tmp_path, 1.8, "apply = true")
     (tmp_path / "tuned.json").write_text("{")
-    said = answer(tune(config, *options, "--apply", "--json"))
+    said = said_of(tune(config, *options, "--apply", "--json"))
     assert (said["present"], said["applied"]) == ("packed", True)
     tuned = read_tuned(load_config(config))
     assert tuned is not None
@@ -118,11 +118,11 @@ def test_another_cluster_needs_no_store(tmp_path: Path) -> None:
     options = ["--sacct", str(tmp_path / "history"), "--days", "14", "--seeds", "4", "-c", "pal"]
     options += ["--nodes", "4", "--gpus-per-node", "4", "--json"]
     done = tune(config, *options)
-    assert [one["gain"] for one in answer(done)["candidates"]] == [0.0, 0.0]
+    assert [one["gain"] for one in said_of(done)["candidates"]] == [0.0, 0.0]
     assert "all GPUs count as equal; --variability" in done.stderr
     assert "no column Comment: all jobs have the default class" in done.stderr
     done = tune(config, *options, f"--variability=B={times}", "--variability", f"A={times}")
-    packed, pal = answer(done)["candidates"]
+    packed, pal = said_of(done)["candidates"]
     assert (packed["gain"], pal["low"] > 0.1) == (0.0, True)
     assert "GPUs count as equal" not in done.stderr
     assert "--variability A: no job is of this class" in done.stderr
@@ -227,7 +227,7 @@ def test_the_longest_wait_of_packed_is_a_candidate_within_the_range(
     options = slow_site(tmp_path, 1.8)[1][:-2]
     write_history(tmp_path / "history", 14, 33, shortest_h=3)
     config = write_config(tmp_path, f"{BOUNDED}[0, {high}]")
-    said = answer(tune(config, *options, "--apply", "--json"))
+    said = said_of(tune(config, *options, "--apply", "--json"))
     packed, eft, bounded = said["candidates"]
     name, _, value = bounded["candidate"].partition("=")
     assert name == "eft:longest_wait_s"

@@ -55,7 +55,7 @@ elif "nodes" in words:
 
 
 @pytest.fixture(scope="module")
-def begun(library, tmp_path_factory):
+def after_two_passes(library, tmp_path_factory):
     """A site with copies of its folder: new, and after two passes with GPU 1 of n2 5% slower."""
     fleet = FakeCluster(library, tmp_path_factory.mktemp("site"))
     for name, body in (("sinfo", SINFO.replace("GRES", GRES)), ("scontrol", SCONTROL)):
@@ -74,11 +74,11 @@ def begun(library, tmp_path_factory):
 
 
 @pytest.fixture
-def watch_site(begun, monkeypatch):
-    shutil.rmtree(begun.folder)
-    shutil.copytree(begun.copies / "new", begun.folder)
-    monkeypatch.setattr(begun, "env", {**begun.env})
-    return begun
+def watch_site(after_two_passes, monkeypatch):
+    shutil.rmtree(after_two_passes.folder)
+    shutil.copytree(after_two_passes.copies / "new", after_two_passes.folder)
+    monkeypatch.setattr(after_two_passes, "env", {**after_two_passes.env})
+    return after_two_passes
 
 
 def watch(watch_site, *options, code=0):
@@ -150,9 +150,9 @@ def test_drain_trial_and_resume(watch_site):
     assert [one["node"] for one in found["drained"]] == ["n2"]
     assert drained(watch_site)["n2"].startswith("gpu-aware: GPU 1 slow: class C: 5.0% slower")
     reason = drained(watch_site)["n2"]
-    begun = len(changes(watch_site))
+    before = len(changes(watch_site))
     watch(watch_site, "--drain", "--most-percent", "50", code=3)
-    words = [" ".join(call) for call in changes(watch_site)[begun:]]
+    words = [" ".join(call) for call in changes(watch_site)[before:]]
     assert words[0].startswith("create reservation reservationname=gpu-aware-watch nodes=n2 users=")
     assert words[0].endswith("flags=maint,ignore_jobs")
     assert words[1:] == [
@@ -184,9 +184,9 @@ def test_after_a_pass_that_was_killed_in_a_trial(watch_site):
     nodes = {"n1": ["idle", ""], "n2": ["idle", ""], "n3": ["idle", ""]}
     (watch_site.folder / "nodes.json").write_text(json.dumps(nodes))
     (watch_site.folder / "reservation").write_text("n2")
-    begun = len(changes(watch_site))
+    before = len(changes(watch_site))
     found = watch(watch_site, "--drain", "--most-percent", "50", code=3)
-    first = [" ".join(call) for call in changes(watch_site)[begun:]][:2]
+    first = [" ".join(call) for call in changes(watch_site)[before:]][:2]
     assert first == [
         "update nodename=n2 state=drain reason=gpu-aware: not yet well again",
         "delete reservationname=gpu-aware-watch",
