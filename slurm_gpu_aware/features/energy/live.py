@@ -138,6 +138,8 @@ class _Check:
     begun_at: float | None = None
     """Since when it runs at the default clock."""
     read_at: float = 0.0
+    before: frozenset[AtClock] = frozenset()
+    """What was measured when it began to run at the default clock."""
 
 
 class _Reading(threading.Thread):
@@ -278,7 +280,10 @@ class ClockChecks:
     def _looked(self, job_id: str, check: _Check, rows: Sequence[AtClock], now: float) -> bool:
         check.read_at = now
         if check.begun_at is not None:
-            found = compared(rows, check.of.clock_mhz, check.of.limit_w)
+            # Under a limit the clock wanders: the highest one must have been measured since.
+            fast = max(rows, key=lambda row: row.clock_mhz, default=None)
+            known = not check.of.limit_w or fast not in check.before
+            found = compared(rows, check.of.clock_mhz, check.of.limit_w) if known else None
             if found is None and now - check.begun_at < _MOST_S:
                 return False
             self._end(job_id, check.of, found, now)
@@ -288,7 +293,7 @@ class ClockChecks:
         check.seen_at = check.seen_at or now
         if now - check.seen_at < _SETTLE_S:
             return False
-        check.begun_at = now
+        check.begun_at, check.before = now, frozenset(rows)
         self._ledger.event(job_id, CHECKING, {"clock_mhz": check.of.clock_mhz}, now)
         return True
 

@@ -170,7 +170,8 @@ def best_setting(
         least_energy_within(time_s, time_s * power_w, one, default, bound)
         for one in (error if limits else alone, alone)
     )
-    if best is not None and (found is None or best.saves >= found.saves + _WORTH):
+    worth = _WORTH if best is not None and limits_w[best.at] > 0 else 0.0
+    if best is not None and best.saves >= (found.saves if found is not None else 0.0) + worth:
         found = best
     return found and Chosen(int(clocks[found.at]), int(limits_w[found.at]), found, bound)
 

@@ -224,6 +224,7 @@ class PerformanceModel:
         kept = kept_clocks(self.throughput, self.power, at, limits_w)
         kept_at = replace(at, clock_mhz=kept)
         time_s, power_w, error = self.corrected(kept_at)
+        power_w = np.minimum(power_w, limits_w)
         held_out = np.nan if self.quality.limit_error is None else self.quality.limit_error
         error = np.where(kept < at.clock_mhz, np.maximum(error, held_out), np.nan)
         curve_s, curve_w = self.predict(kept_at)
@@ -232,7 +233,7 @@ class PerformanceModel:
             time_s = np.where(same, one.time_ratio * curve_s, time_s)
             power_w = np.where(same, one.power_ratio * curve_w, power_w)
             error = np.where(same, 0.0, error)
-        return time_s, np.minimum(power_w, limits_w), error
+        return time_s, power_w, error
 
     def _at_anchors(self, at: Conditions, clocks_mhz: FloatArray) -> FloatArray:
         """(..., A) times of the curve at the anchors' clocks, ascending, in the same conditions."""

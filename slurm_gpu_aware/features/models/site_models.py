@@ -93,7 +93,9 @@ def _fit(
     if kind == CLASS and len({s.clock_mhz for s in usable}) == 1:
         return SiteFit(kind, *key, None, "measured at one clock only")
     conditions = sorted(merged(usable), key=lambda s: not is_timed(s))  # one with a time is chosen
-    chosen = conditions[:: -(-len(conditions) // _MOST_CONDITIONS)]
+    alone = _thinned([s for s in conditions if not s.limit_w], _MOST_CONDITIONS)
+    limited = [s for s in conditions if s.limit_w]
+    chosen = alone + _thinned(limited, max(1, _MOST_CONDITIONS - len(alone)))
     try:
         model = fit_model(chosen, prior, reference, name=key[0], gpu_model=key[1])
     except (ValueError, ArithmeticError) as exc:  # samples of one user must not stop all others
@@ -102,6 +104,11 @@ def _fit(
         untimed = replace(model.quality, time_samples=0, time_error=None, energy_error=None)
         model = replace(model, quality=untimed)
     return SiteFit(kind, *key, model)
+
+
+def _thinned(conditions: list[PerformanceSample], most: int) -> list[PerformanceSample]:
+    """At most so many of them, at equal distances."""
+    return conditions[:: max(1, -(-len(conditions) // most))]
 
 
 def _class_time(model: PerformanceModel, clock_mhz: float) -> float:

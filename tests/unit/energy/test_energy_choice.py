@@ -127,6 +127,13 @@ def test_a_power_limit_is_chosen_where_it_saves_more_than_a_clock():
     assert decided_at(saving_job(table=LIMITED), 0.005, power=of_site).power_limit_w is None
 
 
+def test_a_power_limit_that_saves_almost_nothing_is_not_set():
+    """No clock alone saves within the bound; the limit saves 0.3%."""
+    one = replace(LIMITED.limited, power_w=np.array([[98.0, 0.997 * 300.0 / 1.004]]))
+    found = decided_at(saving_job(table=replace(LIMITED, limited=one)), 0.005)
+    assert (found.clock_mhz, found.power_limit_w) == (None, None)
+
+
 def test_under_a_power_limit_the_round_chooses_no_clock_above_it():
     """With power for 1200 MHz the job gets 900; with less the limit decides, as without a bound."""
     auto = replace(PACKED, auto_clocks=True)

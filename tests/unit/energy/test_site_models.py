@@ -170,6 +170,25 @@ def test_a_fit_takes_a_bounded_number_of_conditions(monkeypatch):
     assert fit.model.measured.low_mhz == 700.0
 
 
+def test_power_limits_take_no_clock_alone_out_of_a_fit(monkeypatch):
+    """Also not the highest one, which all savings are compared with."""
+    monkeypatch.setattr(site_models, "_MOST_CONDITIONS", 20)
+    given = []
+    monkeypatch.setattr(
+        site_models, "fit_model", lambda chosen, *args, **more: given.extend(chosen)
+    )
+    alone = swept(clocks=range(700, 1411, 50))
+    limited = [
+        one._replace(sample=one.sample._replace(limit_w=watts))
+        for one in alone
+        for watts in (150.0, 200.0, 250.0)
+    ]
+    list(fit_site([*alone, *limited], [], {"a100": 1410}))
+    clocks = [s.clock_mhz for s in given if not s.limit_w]
+    assert clocks == [one.sample.clock_mhz for one in alone]
+    assert 0 < len(given) - len(clocks) <= 20 - len(clocks)
+
+
 def test_samples_that_cannot_be_fitted_stop_no_other_fit(monkeypatch):
     def fails(samples, *args, name, **kwargs):
         if name == "bert":

@@ -194,6 +194,16 @@ def test_a_power_limit_counts_at_the_clock_at_which_the_power_meets_it():
     assert size_table(model, (1,), (1000, 1300), 8).limited is None
 
 
+def test_a_measured_power_above_its_limit_stays_as_it_was_measured():
+    over = Anchor(1100.0, 1.0, 1.04, 240.0, 1400.0)
+    model = with_anchors(1.0, 1.0, 1.0)
+    quality = replace(model.quality, limit_error=0.02)
+    model = replace(model, anchors=(*model.anchors, over), quality=quality)
+    table = size_table(model, (1,), tuple(range(700, 1401)), 8)
+    (found,) = [p for p in points(table) if (p.clock_mhz, p.limit_w) == (1400, 240)]
+    assert found.power_w == pytest.approx(1.04 * 240.0, rel=2e-3)
+
+
 def test_times_that_rise_with_the_clock_or_bend_bound_nothing():
     clocks = (700, 840, 1000, 1400)
     odd = size_table(with_anchors(0.5, 1.0, 1.0), (2,), clocks, 8)

@@ -166,11 +166,13 @@ def test_the_power_limit_of_a_job_is_checked_with_its_clock(
     checked.submit("7")
     checked.turn(2)
     assert checked.site.jobs["7"]["extra"].startswith("freq=1530:200@")
-    checked.record({1400: at_1400_s})
+    checked.record({1350: at_1400_s + 0.3, 1400: at_1400_s})
     while checked.turn() != 0:
         assert "clock_checked" not in checked.site.kinds()
     of_job = lambda: [one for _, own in orders(checked.site).values() for one in own]  # noqa: E731
     assert [line.split()[1] for line in of_job()] == ["0:0"]
+    checked.turn(3)  # two clocks, both of them under the limit
+    assert "clock_checked" not in checked.site.kinds()
     checked.record({1400: at_1400_s, 1530: 1.0})
     checked.turn(3)
     (event,) = checked.site.events("clock_checked")
