@@ -1,7 +1,9 @@
 """Jobs that may get GPUs of several models: the same job on GPUs of one of them."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.model.assignment import Assignment
@@ -41,7 +43,7 @@ def _due_there(due: DueDate, request: Request, cluster: Cluster) -> DueDate:
     """The due date with the times on the GPU model of a request."""
     times = {model: _times(table) for model, table in request.get(TABLES).items()}
     here = times[request.nodes.gpu_model or ""]
-    models = dict(zip(cluster.nodes, cluster.model, strict=True))
+    models = _model_of(tuple(cluster.nodes), tuple(cluster.model))
     runs = []
     for (gpus, seconds), node in zip(due.runs, due.nodes, strict=False):
         there = times.get(models.get(node) or "", {})
@@ -57,6 +59,11 @@ def _due_there(due: DueDate, request: Request, cluster: Cluster) -> DueDate:
     limit_s = request.time_limit_s * here.get(least, math.inf) / slowest
     limit_s = math.inf if math.isnan(limit_s) else limit_s
     return replace(due, runs=tuple(runs), epochs=epochs, limit_s=limit_s)
+
+
+@lru_cache(maxsize=4)  # one for all jobs of a round
+def _model_of(nodes: tuple[str, ...], models: tuple[str | None, ...]) -> Mapping[str, str | None]:
+    return dict(zip(nodes, models, strict=True))
 
 
 def _times(table: SizeTable) -> dict[int, float]:

@@ -7,7 +7,8 @@ keep their GPUs: they grow by moves, before that.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,11 +20,11 @@ from slurm_gpu_aware.features.due_dates.queue import counts, due_account
 from slurm_gpu_aware.features.due_dates.work import empirical
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.sizes.speeds import Speeds
-from slurm_gpu_aware.model.arrays import IntArray
+from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLES
-from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
 from slurm_gpu_aware.sizing.free_gpus import DueNode
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 
@@ -78,9 +79,7 @@ def shared_out(
     asked : the same jobs as they ask.
     waits : a job may wait for what costs less; False: it gets the cheapest of what is free.
     """
-    widths: dict[str, int] = {}
-    for model, gpus in zip(cluster.model, cluster.exists.sum(axis=1).tolist(), strict=True):
-        widths[model or ""] = max(gpus, widths.get(model or "", 0))
+    widths = _widths(cluster, None)
     most = max(widths.values(), default=0)
     free, jobs, due = cluster.free.sum(axis=1), list[DueJob](), set[str]()
     for request in queue:
@@ -91,7 +90,7 @@ def shared_out(
             continue
         job = None
         if account is not None and counts(request, account):
-            job = _due_job(one, cluster, widths, now)
+            job = _due_job(one, cluster, now)
         if job is not None:
             due.add(job.job_id)
         jobs.append(job or _plain(one, cluster, widths))
@@ -103,9 +102,7 @@ def shared_out(
     return {**found, **{name: (model, round(gpus)) for name, (model, gpus) in wanted.items()}}
 
 
-def _due_job(
-    asked: Request, cluster: Cluster, widths: Mapping[str, int], now: float
-) -> DueJob | None:
+def _due_job(asked: Request, cluster: Cluster, now: float) -> DueJob | None:
     """A job as the scheduler sees it, costs in J; None: no node has one of its sizes.
 
     Its plan keeps the reserve that `due_plan` keeps, and time for the restarts of its growth.
@@ -113,8 +110,9 @@ def _due_job(
     due, speeds, works = asked.get(DUE_DATE), dict[str, Speeds](), []
     if due is None:
         return None
-    tables = asked.get(TABLES)
-    for model in tables or _models_of(asked, cluster):
+    tables, allowed = asked.get(TABLES), _with_room(asked, cluster)
+    widths = _widths(cluster, allowed)
+    for model in tables or widths:
         one = on_model(asked, model, cluster) if tables else asked
         known = due_work(one.from_size(asked.get(HAD_GPUS)), now)
         part = None if known is None else up_to(known[1], widths.get(model, 0))
@@ -129,16 +127,38 @@ def _due_job(
     if due.restart_s is not None:
         steps = max(len(one.gpus) for one in speeds.values()) - 1
         reserve_s += (RESERVE + steps) * due.restart_s
-    movable, allowed = due.restart_s is not None, allowed_nodes(asked, cluster)
-    due_s = due.due_s - reserve_s
+    movable, due_s = due.restart_s is not None, due.due_s - reserve_s
     return DueJob(asked.job_id, due_s, late_cost, work, speeds, movable=movable, allowed=allowed)
 
 
-def _models_of(request: Request, cluster: Cluster) -> Collection[str]:
-    """GPU models of the nodes that a job may get."""
-    allowed = allowed_nodes(request, cluster)
-    rows = range(len(cluster.nodes)) if allowed is None else np.flatnonzero(allowed).tolist()
-    return {cluster.model[row] or "" for row in rows}
+def _widths(cluster: Cluster, allowed: BoolArray | None) -> dict[str, int]:
+    """GPU model -> GPUs of the widest of these nodes with it."""
+    names, kinds = _kinds(cluster.model)
+    gpus = cluster.exists.sum(axis=1)
+    widths = np.zeros(len(names), dtype=np.int64)
+    np.maximum.at(widths, kinds, gpus if allowed is None else np.where(allowed, gpus, 0))
+    return {name: width for name, width in zip(names, widths.tolist(), strict=True) if width}
+
+
+@lru_cache(maxsize=4)
+def _kinds(models: tuple[str | None, ...]) -> tuple[list[str], IntArray]:
+    """(GPU models, (N,) place of each node's among them)."""
+    names = {name: place for place, name in enumerate(dict.fromkeys(m or "" for m in models))}
+    return [*names], np.array([names[model or ""] for model in models], dtype=np.int64)
+
+
+def _with_room(request: Request, cluster: Cluster) -> BoolArray | None:
+    """Nodes that a job may get but those whose free GPUs lack CPUs or memory; None: all.
+
+    Where that leaves none, all that it may get.
+    """
+    allowed, gpus = allowed_nodes(request, cluster), request.least_gpus
+    least = request if gpus == request.gpus else request.resized(gpus)
+    cpus, memory_mb = node_demand(least, 1, gpus)
+    room = (cluster.free_cpus >= cpus) & (cluster.free_memory_mb >= memory_mb)
+    room |= ~cluster.free.any(axis=1)
+    room = room if allowed is None else room & allowed
+    return room if room.any() else allowed
 
 
 def up_to(speeds: Speeds, width: int) -> Speeds | None:
@@ -153,7 +173,7 @@ def _plain(asked: Request, cluster: Cluster, models: Iterable[str]) -> DueJob:
     one = Speeds(np.array([float(asked.least_gpus)]), np.ones(1), np.ones(1))
     work = empirical([1.0], 1.0)
     anywhere = dict.fromkeys(models, one)
-    allowed = allowed_nodes(asked, cluster)
+    allowed = _with_room(asked, cluster)
     return DueJob(asked.job_id, math.inf, 0.0, work, anywhere, movable=False, allowed=allowed)
 
 

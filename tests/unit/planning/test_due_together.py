@@ -210,6 +210,30 @@ def test_together_nodes_that_a_job_may_not_get_count_for_nothing():
     assert sizes(plan_round([one], cluster, TOGETHER, NOW)) == {"1": 1}
 
 
+@pytest.mark.parametrize("settings", [PACKED, TOGETHER])
+def test_a_job_goes_to_the_gpu_model_where_there_are_cpus_for_it(settings):
+    cluster = of_models(4, 4)
+    cluster = replace(cluster, free_cpus=np.array([64, 0]))
+    one = of_both("1", 11.0)
+    one = replace(one, cpus=replace(one.cpus, per_gpu=4))
+    plan = plan_round([one], cluster, settings, NOW)
+    assert (models_of(plan, cluster), sizes(plan)) == ({"1": {"a"}}, {"1": 1})
+
+
+@pytest.mark.parametrize("settings", [PACKED, TOGETHER])
+@pytest.mark.parametrize("due_h", [0.95, 0.5, 0.3])
+def test_no_size_is_chosen_that_only_other_nodes_have(settings, due_h):
+    """The node of model b that the job may get has two GPUs, another one has four."""
+    cluster = Cluster.build(("a", "b", "c"), np.ones((3, 4), dtype=np.bool_), model=("a", "b", "b"))
+    exists, free = cluster.exists.copy(), cluster.free.copy()
+    exists[1, 2:] = free[1, 2:] = False
+    cluster = replace(cluster, exists=exists, free=free)
+    one = of_both("1", due_h).on_nodes(np.array([True, True, False]))
+    plan = plan_round([one], cluster, settings, NOW)
+    assert [one.infeasible for one in plan.waiting if one.infeasible] == []
+    assert sizes(plan).keys() == {"1"}
+
+
 @pytest.mark.parametrize(("limit_w", "gpus"), [(1200.0, 4), (800.0, 2), (100.0, 1)])
 def test_together_a_size_is_within_the_power_limit(limit_w, gpus):
     cluster = Cluster.uniform(1, 4)
