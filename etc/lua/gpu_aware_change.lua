@@ -396,6 +396,9 @@ local function wrong_later(update, record, part_list, conf)
     local hints, wrong = comment.parse(text_of(update.comment), conf)
     local parts, each = request.gpu_request(record), 0
     for _, part in ipairs(parts) do -- an index type for each GPU of a node
+        if not part.count then -- Slurm counts it otherwise
+            return wrong
+        end
         each = each + part.count
     end
     if wrong or not parts[1] then

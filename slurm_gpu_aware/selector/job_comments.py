@@ -8,6 +8,7 @@ Changes of waiting and placed jobs by their owners: settled before a round, and 
 """
 
 import logging
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -38,6 +39,7 @@ _SHOWN = "gpu-aware "
 _FREED_AT_ONCE = 200  # jobs of one round; the others follow in the next
 _TOLD_AT_ONCE = 20  # waiting jobs whose text changes, in ...
 _TOLD_S = 5.0  # ... so much time
+_AGAIN_S = 60.0  # a job that the ledger does not know is asked for again
 _MOST_NODES = 3
 _BEHIND = re.compile(r"waits |behind job|would fit now")
 
@@ -76,8 +78,9 @@ class JobComments:
     _virtual: frozenset[int] = frozenset()
     """Running jobs whose record was read from the ledger."""
     _told: float = field(default=-_TOLD_S)
-    _others: frozenset[tuple[int, int]] = frozenset()
-    """(Number, restarts) of requeued GPU jobs that the ledger does not know: not of ours."""
+    _others: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """(Number, restarts) of requeued GPU jobs that the ledger does not know, so not of ours -> when
+    it was asked. A ledger that could not be read knows none: it is asked again."""
     unclear: frozenset[str] = frozenset()
     """Placed jobs of which the last `give_back` could not say whether their record was removed."""
 
@@ -89,7 +92,8 @@ class JobComments:
         """
         self.unclear = frozenset(self.tracker.placed)
         unclear: set[str] = set()
-        others: set[tuple[int, int]] = set()
+        others: dict[tuple[int, int], float] = {}
+        now = time.monotonic()
         known: dict[int, str] = {}
         back: list[JobUpdate] = []
         numbers: dict[str, int] = {}
@@ -97,8 +101,8 @@ class JobComments:
             if parse(job.admin_comment) is not None:
                 continue
             placed, number = job.id in self.tracker.placed, (job.raw_id, job.restarts)
-            if not placed and number in self._others:
-                others.add(number)
+            if not placed and now - self._others.get(number, -math.inf) < _AGAIN_S:
+                others[number] = self._others[number]
                 continue
             if not placed and not (job.restarts and passes_gate(job)):
                 continue
@@ -109,7 +113,7 @@ class JobComments:
                 unclear.discard(job.id)
             if text is None:
                 if not placed and job.id not in unclear:
-                    others.add(number)
+                    others[number] = now
                 continue
             known[job.raw_id] = text
             if job.state == "PENDING":
@@ -119,7 +123,7 @@ class JobComments:
             log.warning("job %s: its record could not be returned: %s", job_id, why)
             del known[numbers[job_id]]
         self._virtual = frozenset(known.keys() - numbers.values())
-        self.unclear, self._others = frozenset(unclear), frozenset(others)
+        self.unclear, self._others = frozenset(unclear), others
         return [
             replace(job, admin_comment=known[job.raw_id]) if job.raw_id in known else job
             for job in jobs

@@ -194,6 +194,17 @@ def test_the_comment_of_a_running_job_is_checked(
     assert filter_.modify(other, comment=text).rc == SUCCESS
 
 
+@pytest.mark.parametrize("tres", ["gres/gpu:8kb", "gres/gpu:1k", "gres/gpu:1234567"])
+def test_counts_that_slurm_reads_otherwise_end_no_check_of_a_comment(
+    filter_: Filter, tres: str
+) -> None:
+    out = filter_.modify(RUNNING | {"tres_per_node": tres}, comment="class=A")
+    assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
+    out = filter_.modify(RUNNING | {"tres_per_node": tres}, comment="class=Z")
+    assert (out.rc, out.log) == (ERROR, [])
+    assert "class=Z is not valid" in out.messages[0]
+
+
 @pytest.mark.parametrize("shown", ["", "gpu-aware n1:0,2,V=1.02", "of the site"])
 @pytest.mark.parametrize("state", [0, 0x8000], ids=["pending", "completing"])
 @pytest.mark.parametrize(

@@ -160,6 +160,18 @@ def test_the_ledger_is_asked_once_about_a_requeued_job_that_is_not_ours(
     assert asked == ["7", "7"]
 
 
+def test_the_ledger_is_asked_again_in_case_it_could_not_be_read(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.write([parked(admin_comment="", licenses="", restart_cnt=1, stuck=True)], ["n1"])
+    rounds, asked = rounds_of(slurm), list[str]()
+    monkeypatch.setattr(rounds.tracker.ledger, "decisions", lambda i: asked.append(i) or [])
+    monkeypatch.setattr("slurm_gpu_aware.selector.job_comments._AGAIN_S", 0.0)
+    for _ in range(2):
+        rounds.run()
+    assert asked == ["7", "7"]
+
+
 def test_what_the_site_wrote_stays(slurm: SlurmFolder) -> None:
     rounds = placed_run(slurm)
     assert slurm.jobs["7"]["admin_comment"] == ""
