@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 _SHARE = 10.0
 """Refreshes take at most one part in so many of the time."""
+_SIGN_S = 60.0
+"""Between two signs of life in a pause."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class Exporter:
                 self.refresh()
             except Exception:
                 log.exception("a refresh failed; the next one tries again")
-            notify(ALIVE)
             cost_s = time.monotonic() - began
-            self._stop.wait(max(self._interval_s - cost_s, _SHARE * cost_s))
+            until = time.monotonic() + max(self._interval_s - cost_s, _SHARE * cost_s)
+            while not self._stop.is_set() and (left_s := until - time.monotonic()) > 0:
+                notify(ALIVE)  # a pause may be longer than the watchdog's time
+                self._stop.wait(min(left_s, _SIGN_S))

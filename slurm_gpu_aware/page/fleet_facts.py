@@ -21,6 +21,8 @@ from slurm_gpu_aware.time_text import duration
 MOST_NODES, MOST_RACKS = 100, 200
 """Nodes of a page of a rack, and racks. Beyond these, groups of nodes take their place."""
 _SLOW = 1.0
+_WATCHES_S = 3 * 86_400.0
+"""What watch found longer ago is no fact any more: it has been stopped."""
 CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "MAINT", "NOT_RESPONDING", "POWERED_DOWN", "ERROR"})
 """States of a node that takes no jobs."""
 
@@ -120,7 +122,8 @@ def read_fleet(source: Source) -> Fleet:
         if one.outlier and one.raw > _SLOW and (one.node, one.slot, one.app_class) not in known:
             text = f"class {one.app_class}: {one.raw - 1:.1%} slower than the median, an outlier"
             slow.setdefault((one.node, one.slot), []).append(text)
-    nodes = fleet_nodes(source.nodes or (), source.jobs, profile, scores, slow, watch.bad())
+    bad = watch.bad() if source.now - watch.at < _WATCHES_S else ()
+    nodes = fleet_nodes(source.nodes or (), source.jobs, profile, scores, slow, bad)
     racks, how = grouped(nodes, source.switches)
     classes = list(dict.fromkeys(score.app_class for score in scores))
     return Fleet(racks, how, classes, source.now, source.explained, watched)

@@ -186,16 +186,30 @@ def publish(store: Store, *, mode: int = 0o644) -> None:
 def republish(store: Store) -> None:
     """Renew the copy with its mode, after a write by another process than selector and shadow.
 
-    These two make the first copy of a store that knows jobs: they know from Slurm which users may
-    see them. Raises StoreError.
+    These two make the first copy with jobs: they know from Slurm which users may see them. Where
+    the store knows jobs and the copy knows none yet, other users lose it until then. Raises
+    StoreError.
     """
+    target, knows = published_path(store.path), _knows_jobs(store)
     try:
-        mode = stat.S_IMODE(published_path(store.path).stat().st_mode)
+        mode = stat.S_IMODE(target.stat().st_mode)
     except OSError:
-        if any(store.query(f"SELECT 1 FROM {name} LIMIT 1") for name in _OF_JOBS):  # noqa: S608
+        if knows:
             return
         mode = 0o644
+    if knows:
+        try:
+            with _opened(target, readonly=True, copy=True) as copy:
+                asked = _knows_jobs(copy)
+        except StoreError:
+            asked = False
+        if not asked:
+            mode &= 0o640
     publish(store, mode=mode)
+
+
+def _knows_jobs(store: Store) -> bool:
+    return any(store.query(f"SELECT 1 FROM {name} LIMIT 1") for name in _OF_JOBS)  # noqa: S608
 
 
 def check_integrity(store: Store) -> list[str]:

@@ -70,12 +70,13 @@ METRICS = (
             ),
             (
                 "waited_seconds",
-                "Time in which jobs waited for whole nodes that were broken up without need.",
+                "Time in which jobs waited for whole nodes that jobs started in the last 24 hours"
+                " broke up without need.",
                 _by_partition(lambda group: group.waited_s),
             ),
             (
                 "lost_seconds",
-                "Predicted run time that jobs lost, less what they gained. Absent: not known.",
+                "Predicted run time that these jobs lost, less what they gained. Absent: unknown.",
                 _by_partition(lambda group: group.time_s),
             ),
             (

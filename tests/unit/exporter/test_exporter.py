@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from slurm_gpu_aware.exporter.refresh import Exporter
 from slurm_gpu_aware.exporter.sources import SlurmWatch
 from slurm_gpu_aware.selector.counters import CounterFile
 from slurm_gpu_aware.selector.round_state import Outcome
+from slurm_gpu_aware.service import ALIVE
 from slurm_gpu_aware.slurm.libslurm import CallCounts
 from slurm_gpu_aware.store.database import POWER, Store, open_store, publish, put_value
 from slurm_gpu_aware.store.files import counters_path, published_path
@@ -47,6 +49,27 @@ def exporter_of(slurm: SlurmFolder, *, ask: bool = True) -> Exporter:
 
 def page_of(slurm: SlurmFolder, *, ask: bool = True) -> dict[str, Any]:
     return families(exporter_of(slurm, ask=ask).refresh().text.decode())
+
+
+def test_it_says_that_it_lives_while_it_waits(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause is longer than the watchdog's time where refreshes are slow or the site says so."""
+    enough, refreshes, signs = threading.Event(), list[None](), list[str]()
+
+    def sign(text: str) -> None:
+        signs.append(text)
+        if len(signs) == 3:
+            enough.set()
+
+    monkeypatch.setattr("slurm_gpu_aware.exporter.refresh.notify", sign)
+    monkeypatch.setattr("slurm_gpu_aware.exporter.refresh._SIGN_S", 0.01)
+    monkeypatch.setattr(Exporter, "refresh", lambda self: refreshes.append(None))
+    exporter = exporter_of(slurm)
+    exporter.start()
+    assert enough.wait(60.0)
+    exporter.stop()
+    assert (len(refreshes), set(signs)) == (1, {ALIVE})
 
 
 def fill_exported(slurm: SlurmFolder) -> None:

@@ -130,6 +130,11 @@ def test_what_watch_found_is_shown(site: SlurmFolder, tmp_path: Path) -> None:
         fleet = Reading(tmp_path / "watched/index.html").text
         assert "watch: class A: 3.1% slower than its peers" in fleet
         assert "watched 1 min ago" in fleet
+        write_state(file, WatchState(at=time.time() - 4 * 86_400, gpus=bad))
+        gpu_aware("page", str(tmp_path / "stopped"), config=site.config)
+        old = Reading(tmp_path / "stopped/index.html").text
+        assert "watched 4 d ago" in old
+        assert "watch: class A" not in old
         file.write_text("{")
         gpu_aware("page", str(tmp_path / "broken"), config=site.config)
         assert f"not known: {file}: not JSON" in Reading(tmp_path / "broken/index.html").text

@@ -85,6 +85,21 @@ def test_a_writer_beside_the_selector_keeps_the_copy_as_readable_as_it_was(tmp_p
         assert len(load_profile(copy).gpus) == 4
 
 
+def test_a_copy_made_before_there_were_jobs_shows_them_to_no_other_user(tmp_path: Path) -> None:
+    """Only selector and shadow ask Slurm who may see jobs; their mode stays."""
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        republish(store)
+        Ledger(store).add_event("7", "parked", {}, 1.0)
+        republish(store)
+        assert mode(published_path(path)) == 0o640
+        republish(store)
+        assert mode(published_path(path)) == 0o640
+        publish(store)
+        republish(store)
+    assert mode(published_path(path)) == 0o644
+
+
 def test_a_folder_that_cannot_be_made_names_the_cure(tmp_path: Path) -> None:
     (tmp_path / "lib").write_text("a file where the folder should be")
     with pytest.raises(StoreError, match=r"as root: install -d -o .*lib/x"):
