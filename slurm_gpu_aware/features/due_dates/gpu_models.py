@@ -43,7 +43,7 @@ def _due_there(due: DueDate, request: Request, cluster: Cluster) -> DueDate:
     """The due date with the times on the GPU model of a request."""
     times = {model: _times(table) for model, table in request.get(TABLES).items()}
     here = times[request.nodes.gpu_model or ""]
-    models = _model_of(tuple(cluster.nodes), tuple(cluster.model))
+    models = _model_of(cluster.nodes, cluster.model)
     runs = []
     for (gpus, seconds), node in zip(due.runs, due.nodes, strict=False):
         there = times.get(models.get(node) or "", {})

@@ -8,7 +8,6 @@ keep their GPUs: they grow by moves, before that.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLES
 from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
+from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.sizing.free_gpus import DueNode
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 
@@ -140,7 +140,7 @@ def _widths(cluster: Cluster, allowed: BoolArray | None) -> dict[str, int]:
     return {name: width for name, width in zip(names, widths.tolist(), strict=True) if width}
 
 
-@lru_cache(maxsize=4)
+@by_identity
 def _kinds(models: tuple[str | None, ...]) -> tuple[list[str], IntArray]:
     """(GPU models, (N,) place of each node's among them)."""
     names = {name: place for place, name in enumerate(dict.fromkeys(m or "" for m in models))}
