@@ -69,6 +69,12 @@ def share_alike(cluster: Cluster) -> None:
     cluster.sh("ctl", ["sacctmgr", "-i", "modify", *where])
 
 
+@pytest.fixture(autouse=True, scope="module")
+def clean_first(cluster: Cluster) -> None:
+    """A module's own fixtures start on an idle cluster too, without jobs of the module before."""
+    cluster.reset()
+
+
 @pytest.fixture(autouse=True)
 def clean(cluster: Cluster) -> None:
     """Each test starts on an idle cluster with everything up."""
