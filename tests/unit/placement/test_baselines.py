@@ -12,7 +12,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.registry import make_policy
 
-POLICIES = ("best-fit", "lowest-index", "packed", "pal", "pm-first", "random")
+POLICIES = ("best-fit", "lowest-index", "packed", "pal", "pm-first", "random", "topo-aware")
 
 
 def place(name, request, cluster, **options):
