@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from record_samples import REPORT as VALID
 from record_samples import places
@@ -68,6 +68,7 @@ def test_the_valid_report_is_read() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=2))
+@example([(("node",), LONG)])
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
