@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Gpus
@@ -70,6 +70,8 @@ class Waiting:
     job_id: str
     reason: str
     """One sentence for the user."""
+    turn: Literal["next", "behind"] | None = None
+    """Its turn as the reason: the job is next in line (`NEXT`), or others come before it."""
     shadow_start_s: float | None = None
     """Latest start by the shadow reservation; None: the job has no reservation."""
     reserved: Gpus = ()
@@ -90,6 +92,10 @@ class Waiting:
     def postponed(self) -> bool:
         """Whether the job waits by its own choice."""
         return self.postponement is not None
+
+
+NEXT = "next in line: "
+"""Start of the reason of a job whose turn is next."""
 
 
 def waits_behind(job: str) -> str:

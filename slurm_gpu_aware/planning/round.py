@@ -33,7 +33,7 @@ from slurm_gpu_aware.planning.dispatcher import (
     shape_of,
 )
 from slurm_gpu_aware.planning.placed import Placement, Round, Started
-from slurm_gpu_aware.planning.plan import Kept, Plan, Waiting, waits_behind
+from slurm_gpu_aware.planning.plan import NEXT, Kept, Plan, Waiting, waits_behind
 from slurm_gpu_aware.planning.postponing import row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
@@ -254,7 +254,7 @@ class _Placing:
             self._backfill(room, behind, strict=True)
         for request in behind[depth:]:
             kept = self._keep(room, request) if self.grows else None
-            self._wait(request, why, kept=kept)
+            self._wait(request, why, turn="behind", kept=kept)
         self.spare = self._refusals.beside(room.outside)
 
     def _keep(self, room: BackfillRoom, request: Request) -> Kept | None:
@@ -266,6 +266,7 @@ class _Placing:
         self._wait(
             head,
             self._why_next(head, shadow) if self.explain else "",
+            turn="next",
             shadow_start_s=None if shadow is None else shadow.start_s,
             reserved=() if shadow is None else shadow.gpus,
         )
@@ -273,7 +274,7 @@ class _Placing:
     def _why_next(self, head: Request, shadow: Shadow | None) -> str:
         postponed = self.dispatcher.postponed(head, self.cluster)
         why = self.dispatcher.why_not(head, self.cluster).text
-        reason = f"{'postponed' if postponed else 'next in line'}: {why}"
+        reason = f"{'postponed: ' if postponed else NEXT}{why}"
         if shadow is not None:
             names = set_words(self.cluster, *zip(*shadow.gpus, strict=True))
             latest = (
@@ -303,17 +304,18 @@ class _Placing:
         blocked: str | None = None
         for request in behind:
             if blocked is not None:
-                self._wait(request, waits_behind(blocked))
+                self._wait(request, waits_behind(blocked), turn="behind")
                 continue
             key = (shape_of(request), room.ends_before_each(request, self.now))
             if key in failed:
-                self._wait(request, failed[key], kept=self._keep(room, request))
+                kept = self._keep(room, request)
+                self._wait(request, failed[key], turn="behind", kept=kept)
                 continue
             try:
                 view = room.view(request, self.now)
                 answer = self.dispatcher.place(request, view, self._awaited)
                 if (why := self._refusals.why_not(request, answer)) is not None:
-                    self._wait(request, why)
+                    self._wait(request, why, turn="behind")
                     blocked = request.job_id if strict else None
                 elif isinstance(answer, Assignment):
                     answer = room.with_reserved(answer, request, self.now)
@@ -324,7 +326,8 @@ class _Placing:
                     self._postpone(request, answer, answer.reason)
                 elif not self._is_infeasible(request):
                     reason = self._why_behind(room, request) if self.explain else ""
-                    self._wait(request, reason, kept=self._keep(room, request))
+                    kept = self._keep(room, request)
+                    self._wait(request, reason, turn="behind", kept=kept)
                     blocked = request.job_id if strict else None
                     if not self.dispatcher.postponed(request, view):
                         failed[key] = reason  # a job that waits longer may have a lower threshold

@@ -30,6 +30,7 @@ class _Waits:
     unexplained: int = 0
     keeps: bool = False
     why: str = ""
+    held_by: str = ""
 
 
 @dataclass
@@ -73,6 +74,10 @@ class Backoff:
         waits = self._waits.get(job_id)
         return (waits and waits.why) or "it could not start"
 
+    def held_by(self, job_id: str) -> str:
+        """Slurm's reason for which the job could not start; empty: it showed none."""
+        return self._waits[job_id].held_by if job_id in self._waits else ""
+
     def punish(
         self,
         job_id: str,
@@ -81,11 +86,12 @@ class Backoff:
         misplaced: bool = False,
         unexplained: bool = False,
         why: str = "",
+        held_by: str = "",
     ) -> float:
         """Hold a job back once more; return for how many seconds.
 
         ``blocked``: Slurm showed by what. ``misplaced``: its place was the cause. ``unexplained``:
-        Slurm showed no cause. ``why``: for its user.
+        Slurm showed no cause. ``why``: for its user. ``held_by``: Slurm's reason.
         """
         waits = self._waits.setdefault(job_id, _Waits())
         now = self.timer()
@@ -97,7 +103,7 @@ class Backoff:
         waits.unexplained += unexplained
         # Slurm tried it in vain: the room that it needs comes back, and jobs behind it wait.
         waits.keeps = blocked and unexplained and waits.unexplained <= TRIES
-        waits.why = why
+        waits.why, waits.held_by = why, held_by
         waits.misplaced |= misplaced
         waits.punished, waits.until, waits.doubtful_until = now, now + wait_s, now + long_s
         return wait_s

@@ -209,7 +209,7 @@ class Candidates:
             if holds is not None:
                 self.blocked += 1
                 self.backoff.shown(job.id)
-                self.waits(job.id, f"{HELD_BY}{holds}")
+                self.waits(job.id, f"{HELD_BY}{holds}", held_by=holds)
                 continue
             if self._order.blocks(job):
                 self._wait(job, job.id, EARLIER_TASK)
@@ -227,8 +227,8 @@ class Candidates:
         """A job with the reason for which it was just parked again, until Slurm shows one."""
         if job.reason != "None" or not self.backoff.failed(job.id, NO_REASON_S):
             return job
-        cause = self.backoff.cause(job.id)
-        return replace(job, reason=cause.removeprefix(HELD_BY)) if HELD_BY in cause else job
+        held_by = self.backoff.held_by(job.id)
+        return replace(job, reason=held_by) if held_by else job
 
     def waits(
         self, job_id: str, reason: str, shadow_start_s: float | None = None, **more: object

@@ -9,7 +9,6 @@ Changes of waiting and placed jobs by their owners: settled before a round, and 
 
 import logging
 import math
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,8 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_jobs
 from slurm_gpu_aware.gate.owner_change import Change, settle_changes
 from slurm_gpu_aware.gate.request_forms import kept_tasks
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.selector.backoff import HELD_BY, Backoff
+from slurm_gpu_aware.planning.plan import NEXT
+from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
@@ -41,7 +41,6 @@ _TOLD_AT_ONCE = 20  # waiting jobs whose text changes, in ...
 _TOLD_S = 5.0  # ... so much time
 _AGAIN_S = 60.0  # a job that the ledger does not know is asked for again
 _MOST_NODES = 3
-_BEHIND = re.compile(r"waits |behind job|would fit now")
 
 
 def placed_text(nodes: Sequence[str], slots: Sequence[int] | None, score: float) -> str:
@@ -51,13 +50,17 @@ def placed_text(nodes: Sequence[str], slots: Sequence[int] | None, score: float)
     return f"{'+'.join(shown)}{gpus},V={score:.2f}"
 
 
-def waiting_text(reason: str) -> str:
-    """Short form of the reason of a round, with few values; empty if Slurm shows it itself."""
-    if reason.startswith(HELD_BY) and ";" not in reason:
+def waiting_text(entry: Mapping[str, Any]) -> str:
+    """Short form of why a job waits, with few values; empty if Slurm shows it itself.
+
+    ``entry``: of `Candidates.waiting`.
+    """
+    if entry.get("held_by"):
         return ""
-    if _BEHIND.match(reason):
+    if entry.get("turn") == "behind":
         return "waits-its-turn"
-    return reason.partition(";")[0].replace("next in line: ", "next:")
+    first = str(entry["reason"]).partition(";")[0]
+    return f"next:{first.removeprefix(NEXT)}" if first.startswith(NEXT) else first
 
 
 def with_due_date(text: str, due: Mapping[str, Any] | None) -> str:
@@ -189,8 +192,8 @@ class JobComments:
             return
         reasons: dict[str, str] = {}
         for entry in waiting:
-            job_id, reason = str(entry["job_id"]), waiting_text(str(entry["reason"]))
-            reason = with_due_date(reason, entry.get("due"))
+            job_id = str(entry["job_id"])
+            reason = with_due_date(waiting_text(entry), entry.get("due"))
             reasons.setdefault(job_id, reason)
             reasons.setdefault(job_id.partition("_")[0], reason)  # of the first task
         updates = []

@@ -115,6 +115,8 @@ class RoundPlanner:
             with contained("postponements", entry.job_id):
                 more |= self.postponements.times(entry)
             reason = "; ".join(filter(None, (entry.reason, broken.get(entry.job_id))))
+            if entry.turn is not None:
+                more["turn"] = entry.turn
             candidates.waits(entry.job_id, reason, entry.shadow_start_s, **more)
 
     def _asked(

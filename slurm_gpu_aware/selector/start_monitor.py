@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.bounds import ROLLOUT_HOLD
@@ -30,14 +31,39 @@ _SOON_S = 0.5  # shortest pause between two polls
 _QUICK_S = 0.5  # if it takes less to read all jobs, a poll of more than `FEW` reads them all
 _STARTING = frozenset({"None", "Priority", "Resources", "Cleaning", NODE_TAKEN})
 """Reasons of a placed job that is about to start, or that another job placed there precedes."""
-_NO_ROOM = "no room is left on its nodes"
 _NO_ROOM_S = 6.0
 """A job that Slurm tries in vain for so long is placed elsewhere; an epilog takes less."""
 _HET_S = 90.0
 """Heterogeneous jobs are started by Slurm's backfill only, every 30 s by default (bf_interval)."""
 _REFUSED_S = 10.0  # pause after Slurm refused to close the gate of a job
-_RECALLED = "its turn is not next any more"
-_NEVER_THERE = f"{HELD_BY}BadConstraints"  # Slurm finds that the job can never start on its nodes
+_NEVER_THERE = "BadConstraints"  # Slurm finds that the job can never start on its nodes
+
+
+class _Kind(Enum):
+    """What keeps a released job from starting."""
+
+    REQUEUED = auto()
+    RECALLED = auto()
+    NODE_LOST = auto()
+    HELD = auto()
+    """Slurm, which shows a reason."""
+    NO_ROOM = auto()
+    LATE = auto()
+
+
+_NO_FAILURE = frozenset({_Kind.REQUEUED, _Kind.RECALLED, _Kind.NODE_LOST})
+"""Its place was no worse than others: the next round plans the job again at once."""
+
+
+@dataclass(frozen=True)
+class _Cause:
+    """Why a released job is parked again."""
+
+    kind: _Kind
+    why: str
+    """For its user."""
+    held_by: str = ""
+    """Slurm's reason."""
 
 
 @dataclass
@@ -205,37 +231,39 @@ class StartMonitor:
             return False
         return any(held.name == ROLLOUT_HOLD for held in self.client.reservations())
 
-    def _why_not(self, job: GatedJob, since: float) -> str | None:
+    def _why_not(self, job: GatedJob, since: float) -> _Cause | None:
         """Why a released job must be parked again; None: it can still start."""
         if self._refused.get(job.id, -math.inf) > self._timer():
             return None
         if job.phase is JobPhase.REQUEUED:
-            return "requeued"
+            return _Cause(_Kind.REQUEUED, "requeued")
         if job.id in self._recalled:
-            return _RECALLED
+            return _Cause(_Kind.RECALLED, "its turn is not next any more")
         tracked = self.tracker.placed.get(job.id)
         if tracked is not None and tracked.released_s is not None:
             since = tracked.released_s
         open_s = self._timer() - since
         lost = sorted(self._lost_nodes.intersection(job.job.req_nodes))
         if lost:
-            return f"node {lost[0]} cannot be used"
+            return _Cause(_Kind.NODE_LOST, f"node {lost[0]} cannot be used")
         stale = _is_stale(job, tracked, open_s) or (job.job.tried_at_s or 0.0) <= self._held_at
         if job.job.reason not in _STARTING and not stale:
-            return f"{HELD_BY}{job.job.reason}"
+            return _Cause(_Kind.HELD, f"{HELD_BY}{job.job.reason}", held_by=job.job.reason)
         if self.is_ahead(job.id):
             return None
         # Another job took the room on its nodes after the round had read them.
         preempts = tracked is not None and bool(tracked.victims)
         tried_in_vain = job.job.reason == "Resources" and _was_tried(job, tracked)
         if tried_in_vain and not (preempts or job.job.het) and open_s > _NO_ROOM_S:
-            return _NO_ROOM
+            return _Cause(_Kind.NO_ROOM, "no room is left on its nodes")
         limit_s = self.config.selector.start_timeout_s
         limit_s += self._grace_s if preempts else 0.0
         limit_s = max(limit_s, _HET_S) if job.job.het else limit_s
-        return f"not started within {limit_s:g} s" if open_s > limit_s else None
+        if open_s > limit_s:
+            return _Cause(_Kind.LATE, f"not started within {limit_s:g} s")
+        return None
 
-    def _park_again(self, due: Mapping[str, tuple[GatedJob, str]], now: float) -> Set[str]:
+    def _park_again(self, due: Mapping[str, tuple[GatedJob, _Cause]], now: float) -> Set[str]:
         """Park jobs again; return those whose gate Slurm did not close."""
         wrong: dict[str, str] = {}
         gate, jobs = self.config.gate, [job for job, _ in due.values()]
@@ -243,27 +271,33 @@ class StartMonitor:
         for job in parked:  # before they are restored: Slurm may stop answering
             self._write(job, due[job.id][1], now)
         for job_id, why in wrong.items():
-            log.warning("job %s (%s) could not be parked again: %s", job_id, due[job_id][1], why)
+            cause = due[job_id][1].why
+            log.warning("job %s (%s) could not be parked again: %s", job_id, cause, why)
         with self._lock:
             self._refused |= dict.fromkeys(wrong, self._timer() + _REFUSED_S)
         for job_id, why in restore(self.client, gate, parked, now, just_read=True).wrong.items():
             log.warning("job %s is not restored, the next round tries again: %s", job_id, why)
         return wrong.keys()
 
-    def _write(self, job: GatedJob, why: str, now: float) -> None:
-        if why == "requeued" and self.on_move(job.id):
-            why = "moved"
+    def _write(self, job: GatedJob, cause: _Cause, now: float) -> None:
+        moved = cause.kind is _Kind.REQUEUED and self.on_move(job.id)
+        why = "moved" if moved else cause.why
         detail = {"why": why, "restarts": job.job.restarts}
         self.tracker.withdraw(job.id, detail, now)
         self.tracker.ledger.event(job.id, "parked", detail, now)
-        if why in ("requeued", "moved", _RECALLED) or why.startswith("node "):
+        if cause.kind in _NO_FAILURE:
             log.info("job %s parked again: %s", job.id, why)
             return
-        blocked = why.startswith(HELD_BY) or why == _NO_ROOM
-        misplaced = not blocked or why == _NEVER_THERE
-        causes = {"blocked": blocked, "misplaced": misplaced}
-        unexplained = not why.startswith(HELD_BY)
-        wait_s = self.backoff.punish(job.id, **causes, unexplained=unexplained, why=why)
+        held = cause.kind is _Kind.HELD
+        blocked = held or cause.kind is _Kind.NO_ROOM
+        wait_s = self.backoff.punish(
+            job.id,
+            blocked=blocked,
+            misplaced=not blocked or cause.held_by == _NEVER_THERE,
+            unexplained=not held,
+            why=why,
+            held_by=cause.held_by,
+        )
         log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)
 
 

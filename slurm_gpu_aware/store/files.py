@@ -22,6 +22,17 @@ from slurm_gpu_aware.files import user_name
 BUSY_TIMEOUT_S = 15.0
 """Longest wait for another writer; a transaction takes far less."""
 LIVE_MODE = 0o640
+_PRIMARY = 0xFF
+"""The bits of SQLite's extended result codes that are the primary code."""
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_NOT_OPENED = "cannot be opened; check the owner and mode of the file and of its directory"
+_REASONS = {
+    **dict.fromkeys(_BUSY, "another process is writing to the store and did not end in time"),
+    sqlite3.SQLITE_CANTOPEN: _NOT_OPENED,
+    sqlite3.SQLITE_READONLY: _NOT_OPENED,
+    sqlite3.SQLITE_FULL: "the file system is full; free some space",
+    sqlite3.SQLITE_IOERR: "the disk cannot be read or written; the kernel's log says why",
+}
 _ENDS = ("", "-wal", "-shm")
 ROLLOUT_STATE = "rollout.json"
 """State of ``setup --roll``, beside the store; its lock is named ``.lock``."""
@@ -202,8 +213,9 @@ def translated(file: Path) -> Iterator[None]:
     except sqlite3.IntegrityError:
         raise
     except sqlite3.OperationalError as exc:
-        kind = StoreBusyError if "locked" in str(exc) else StoreError
-        raise kind(f"{file}: {_reason(str(exc))}") from exc
+        code = getattr(exc, "sqlite_errorcode", 0) & _PRIMARY  # not of all errors of the module
+        kind = StoreBusyError if code in _BUSY else StoreError
+        raise kind(f"{file}: {_REASONS.get(code, 'SQLite refused a statement')}") from exc
     except sqlite3.DatabaseError as exc:
         if type(exc) is not sqlite3.DatabaseError:
             raise
@@ -211,15 +223,3 @@ def translated(file: Path) -> Iterator[None]:
             f"{file}: the file is damaged; move it away and restore a backup, or measure again "
             "with 'gpu-aware-profile sweep' (until then all GPUs count as equal)"
         ) from exc
-
-
-def _reason(said: str) -> str:
-    if "locked" in said:
-        return "another process is writing to the store and did not end in time"
-    if "unable to open" in said or "readonly" in said:
-        return "cannot be opened; check the owner and mode of the file and of its directory"
-    if "full" in said:
-        return "the file system is full; free some space"
-    if "I/O" in said:
-        return "the disk cannot be read or written; the kernel's log says why"
-    return "SQLite refused a statement"

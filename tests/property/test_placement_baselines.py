@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make import job_request
 from small_clusters import all_sets, cases, clusters, cost, level_index
-from small_oracle import assert_best
+from small_oracle import assert_best, chosen_of
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
@@ -83,7 +83,9 @@ def test_packed_takes_the_tightest_level_then_the_fullest(case):
             by_index(request, cluster, chosen),
         )
 
-    assert_best("packed", request, cluster, key)
+    got = assert_best("packed", request, cluster, key)
+    if got is not None:
+        assert got.level == cluster.levels[level_index(request, cluster, chosen_of(got))].name
 
 
 @MANY

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_clusters import all_sets, clusters, requests
 from small_machines import brute_agg, brute_bottleneck, brute_preserved, machines
-from small_oracle import assert_best, chosen_of, relabelled
+from small_oracle import assert_best, chosen_of
 
 from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.job_hints import PATTERN
@@ -226,40 +226,6 @@ def test_the_account_tells_what_was_compared(case, policy):
         assert links["aggbw_gbps"] == pytest.approx(value, abs=1e-3)
     else:
         assert -links["taken_gbps"] == pytest.approx(value, abs=1e-3)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=150, deadline=None)
-@given(linked(), st.data())
-def test_relabelling_nodes_changes_no_value(policy, case, data):
-    """The same number of nodes; the same score, level and links where the policy looks at them."""
-    request, cluster = case
-    order = data.draw(st.permutations(range(cluster.shape[0])))
-    wanted, turned = relabelled(request, cluster, order)
-    here = make_policy(policy).place(request, cluster)
-    there = make_policy(policy).place(wanted, turned)
-    assert (here is None) == (there is None)
-    if here is None:
-        return
-    if policy == "pal+mapa":
-        same = (here.score, here.level, here.slowdown)
-        assert (there.score, there.level, there.slowdown) == same
-    if len(here.nodes) > 1 and free_choice(request, cluster):
-        return
-    assert len(there.nodes) == len(here.nodes)
-    if policy in ("pal+mapa", "mapa-preserve", "mapa-greedy"):
-        objective = objective_of(policy, request)
-        assert set_value(request, cluster, objective, chosen_of(here)) == pytest.approx(
-            set_value(wanted, turned, objective, chosen_of(there))
-        )
-    elif policy == "mapa-topo-aware" and len(here.nodes) == 1 and cluster.indexed.all():
-        assert sockets_of(cluster, here) == sockets_of(turned, there)
-
-
-def sockets_of(cluster, assignment):
-    """Sockets that a one-node set spans."""
-    groups = graph_of(cluster, assignment.nodes[0]).groups
-    return len({groups[slot] for slot in assignment.slots[0]})
 
 
 @MANY

@@ -7,10 +7,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from make import with_fields
 from small_clusters import all_sets, cases, cost, level_index
-from small_oracle import assert_best, chosen_of, relabelled
+from small_oracle import assert_best, chosen_of
 
 from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.placement.account import predicted_slowdown
@@ -41,7 +40,8 @@ def test_pal_agrees_with_brute_force(case):
     got = assert_best("pal", request, cluster, key)
     if got is not None:
         worst, _ = cost(request, cluster, chosen_of(got), scores)
-        assert (got.score, got.slowdown) == (worst, key(chosen_of(got))[0])
+        level = cluster.levels[level_index(request, cluster, chosen_of(got))].name
+        assert (got.score, got.slowdown, got.level) == (worst, key(chosen_of(got))[0], level)
 
 
 @MANY
@@ -133,45 +133,6 @@ def test_same_input_same_answer_and_nothing_changed(name, case):
     )
     assert make_policy(name).place(request, twin) == first
     assert (cluster.free == before).all()
-
-
-@pytest.mark.parametrize("name", ["pal", "pm-first"])
-@settings(max_examples=200, deadline=None)
-@given(cases(), st.integers(0, 2**32))
-def test_better_scores_never_make_the_set_worse(name, case, seed):
-    request, cluster = case
-    before = make_policy(name).place(request, cluster)
-    if before is None:
-        return
-    rng = np.random.default_rng(seed)
-    better = {c: np.where(rng.random(v.shape) < 0.3, v * 0.9, v) for c, v in cluster.scores.items()}
-    after = make_policy(name).place(request, replace(cluster, scores=better))
-    assert after is not None
-    if name == "pal":
-        assert after.slowdown <= before.slowdown
-    else:
-        assert after.score <= before.score
-
-
-@pytest.mark.parametrize("name", ["pal", "pm-first", "packed", "best-fit", "lowest-index"])
-@settings(max_examples=200, deadline=None)
-@given(cases(), st.randoms(use_true_random=False))
-def test_relabelling_nodes_changes_no_score(name, case, random):
-    request, cluster = case
-    order = list(range(cluster.shape[0]))
-    random.shuffle(order)
-    wanted, moved = relabelled(request, cluster, order)
-    here = make_policy(name).place(request, cluster)
-    there = make_policy(name).place(wanted, moved)
-    assert (here is None) == (there is None)
-    if here is None:
-        return
-    if name in ("pal", "pm-first"):
-        assert there.score == here.score
-    if name in ("pal", "packed"):
-        assert there.level == here.level
-    if name in ("best-fit", "lowest-index"):
-        assert len(there.nodes) == len(here.nodes)
 
 
 @settings(max_examples=200, deadline=None)

@@ -2,15 +2,18 @@
 
 import copy
 import json
+import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from record_samples import REPORT as VALID
 from record_samples import places
 
+from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.hardware_graph import Collective, PairBandwidth
 from slurm_gpu_aware.store.database import Store, open_store
@@ -18,15 +21,17 @@ from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.report import parse_report
 
+LONG = "x" * 200_000
 JSON = st.recursive(
     st.one_of(
         st.none(),
         st.booleans(),
         st.integers(-(2**70), 2**70),
+        st.sampled_from([10**400, -(10**400), 1e308, math.inf, math.nan]),
         st.floats(),
         st.text(max_size=30),
         st.sampled_from(
-            ["n1", "A", "NV2", "SYS", "n1'; DROP TABLE gpus;--", "\0", "\ud800", "../x"]
+            ["n1", "A", "NV2", "SYS", "n1'; DROP TABLE gpus;--", "\0", "\ud800", "../x", LONG]
         ),
     ),
     lambda inner: st.one_of(
@@ -62,25 +67,36 @@ def test_the_valid_report_is_read() -> None:
     assert probe.collectives == (Collective("n1", (0, 1), "all_reduce", 1000.0, 44.5),)
 
 
-@given(st.sampled_from(PLACES), JSON)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=2))
+@example([(("node",), LONG)])
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_one_changed_field_is_merged_or_refused(
-    store: Store, place: tuple[Any, ...], value: Any
+def test_changed_fields_are_merged_or_refused(
+    store: Store, changes: list[tuple[tuple[Any, ...], Any]]
 ) -> None:
     changed = copy.deepcopy(VALID)
-    inner: Any = changed
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
+    for place, value in changes:
+        with suppress(KeyError, IndexError, TypeError):  # lies in what the first replaced
+            put(changed, place, value)
     store.execute("DELETE FROM nodes")
+    said = ""
     try:
         ingest_report(store, parse_report(changed))
         merged = len(changed["gpus"])
-    except SourceError:
-        merged = 0
+    except SourceError as exc:
+        merged, said = 0, str(exc)
+    assert len(said) < 1000
     assert len(load_profile(store).gpus) == merged
+    recompute_scores(store)
+
+
+def put(report: Any, place: tuple[Any, ...], value: Any) -> None:
+    """Set a value at a place of a report."""
+    *path, last = place
+    for key in path:
+        report = report[key]
+    report[last] = value
 
 
 @pytest.mark.parametrize(
@@ -112,9 +128,6 @@ def test_a_part_that_does_not_suit_the_others_is_named(
 ) -> None:
     """Fields that are wrong by themselves: `test_record_properties`."""
     changed = copy.deepcopy(VALID)
-    inner: Any = changed
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
+    put(changed, place, value)
     with pytest.raises(SourceError, match=reason):
         parse_report(changed)

@@ -1,7 +1,8 @@
 """What setup and --roll write into files of any layout is read by Slurm as it was meant.
 
 A second slurmctld on the controller, with ports and a folder of its own, reads each layout
-(`conf_layouts`) as it is, after setup, and after all nodes have moved; slurmd reads gres.conf.
+(`tests/data/layouts`) as it is, after setup, and after all nodes have moved; slurmd reads its
+gres.conf.
 """
 
 import json
@@ -12,8 +13,16 @@ from typing import Any
 
 import pytest
 from cluster import Cluster
-from conf_layouts import LAYOUTS
 
+LAYOUTS = {
+    folder.name: {
+        str(file.relative_to(folder)): file.read_bytes().decode()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+    for folder in sorted(Path(__file__).parents[1].glob("data/layouts/*/"))
+}
+"""Layout -> name of a file -> text."""
 DRIVER = Path(__file__).with_name("conf_layouts_driver.py")
 PYTHON = "/opt/slurm-gpu-aware/bin/python3"
 OURS = ("SchedulerParameters", "Licenses", "GresTypes", "JobSubmitPlugins", "ResvProlog")

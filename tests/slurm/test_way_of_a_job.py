@@ -174,27 +174,16 @@ def test_array_is_placed_task_by_task(cluster: Cluster) -> None:
         assert len(decisions(cluster, f"{job_id}_{task}")) == 1
 
 
-def test_salloc_gets_placed_and_steps_work(cluster: Cluster) -> None:
-    done = cluster.run(
-        "ctl",
-        ["salloc", "--gres=gpu:2", "--comment=class=A", "srun", "bash", "-c",
-         'echo "step $(hostname) $CUDA_VISIBLE_DEVICES"; echo "job $SLURM_JOB_ID"'],
-        "alice",
-    )  # fmt: skip
-    text = done.stdout.decode()
-    assert done.returncode == 0, done.stderr.decode()
-    job_id = re.findall(r"^job (\d+)$", text, flags=re.M)[0]
-    decision = started(cluster, job_id)
-    assert seen(text, "step") == {decision["nodes"][0]: set(decision["slots"][0])}
-
-
-def test_srun_with_gres_gets_placed(cluster: Cluster) -> None:
-    done = cluster.run(
-        "ctl",
-        ["srun", "--gres=gpu:2", "bash", "-c",
-         'echo "step $(hostname) $CUDA_VISIBLE_DEVICES"; echo "job $SLURM_JOB_ID"'],
-        "alice",
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [["salloc", "--gres=gpu:2", "--comment=class=A", "srun"], ["srun", "--gres=gpu:2"]],
+    ids=["salloc", "srun"],
+)
+def test_an_interactive_job_gets_placed_and_its_steps_work(
+    cluster: Cluster, command: list[str]
+) -> None:
+    step = 'echo "step $(hostname) $CUDA_VISIBLE_DEVICES"; echo "job $SLURM_JOB_ID"'
+    done = cluster.run("ctl", [*command, "bash", "-c", step], "alice")
     text = done.stdout.decode()
     assert done.returncode == 0, done.stderr.decode()
     job_id = re.findall(r"^job (\d+)$", text, flags=re.M)[0]

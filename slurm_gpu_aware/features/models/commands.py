@@ -116,7 +116,7 @@ def plot(context: Context, name: str, file: Path, gpus: int | None) -> None:
     \b
       gpu-aware models plot bert bert.png
     """
-    from slurm_gpu_aware.features.models.plots import draw
+    from slurm_gpu_aware.features.models.views import draw
 
     draw(file, _views(context.config(), name, gpus, 10.0))
 

@@ -116,20 +116,23 @@ def with_shards(one: Round, split: SplitQueue) -> Plan:
                 beside = room.beside_kept(request, starts.pop(request.job_id))
                 if beside is None:
                     why = waits_behind(room.kept_for[0])
-                    waiting[request.job_id] = Waiting(request.job_id, why)
+                    waiting[request.job_id] = Waiting(request.job_id, why, turn="behind")
                 else:
                     starts[request.job_id] = beside
             continue
         gpu = room.best(request)
         why = f"next: waits for {request.get(SHARDS)} shards of a GPU that others use"
-        if room.kept_for:
-            why = waits_behind(room.kept_for[0])
+        first = room.kept_for[0] if room.kept_for else None
         late = [head for head in heads if one.now + request.time_limit_s > head.start_s]
         if gpu is not None and late:
             gpu = room.best(request, late) if all(head.gpus for head in late) else None
-            why = waits_behind(late[0].request.job_id)
+            first = late[0].request.job_id
         if gpu is None:
-            waiting[request.job_id] = Waiting(request.job_id, why)
+            waiting[request.job_id] = (
+                Waiting(request.job_id, why)
+                if first is None
+                else Waiting(request.job_id, waits_behind(first), turn="behind")
+            )
             if not late:
                 room.keep(request)
         else:

@@ -1,22 +1,17 @@
 """Whatever enters through an option or a file: one sentence, exit code 1 or 2, no traceback."""
 
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
 import click.testing
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from idle_clock import Stopwatch
 from store_samples import ingest, report
 
@@ -25,7 +20,6 @@ from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.bounds import MAX_GPUS, quoted
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.cli.options import Number
-from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.job_hints import PATTERN
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -293,42 +287,6 @@ def test_bad_configurations(folder_of_two: Path, text: str) -> None:
     file = folder_of_two / "bad.toml"
     file.write_text(text)
     refused(invoke(cli, "--config", str(file), "place", "-g", "2"))
-
-
-HOSTILE = st.one_of(
-    st.sampled_from([-1, 0, 10**400, -(10**400), 1e308, math.inf, math.nan, True, None, "", "\0"]),
-    st.sampled_from(["\ud800", LONG, [], {}, [[]], [10**400], {"a": {}}]),
-)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a JSON value."""
-    entries = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in entries:
-        yield (*path, key)
-        if isinstance(inner, dict | list):
-            yield from places(inner, (*path, key))
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_a_probe_report_is_refused_or_stored_without_harm(tmp_path: Path, data: Any) -> None:
-    raw = report("n1", times={0: 100.0, 1: 101.0})
-    for place in data.draw(st.lists(st.sampled_from(list(places(raw))), max_size=2)):
-        target: Any = raw
-        with suppress(KeyError, IndexError, TypeError):  # lies in what the first replaced
-            for key in place[:-1]:
-                target = target[key]
-            target[place[-1]] = data.draw(HOSTILE)
-    with open_store(tmp_path / "fuzz.db") as store:
-        try:
-            ingest(store, raw)
-        except SourceError as exc:
-            said = str(exc)
-        else:
-            said = ""
-            recompute_scores(store)
-    assert len(said) < 1000
 
 
 def test_a_damaged_folder_of_results_is_one_sentence(folder_of_two: Path) -> None:

@@ -1,18 +1,16 @@
 """Policies without scores, and the edges that all policies share."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from make import job_request
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.registry import make_policy
 
-POLICIES = ("best-fit", "lowest-index", "packed", "pal", "pm-first", "random")
+POLICIES = ("best-fit", "lowest-index", "packed", "pal", "pm-first", "random", "topo-aware")
 
 
 def place(name, request, cluster, **options):
@@ -21,50 +19,6 @@ def place(name, request, cluster, **options):
 
 def chosen(assignment):
     return assignment.nodes, assignment.slots
-
-
-def test_packed_takes_the_node_with_the_fewest_gpus_left():
-    cluster = Cluster.uniform(3, 4)
-    cluster.take(1, [0])
-    cluster.take(2, [0, 3])
-    assert chosen(place("packed", Request("1", 2), cluster)) == ((2,), ((1, 2),))
-    assert chosen(place("lowest-index", Request("1", 2), cluster)) == ((0,), ((0, 1),))
-
-
-def test_packed_keeps_to_one_socket_where_best_fit_does_not_look():
-    base = Cluster.uniform(1, 4)
-    sockets = LocalityLevel("socket", 1.0, np.array([[0, 0, 1, 1]]))
-    cluster = replace(base, levels=(sockets, *base.levels))
-    cluster.take(0, [0])
-    assert chosen(place("packed", Request("1", 2), cluster)) == ((0,), ((2, 3),))
-    assert chosen(place("best-fit", Request("1", 2), cluster)) == ((0,), ((1, 2),))
-
-
-def test_packed_keeps_to_one_switch():
-    base = Cluster.uniform(4, 2)
-    switch = LocalityLevel("switch", 1.2, np.array([0, 1, 1, 0]))
-    cluster = replace(base, levels=(base.levels[0], switch, base.levels[1]))
-    cluster.take(0, [0])
-    assert chosen(place("packed", Request("1", 4), cluster)) == ((1, 2), ((0, 1), (0, 1)))
-
-
-def test_best_fit_over_nodes_takes_the_fullest_that_fit():
-    cluster = Cluster.uniform(3, 4)
-    cluster.take(1, [3])
-    cluster.take(2, [3])
-    got = place("best-fit", Request("1", 6, gpus_per_node=3), cluster)
-    assert chosen(got) == ((1, 2), ((0, 1, 2), (0, 1, 2)))
-
-
-@pytest.mark.parametrize("required", [(), (1,)])
-def test_lowest_index_over_nodes_takes_the_first_nodes_before_the_lowest_slots(required):
-    cluster = Cluster.uniform(4, 3)
-    for node, slot in enumerate((0, 0, 2, 2)):
-        cluster.take(node, [slot])
-    request = job_request("1", 4, gpus_per_node=2, required=required)
-    assert chosen(place("lowest-index", request, cluster)) == ((0, 1), ((1, 2), (1, 2)))
-    best = place("best-fit", Request("1", 4, gpus_per_node=2), cluster)
-    assert chosen(best) == ((2, 3), ((0, 1), (0, 1)))  # equally full: the lowest index set
 
 
 def test_random_depends_on_seed_and_job_alone():
@@ -122,20 +76,3 @@ def test_wide_nodes_share_their_slots(width):
         cluster.take(node, [0, width - 1])
     got = place("pal", Request("1", 6, gpus_per_node=3), cluster)
     assert chosen(got) == ((0, 1), ((1, 2, 3), (1, 2, 3)))
-
-
-def test_plain_and_indexed_nodes_are_not_mixed_in_one_job():
-    cluster = replace(Cluster.uniform(3, 2), indexed=np.array([True, False, False]))
-    got = place("pal", Request("1", 4, gpus_per_node=2), cluster)
-    assert (got.nodes, got.exact) == ((1, 2), False)
-    assert place("pal", Request("1", 6, gpus_per_node=2), cluster) is None
-    assert place("pal", job_request("1", 3, gpus_per_node=1, whole=True), cluster) is not None
-
-
-def test_on_plain_nodes_only_the_count_matters():
-    cluster = replace(Cluster.uniform(2, 2), indexed=np.array([False, False]))
-    cluster.take(0, [0])
-    cluster.take(1, [1])
-    assert place("pal", Request("1", 2, gpus_per_node=1), cluster).nodes == (0, 1)
-    indexed = replace(cluster, indexed=np.array([True, True]))
-    assert place("pal", Request("1", 2, gpus_per_node=1), indexed) is None

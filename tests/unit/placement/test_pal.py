@@ -7,7 +7,7 @@ from pal_walk import traversal
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policies.pal import Pal, best_cell
+from slurm_gpu_aware.placement.policies.pal import Pal
 
 
 def cluster_of(rows, penalty=1.5, **kwargs):
@@ -53,13 +53,6 @@ def test_distributed_is_preferred_over_the_slowest_bin():
     assert got.level == "cluster"
 
 
-def test_the_slowest_bin_within_is_preferred_over_itself_across():
-    cluster = cluster_of([[2.55, 2.55], [2.55, 2.55]])
-    got = Pal().place(ask(2), cluster)
-    assert got is not None
-    assert (got.nodes, got.slowdown) == ((0,), pytest.approx(2.55))
-
-
 def test_account_tells_the_cells_in_order_and_which_one_held():
     cluster = cluster_of([[0.89, 1.06], [0.94, 1.06]])
     got = Pal().place(ask(2), cluster)
@@ -75,41 +68,6 @@ def test_account_tells_the_cells_in_order_and_which_one_held():
     assert got.why["summary"] == "the smallest L x V that holds a set, 3 cells tried"
 
 
-def test_one_gpu_gets_the_best_then_best_fit():
-    cluster = cluster_of([[0.9, 1.0], [0.9, 1.0]])
-    cluster.take(1, [1])
-    got = Pal().place(ask(1), cluster)
-    assert got is not None
-    assert (got.nodes, got.slots) == ((1,), ((0,),))
-
-
-def test_larger_than_a_node_takes_the_same_slots_exactly():
-    """A greedy choice takes slot 0 on n0 and slot 1 on n1, which one GRES line cannot express."""
-    cluster = cluster_of([[0.9, 1.1, 1.3], [1.3, 1.1, 0.9]])
-    got = Pal().place(ask(2, gpus_per_node=1), cluster)
-    assert got is not None
-    assert (got.nodes, got.slots, got.score) == ((0, 1), ((1,), (1,)), 1.1)
-
-
-def test_free_choice_takes_the_best_anywhere_in_uneven_parts():
-    cluster = cluster_of([[0.9, 0.9, 0.9], [0.9, 2.0, 2.0]], same_indices=False)
-    got = Pal().place(ask(4), cluster)
-    assert got is not None
-    assert got.slots == ((0, 1, 2), (0,))
-
-
-def test_socket_level_comes_before_the_node():
-    base = cluster_of([[1.0, 1.0, 1.0, 1.0]])
-    sockets = LocalityLevel("socket", 1.0, np.array([[0, 0, 1, 1]]))
-    node = LocalityLevel("node", 1.0, np.array([0]))
-    cluster = Cluster(**{**vars(base), "levels": (sockets, node)})
-    cluster.take(0, [0])
-    got = Pal().place(ask(2), cluster)
-    assert got is not None
-    assert (got.slots, got.level) == (((2, 3),), "socket")
-    assert Pal().place(ask(3), cluster).level == "node"
-
-
 def test_switch_level_keeps_a_job_inside_one_switch():
     base = cluster_of([[1.0]] * 4)
     switch = LocalityLevel("switch", 1.2, np.array([0, 1, 0, 1]))
@@ -120,13 +78,6 @@ def test_switch_level_keeps_a_job_inside_one_switch():
     assert (got.nodes, got.level, got.slowdown) == ((1, 3), "switch", pytest.approx(1.2))
 
 
-def test_whole_node_takes_every_gpu_and_counts_the_worst():
-    cluster = cluster_of([[0.8, 1.4], [1.0, 1.1]])
-    got = Pal().place(ask(1, whole=True), cluster)
-    assert got is not None
-    assert (got.nodes, got.slots, got.score, got.exact) == ((1,), ((0, 1),), 1.1, False)
-
-
 def test_whole_node_lies_in_a_socket_only_with_all_its_gpus():
     base = cluster_of([[1.0, 1.0], [1.0, 1.0]])
     sockets = LocalityLevel("socket", 1.0, np.array([[0, 1], [2, 2]]))
@@ -135,18 +86,6 @@ def test_whole_node_lies_in_a_socket_only_with_all_its_gpus():
     got = Pal().place(ask(1, whole=True), cluster)
     assert got is not None
     assert (got.nodes, got.level, got.slowdown) == ((1,), "socket", 1.0)
-
-
-def test_plain_node_promises_only_its_worst_free_gpu():
-    base = cluster_of([[0.8, 1.4], [1.0, 1.1]])
-    cluster = Cluster(**{**vars(base), "indexed": np.array([False, True])})
-    got = Pal().place(ask(1), cluster)
-    assert got is not None
-    assert (got.nodes, got.slots, got.exact) == ((1,), ((0,),), True)
-    cluster.take(1, [0, 1])
-    got = Pal().place(ask(1), cluster)
-    assert got is not None
-    assert (got.nodes, got.score, got.exact) == ((0,), 1.4, False)
 
 
 def test_one_gpu_lies_in_one_socket_on_a_plain_node_too():
@@ -162,16 +101,6 @@ def test_one_gpu_lies_in_one_socket_on_a_plain_node_too():
     both = Pal().place(ask(2), cluster)
     assert both is not None
     assert (both.nodes, both.level, both.slowdown) == ((0,), "node", 1.2)
-
-
-def test_best_cell_offers_all_equal_candidates():
-    cluster = cluster_of([[0.9, 0.9, 2.0], [0.9, 0.9, 0.9]])
-    cell = best_cell(ask(2), cluster)
-    assert cell is not None
-    assert cell.units.tolist() == [0, 1]
-    assert cell.allowed.tolist() == [[True, True, False], [True, True, True]]
-    assert (cell.level.name, cell.score) == ("node", 0.9)
-    assert best_cell(ask(4, max_nodes=1), cluster) is None
 
 
 def test_the_account_lists_the_sets_that_were_compared():

@@ -333,20 +333,6 @@ def test_bad_options_are_refused_with_the_valid_ones(options, message):
         make_policy("topo-aware-p", options)
 
 
-@pytest.mark.parametrize("shape", [(0, 0), (0, 4), (2, 0)])
-@pytest.mark.parametrize("same", [True, False])
-def test_no_nodes_or_no_gpus_means_no_place(shape, same):
-    cluster = Cluster.uniform(*shape, same_indices=same)
-    for request in (
-        Request("1", 1),
-        Request("2", 4),
-        Request("3", 2, gpus_per_node=1),
-        job_request("4", 1, whole=True),
-        job_request("5", 1, gpu_model="a100"),
-    ):
-        assert make_policy("topo-aware").place(request, cluster) is None
-
-
 @pytest.mark.parametrize("width", [16, 20, 32, 64])
 def test_wide_nodes(width):
     found = place(Cluster.uniform(2, width), 3)

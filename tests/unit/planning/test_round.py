@@ -201,6 +201,7 @@ def test_without_backfill_everyone_waits_behind_the_head():
     result = plan([asking(1, 2), asking(2, 1, limit=1)], cluster, backfill=False)
     assert not result.assignments
     assert reasons(result)["2"] == "waits for its turn behind job 1"
+    assert [one.turn for one in result.waiting[:2]] == ["next", "behind"]
 
 
 def test_backfill_depth_counts_jobs_behind_the_head():

@@ -153,6 +153,7 @@ def test_shards_that_slurm_chooses_are_not_those_of_a_kept_gpu(
     else:
         assert not plan.assignments
         assert plan.waiting[-1].reason == "waits for its turn behind job a"
+        assert plan.waiting[-1].turn == "behind"
 
 
 @given(st.lists(st.integers(1, 4), max_size=6), st.integers(1, 4), st.integers(1, 6))

@@ -70,7 +70,7 @@ def test_what_slurm_shows_of_a_postponed_job_changes_only_with_the_plan():
     """With 'in 12 min' each waiting job was updated in Slurm each minute."""
     cluster = here(held("r", 0, [0, 1], HOUR))
     shown = {
-        waiting_text(waits.reason)
+        waiting_text({"reason": waits.reason, "turn": waits.turn})
         for later_s in (0.0, 60.0, 600.0)
         for waits in plan_round(
             [asking(1, 2)], cluster, PlanSettings(policy="eft"), NOW + later_s

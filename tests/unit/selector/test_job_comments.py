@@ -79,17 +79,20 @@ def test_a_placement_in_short(nodes: list[str], slots: tuple[int, ...], text: st
 
 
 @pytest.mark.parametrize(
-    ("reason", "text"),
+    ("reason", "facts", "text"),
     [
-        ("held by Dependency", ""),
-        ("next in line: n4 has no free GPU; starts in 5 min", "next:n4 has no free GPU"),
-        ("behind job 12: needs 4 GPUs", "waits-its-turn"),
-        ("waits behind job 12, beyond the depth of backfill", "waits-its-turn"),
-        ("licence matlab is in use", "licence matlab is in use"),
+        ("held by Dependency", {"held_by": "Dependency"}, ""),
+        (
+            "next in line: n4 has no free GPU; starts in 5 min",
+            {"turn": "next"},
+            "next:n4 has no free GPU",
+        ),
+        ("behind job 12: needs 4 GPUs", {"turn": "behind"}, "waits-its-turn"),
+        ("licence matlab is in use", {}, "licence matlab is in use"),
     ],
 )
-def test_a_reason_in_short(reason: str, text: str) -> None:
-    assert waiting_text(reason) == text
+def test_a_reason_in_short(reason: str, facts: dict[str, str], text: str) -> None:
+    assert waiting_text({"reason": reason, **facts}) == text
 
 
 @pytest.mark.parametrize(
