@@ -132,8 +132,7 @@ class Hook:
                 kept = kept and self._open_accounts(asked, indices, ())
                 changed = self._set(asked, indices)
             if kept:
-                late = self._is_late()
-                meters = () if late else self._meters(indices, changed)
+                meters = () if self._is_late() else self._meters(indices, changed)
                 self._open_accounts(asked, indices, meters)
 
     def epilog(self) -> None:
