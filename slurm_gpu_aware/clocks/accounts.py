@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 
 from slurm_gpu_aware.bounds import MAX_GPU_W, setting_text
-from slurm_gpu_aware.clocks.driver import read_meters
+from slurm_gpu_aware.clocks.driver import Result
 from slurm_gpu_aware.clocks.job import parse_setting
 from slurm_gpu_aware.clocks.notes import NoteFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from slurm_gpu_aware.clocks.driver import Result
     from slurm_gpu_aware.clocks.job import Job, Setting
 
 INBOX = "inbox"
@@ -93,55 +92,50 @@ class Accounts(NoteFolder):
         indices: Sequence[int],
         asked: Setting,
         at: float,
-        limit_s: float,
-        *,
-        late: bool = False,
+        meters: Iterable[Result],
     ) -> None:
-        """Open the accounts of a job, also of GPUs whose counter cannot be read. Raises OSError.
-
-        ``late``: too late for a counter to tell the energy at the start.
-        """
+        """Open the accounts of a job; ``meters``: the counters that are known. Raises OSError."""
         start = (job.id, job.restarts, asked, at, boot_id())
-        for meter in read_meters(indices, limit_s):
-            energy_mj = None if late else meter.energy_mj
-            self.put(meter.index, Account(*start, meter.uuid, energy_mj).line())
+        read = {meter.index: meter for meter in meters}
+        for index in indices:
+            meter = read.get(index, Result(index))
+            self.put(index, Account(*start, meter.uuid, meter.energy_mj).line())
 
-    def close(
-        self,
-        job_id: str,
-        limit_s: float,
-        at: float,
-        now: float,
-        *,
-        late: bool = False,
-    ) -> dict[str, object]:
-        """Close the accounts of a job; return what a record says of them, empty without any.
+    def close(self, job_id: str, at: float, now: float) -> dict[int, Account]:
+        """Close the accounts of a job; return them by GPU.
 
-        ``at``: when its epilog ran; accounts that were opened since then stay. ``late``: that is
-        too long ago for a counter to tell the energy. A record has ``restarts``, ``gpus``,
-        ``seconds``, and ``energy_j`` of all; None, with an ``error``, if that of one is not known.
+        ``at``: when its epilog ran; accounts that were opened since then stay.
         """
         opened = {i: one for i, one in self.of_job(job_id).items() if not at < one.at <= now}
-        if not opened:
-            return {}
-        for index in opened:  # first: from now on the agent leaves these GPUs alone
+        for index in opened:
             self.forget(index)
-        seconds = round(max(0.0, at - min(account.at for account in opened.values())), 3)
-        said: dict[str, object] = {
-            "restarts": max(account.restarts for account in opened.values()),
-            "gpus": sorted(opened),
-            "seconds": seconds,
-            "energy_j": None,
-        }
-        if late:
-            return said | {"error": "the agent learned of its end too late"}
-        total, boot = 0, boot_id()
-        for meter in read_meters(sorted(opened), limit_s):
-            try:
-                total += used_mj(opened[meter.index], meter, boot, at)
-            except ValueError as exc:
-                return said | {"error": f"GPU {meter.index}: {exc}"}
-        return said | {"energy_j": total / 1e3}
+        return opened
+
+
+def energy_record(
+    closed: Mapping[int, Account], meters: Iterable[Result] | None, at: float
+) -> dict[str, object]:
+    """What a record says of accounts that were closed at a Unix time.
+
+    ``meters``: of their GPUs; None: too late for a counter to tell the energy. A record has
+    ``restarts``, ``gpus``, ``seconds``, and ``energy_j`` of all; None, with an ``error``, if that
+    of one is not known.
+    """
+    said: dict[str, object] = {
+        "restarts": max(account.restarts for account in closed.values()),
+        "gpus": sorted(closed),
+        "seconds": round(max(0.0, at - min(account.at for account in closed.values())), 3),
+        "energy_j": None,
+    }
+    if meters is None:
+        return said | {"error": "the agent learned of its end too late"}
+    total, boot = 0, boot_id()
+    for meter in sorted(meters, key=lambda one: one.index):
+        try:
+            total += used_mj(closed[meter.index], meter, boot, at)
+        except ValueError as exc:
+            return said | {"error": f"GPU {meter.index}: {exc}"}
+    return said | {"energy_j": total / 1e3}
 
 
 def used_mj(start: Account, meter: Result, boot: str, at: float) -> int:

@@ -26,7 +26,8 @@ class Result:
     ``mhz``: clock that was set; 0 for a reset or a failure. ``method``: ``locked`` or
     ``application`` (GPUs before Volta). ``call``, ``error``: what failed. ``energy_mj``: the GPU's
     counter right after that; None: not known. ``answered`` False: the call was cut off, so it may
-    have had its effect or may still have it. Of meters: the GPU's UUID, and its power now.
+    have had its effect or may still have it. Of changes and meters: the GPU's UUID, of meters its
+    power now, too.
     Of states: its power, its SM clock, and the reasons for a lower clock as bits.
     ``nvml_index``: its place in NVML's order, where that was asked for. ``limit_mw``: its power
     limit, where that was asked for.

@@ -15,7 +15,7 @@ the job runs at the default clock.
 
 from __future__ import annotations
 
-from slurm_gpu_aware.clocks.accounts import Accounts
+from slurm_gpu_aware.clocks.accounts import Account, Accounts, energy_record
 from slurm_gpu_aware.clocks.driver import (
     Result,
     counter_mj,
@@ -23,6 +23,7 @@ from slurm_gpu_aware.clocks.driver import (
     lock_clocks,
     nvml_indices,
     read_limits,
+    read_meters,
     reset_clocks,
 )
 from slurm_gpu_aware.clocks.job import (
@@ -125,9 +126,14 @@ class Hook:
                 late = {"call": "hook", "error": "the agent learned of the job too late"}
                 self._record("clock_failed", gpus=indices, **_asked(asked), **late)
                 return
-            self._open_accounts(asked, indices)  # first: they tell earlier hooks of this job
+            kept, changed = self._keeps_accounts(indices), list[Result]()
             if asked is not None and indices:
-                self._set(asked, indices)
+                # First, without a counter: they tell earlier hooks of this job.
+                kept = kept and self._open_accounts(asked, indices, ())
+                changed = self._set(asked, indices)
+            if kept:
+                meters = () if self._is_late() else self._meters(indices, changed)
+                self._open_accounts(asked, indices, meters)
 
     def epilog(self) -> None:
         """Close the accounts of this job, and reset what was set for it.
@@ -141,7 +147,9 @@ class Hook:
             self._accounts.withdraw(self._job.id)
         with self._notes.together(TOGETHER_S):
             self._take_from_map()
-            self._close_accounts()
+            closed = dict[int, Account]()
+            if self._accounts is not None:  # first: from now on the agent leaves these GPUs alone
+                closed = self._accounts.close(self._job.id, self._heard_at, self._at)
             outdated = self._outdated()
             own = {
                 index: note
@@ -153,7 +161,10 @@ class Hook:
             for index, note in own.items():
                 note.ended, note.tried_at = True, None
                 self._write(index, note)
-            self._undo({index: note.method for index, note in own.items()}, DRIVER_LIMIT_S)
+            changed = self._undo({i: note.method for i, note in own.items()}, DRIVER_LIMIT_S)
+            if closed:
+                meters = None if self._is_late() else self._meters(sorted(closed), changed)
+                self._record("energy", **energy_record(closed, meters, self._heard_at))
 
     def reset_all(self, every: bool) -> None:
         """Reset what a node that died had left locked; at the start of the node, before any job.
@@ -192,30 +203,34 @@ class Hook:
         except OSError as exc:
             self.said.append(f"job map {self._map.folder}: {exc.strerror}")
 
-    def _open_accounts(self, asked: Setting | None, indices: Sequence[int]) -> None:
-        """Open accounts if all GPUs of the job are known, and it shares none."""
+    def _keeps_accounts(self, indices: Sequence[int]) -> bool:
+        """Whether accounts are kept, all GPUs of the job are known, and it shares none."""
         job = self._job
         if self._accounts is None or not indices:
-            return
+            return False
         gres = NodeGres(job.slurm_conf, job.node)
-        if gres.shared() or (parse_extra(job.extra) is None and gres.indexed()):
-            return
+        return not (gres.shared() or (parse_extra(job.extra) is None and gres.indexed()))
+
+    def _open_accounts(
+        self, asked: Setting | None, indices: Sequence[int], meters: Iterable[Result]
+    ) -> bool:
+        """Open accounts, or write them again with their counters; False: they cannot be written."""
+        if self._accounts is None:
+            return False
         try:
-            self._accounts.open(
-                *(job, indices, asked or (0, 0), self._heard_at, METER_LIMIT_S),
-                late=self._is_late(),
-            )
+            self._accounts.open(self._job, indices, asked or (0, 0), self._heard_at, meters)
         except OSError as exc:
             why = f"{self._accounts.folder}: cannot be written: {exc.strerror}"
             self._record("energy", gpus=indices, energy_j=None, error=why)
+            return False
+        return True
 
-    def _close_accounts(self) -> None:
-        if self._accounts is not None:
-            closed = self._accounts.close(
-                self._job.id, METER_LIMIT_S, self._heard_at, self._at, late=self._is_late()
-            )
-            if closed:
-                self._record("energy", **closed)
+    @staticmethod
+    def _meters(indices: Sequence[int], changed: Iterable[Result]) -> list[Result]:
+        """Counters of GPUs: those that their change has told, so that no other child starts."""
+        told = {one.index: one for one in changed if one.index in indices and not one.error}
+        others = [index for index in indices if index not in told]
+        return [*told.values(), *(read_meters(others, METER_LIMIT_S) if others else ())]
 
     def _outdated(self) -> set[int]:
         """GPUs on which a hook of a later job, or run, has been at work since this one ran."""
@@ -250,8 +265,11 @@ class Hook:
         alive = {job_id for job_id in set(holders.values()) - {self._job.id} if has_step(job_id)}
         return {i: job_id for i, job_id in holders.items() if job_id in alive}
 
-    def _set(self, asked: Setting, indices: Sequence[int]) -> None:
-        """Set a power limit, then a clock. A GPU that refuses the limit gets no clock either."""
+    def _set(self, asked: Setting, indices: Sequence[int]) -> list[Result]:
+        """Set a power limit, then a clock; return the last change of each GPU.
+
+        A GPU that refuses the limit gets no clock either.
+        """
         mhz, limit_w = asked
         read = read_limits(indices, DRIVER_LIMIT_S) if limit_w else []
         noted = {i: note.limits_mw for i, note in self._notes.all().items()} if read else {}
@@ -267,13 +285,14 @@ class Hook:
             # Nothing would reset what is not noted. Notes that were written do no harm.
             why = f"{self._notes.folder}: cannot be written: {exc.strerror}"
             self._record("clock_failed", gpus=indices, call="note", error=why)
-            return
+            return []
         limited = limit_power(limits, DRIVER_LIMIT_S) if limits else []
         refused = {result.index for result in limited if result.error}
         results = limited
         if mhz:
             results = lock_clocks([i for i in indices if i not in refused], mhz, DRIVER_LIMIT_S)
-        for result in {r.index: r for r in (*limited, *results)}.values():
+        last = {result.index: result for result in (*limited, *results)}
+        for result in last.values():
             limits_mw = limits.get(result.index, ()) if result.index not in refused else ()
             if not result.error or (result.answered and limits_mw):
                 # If that fails it stays noted, only not how it was set.
@@ -284,6 +303,7 @@ class Hook:
         self._done(asked, [result for result in results if not result.error], limits)
         failed = {(r.index, r.error): r for r in (*read, *limited, *results) if r.error}
         self._failures(failed.values(), **_asked(asked))
+        return list(last.values())
 
     def _done(self, asked: Setting, good: Sequence[Result], limits: Mapping[int, Limits]) -> None:
         """Record what was set, of GPUs that are set alike together."""
@@ -333,10 +353,10 @@ class Hook:
 
     def _undo(
         self, methods: Mapping[int, str], limit_s: float, *, every: bool = False, **of_job: object
-    ) -> None:
+    ) -> list[Result]:
         """Reset clocks and limits; ``of_job``: names another job than the hook's own in records."""
         if not methods and not every:
-            return
+            return []
         before = self._notes.all()
         limits_mw = {i: before[i].limits_mw for i in methods if i in before}
         results = reset_clocks(methods, limit_s, every=every, limits_mw=limits_mw)
@@ -352,6 +372,7 @@ class Hook:
             self._record("clock_reset", gpus=good, **of_job)
         # A failed note stays, so that the next hook or the next boot tries again.
         self._failures(results, during="reset", **of_job)
+        return results
 
     def _failures(self, results: Iterable[Result], **detail: object) -> None:
         by_cause: dict[tuple[str, str], list[int]] = {}

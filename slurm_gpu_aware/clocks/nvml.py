@@ -132,12 +132,16 @@ def _lock(gpu: Gpu, asked_mhz: int) -> Result:
 
 
 def _changed(gpu: Gpu, mhz: int = 0, method: str = "") -> Result:
-    """The result of a change, with the energy until then: a counter that fails undoes no change."""
+    """The result of a change, with UUID and energy, so that no other child reads these.
+
+    A counter that fails undoes no change.
+    """
+    result = Result(gpu.minor, mhz, method)
     try:
-        energy_mj = _energy_mj(gpu)
+        result.uuid, result.energy_mj = gpu.text("nvmlDeviceGetUUID"), _energy_mj(gpu)
     except NvmlError:
-        energy_mj = None
-    return Result(gpu.minor, mhz, method, energy_mj=energy_mj)
+        pass
+    return result
 
 
 def _limit(gpu: Gpu, limits_mw: Limits) -> Result:

@@ -45,7 +45,7 @@ _SETTLE_S = 0.01  # pause after a submission: the filter reports a job before it
 _REPEATS_S = (0.02, 0.08, 0.25)  # pauses before further rounds that look for a submitted job
 _EVENTS = ("submit", "end", "woken")
 _BURST_S = 0.2  # least pause between two rounds of submissions; a job's end ends it
-_FULL_S = 0.4  # the same while no GPU is free
+_FULL_S = 0.4  # the same while no GPU is free, and after jobs' ends while none waits for a round
 _FREED_S = 5.0  # time after a job's end until Slurm's scheduler shows that a limit is free
 _LIMIT_S = 1.0  # pause between two of these rounds
 _PUBLISH_S = 0.5  # least pause before a round that starts only to publish
@@ -263,9 +263,8 @@ class Selector:
         """
         began = time.monotonic()
         while happened and not self._stopping:
-            kind = "submit" if happened == {"submit"} else "end"
             settled_s = began + _SETTLE_S - time.monotonic() if "submit" in happened else 0.0
-            left_s = max(settled_s, self._rest_s(kind))
+            left_s = max(settled_s, self._rest_s(happened))
             if left_s <= 0:
                 break
             happened |= self._events.wait(min(left_s, _SIGNAL_S))
@@ -279,7 +278,7 @@ class Selector:
         while not self._stopping and (left_s := until - time.monotonic()) > 0:
             time.sleep(min(left_s, _SIGNAL_S))
 
-    def _rest_s(self, trigger: str) -> float:
+    def _rest_s(self, happened: Set[str]) -> float:
         """Rest of the pause between two rounds, so that slurmctld can work in a storm of events.
 
         Rounds take a fifth of the time; half of it if they are short, or GPUs were freed. What
@@ -288,10 +287,12 @@ class Selector:
         since = time.monotonic() - self._finished
         if self._failed:
             return _FAILED_S - since
-        cost_s = self._cost_s
-        pause_s = 4 * cost_s if cost_s >= _SHORT_S and trigger == "submit" else cost_s
-        if trigger == "submit":
+        cost_s = pause_s = self._cost_s
+        if happened == {"submit"}:
+            pause_s = 4 * cost_s if cost_s >= _SHORT_S else cost_s
             pause_s = max(pause_s, _FULL_S if self._outcome.full else _BURST_S)
+        elif happened == {"end"} and self._outcome.served:
+            pause_s = max(pause_s, _FULL_S)
         return min(self._config.selector.round_s, pause_s) - since
 
     def _round(self, trigger: str) -> None:

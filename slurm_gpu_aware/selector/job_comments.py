@@ -84,6 +84,8 @@ class JobComments:
     _others: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """(Number, restarts) of requeued GPU jobs that the ledger does not know, so not of ours -> when
     it was asked. A ledger that could not be read knows none: it is asked again."""
+    _shown: Mapping[int, tuple[SlurmJob, SlurmJob]] = field(default_factory=dict)
+    """Number of a job that the last `give_back` gave its record -> (as read, with the record)."""
     unclear: frozenset[str] = frozenset()
     """Placed jobs of which the last `give_back` could not say whether their record was removed."""
 
@@ -127,10 +129,17 @@ class JobComments:
             del known[numbers[job_id]]
         self._virtual = frozenset(known.keys() - numbers.values())
         self.unclear, self._others = frozenset(unclear), others
-        return [
-            replace(job, admin_comment=known[job.raw_id]) if job.raw_id in known else job
-            for job in jobs
-        ]
+        # What has not changed stays the same object, of which a round knows all else.
+        shown = {
+            job.raw_id: (job, self._with_record(job, known)) for job in jobs if job.raw_id in known
+        }
+        self._shown = shown
+        return [shown[job.raw_id][1] if job.raw_id in shown else job for job in jobs]
+
+    def _with_record(self, job: SlurmJob, known: Mapping[int, str]) -> SlurmJob:
+        text, (read, shown) = known[job.raw_id], self._shown.get(job.raw_id, (None, job))
+        same = read is job and shown.admin_comment == text
+        return shown if same else replace(job, admin_comment=text)
 
     def _removed(self, job: SlurmJob) -> str | None:
         """Record and marker that were removed from a job; None: none were."""

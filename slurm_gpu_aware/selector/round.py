@@ -284,6 +284,7 @@ class Rounds:
             may = not (self.power.limited or self.mover.under_way.jobs or self.planner.exchanges)
             last = plan, candidates, view, self.policy.settings
             plan = self._successors.extended(*last, may=may, lasting=self._turns.lasting)
+            outcome.ahead = self._successors.enough
         self.planner.tell_waiting(candidates, plan)
         if not (view.gate_held and self._gate_held(self._clock())):
             return  # the heartbeat says why

@@ -45,10 +45,17 @@ class Outcome:
     """Jobs that seem impossible, which only the next round can say."""
     full: bool = False
     """No GPU is free after the round."""
+    ahead: bool = False
+    """So many jobs are open that each GPU which is freed before the next round gets one."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     took_s: float = 0.0
     planned: Callable[[], Mapping[str, Any]] | None = None
     """Makes plain values of the plan and its input; None: no job was placed."""
+
+    @property
+    def served(self) -> bool:
+        """Whether no job waits for a round to give it a GPU that is freed."""
+        return self.ahead or not self.waiting
 
     def note_full(self, cluster: Cluster, assignments: Sequence[Assignment]) -> None:
         """Note whether no GPU of the cluster is free once these jobs have started."""

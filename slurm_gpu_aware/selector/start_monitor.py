@@ -91,6 +91,8 @@ class StartMonitor:
     _grace_s: float = 0.0
     _in_hand: frozenset[str] = frozenset()
     _outdated: set[str] = field(default_factory=set)
+    _seen_at: float = -math.inf
+    """When a round last told of all released jobs, by ``time.monotonic``."""
     _all_took_s: float = math.inf
     _held_at: float = -math.inf
     """When a rollout was last seen to keep all jobs from starting, Unix seconds."""
@@ -123,7 +125,7 @@ class StartMonitor:
         """
         now = self._timer()
         with self._lock:
-            self._lost_nodes, self._grace_s = lost_nodes, grace_s
+            self._lost_nodes, self._grace_s, self._seen_at = lost_nodes, grace_s, time.monotonic()
             self._refused = {i: until for i, until in self._refused.items() if until > now}
             waiting = {job.id: job for job in released if job.id not in self._outdated}
             since = {i: self._starting.get(i, now) for i in waiting}
@@ -167,11 +169,13 @@ class StartMonitor:
     def _run(self) -> None:
         pause_s = _SOON_S
         while not self._stopping:
-            self._due.wait(pause_s)
+            due = self._due.wait(pause_s)
             self._due.clear()
             if self._stopping:
                 return
             began = time.monotonic()
+            if not due and began - self._seen_at < _SOON_S:
+                continue  # a round has just read them, and asks for a poll where there is a reason
             try:
                 if self.poll():
                     self.wake()

@@ -5,7 +5,7 @@ part of the machine. There the first jobs of the queue are opened ahead: Slurm s
 on the next GPU that becomes free, in its own order, and chooses that GPU. No job passes another
 one so:
 
-- The queue must be long.
+- The queue must be long, unless jobs run for a few seconds only.
 - Only jobs of one GPU are opened, and only without a gap from the front of the queue: none behind
   the first job that needs more, that a limit holds, or that waits by its own choice.
 - As soon as such a job stands before one that was opened, that one is parked again.
@@ -32,7 +32,9 @@ from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
 _LEAST = 8
-"""Jobs that must wait, and as many as run, before one is opened: a short queue needs no haste."""
+"""Jobs that must wait, and as many as run, before one is opened: a short queue needs no haste,
+unless jobs run for a `_HASTE`-th of ``short_s`` only."""
+_HASTE = 4.0
 _MOST = 100  # jobs that are open at a time
 _STUCK_S = 3.0  # opened jobs that leave GPUs free for so long need something else
 _LEEWAY = 4.0
@@ -54,6 +56,8 @@ class Successors:
     them more than Slurm's choice of the GPU. 0: none is."""
     timer: Callable[[], float] = time.monotonic
     opened: set[str] = field(default_factory=set)
+    enough: bool = False
+    """As many are open as ended between any two rounds of the last ``short_s``."""
     _running: frozenset[int] = frozenset()
     """Numbers of the records that held GPUs when the last round read them."""
     _ended: deque[tuple[float, int]] = field(default_factory=deque)
@@ -128,7 +132,8 @@ class Successors:
         stuck = self._is_stuck(candidates, started=self.opened != known)
         may = may and not stuck and not any(map(passes_gate, view.jobs))
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
-        wanted = self.wanted if may and (long or pending) else 0
+        brief = sum(count for _, count in self._ended) >= _HASTE * max(1, len(self._running))
+        wanted = self.wanted if may and (long or pending or brief) else 0
         first, kept = list[Candidate](), set[str]()
         if wanted:
             queue = [*pending, *view.parked]
@@ -136,6 +141,7 @@ class Successors:
         self.recall(frozenset(self.opened - kept) | self._in_the_way(plan, view, lasting))
         candidates.to_plan |= {one.id: _left(one) for one in first}
         self.opened |= {one.id for one in first}
+        self.enough = 0 < wanted <= len(kept) + len(first)
         waiting = tuple(one for one in plan.waiting if one.job_id not in self.opened)
         ahead = [_anywhere(one.request, settings) for one in first]
         return replace(plan, assignments=(*plan.assignments, *ahead), waiting=waiting)

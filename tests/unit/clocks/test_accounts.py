@@ -66,7 +66,17 @@ def test_a_job_at_full_load_takes_more(hooks):
     least_j = (IDLE_W + (300 - IDLE_W) * clock**3) * (before - after)
     # Within the hooks the clock may be the usual one, at which the GPU takes 300 W
     assert 0.99 * least_j <= record["energy_j"] <= 1.01 * (least_j + 300 * hooks_s)
-    assert [r["event"] for r in hooks.records()] == ["clock_set", "energy", "clock_reset"]
+    assert [r["event"] for r in hooks.records()] == ["clock_set", "clock_reset", "energy"]
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetPowerUsage", "nvmlDeviceSetGpuLockedClocks"])
+def test_a_change_of_clocks_tells_the_energy_and_without_one_a_meter_does(hooks, call):
+    # No change reads the power, and a meter does: it costs another start of the driver.
+    machines.add_fault(hooks.node.state, call, error="UNKNOWN")
+    hooks.run("prolog", 17, "1,3", "freq=900")
+    hooks.run("epilog", 17, "1,3")
+    (record,) = energies(hooks)
+    assert record["energy_j"] is not None, record
 
 
 def test_on_an_indexed_node_the_gpus_come_from_extra(hooks):

@@ -321,11 +321,14 @@ def test_after_a_round_that_failed_no_event_starts_the_next_at_once(
 
     monkeypatch.setattr(selector._rounds, "run", fails)
     selector._round("submit")
-    assert selector._rest_s("submit") > 1.5
+    assert selector._rest_s({"submit"}) > 1.5
     monkeypatch.setattr(selector._rounds, "run", Outcome)
     selector._round("submit")
-    assert selector._rest_s("submit") < 0.25
+    assert selector._rest_s({"submit"}) < 0.25
     selector.close()
+
+
+WAITS = {"job_id": "7", "reason": "next in line"}
 
 
 @pytest.mark.parametrize(("cpu_s", "submit_s"), [(0.1, 0.2), (1.0, 4.0)])
@@ -341,12 +344,37 @@ def test_the_pause_after_a_round_follows_its_cpu_time(
 
     def run() -> Outcome:
         clock.now, clock.cpu = clock.now + 3.0, clock.cpu + cpu_s
-        return Outcome(took_s=3.0)
+        return Outcome(took_s=3.0, waiting=[WAITS])
 
     monkeypatch.setattr(selector._rounds, "run", run)
     selector._round("end")
-    assert selector._rest_s("end") == pytest.approx(cpu_s)
-    assert selector._rest_s("submit") == pytest.approx(submit_s)
+    assert selector._rest_s({"end"}) == pytest.approx(cpu_s)
+    assert selector._rest_s({"submit"}) == pytest.approx(submit_s)
+    selector.close()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "happened", "pause_s"),
+    [
+        (Outcome(waiting=[WAITS]), {"end"}, 0.0),
+        (Outcome(waiting=[WAITS], ahead=True), {"end"}, 0.4),
+        (Outcome(), {"end"}, 0.4),
+        (Outcome(), {"end", "submit"}, 0.0),
+        (Outcome(), {"end", "woken"}, 0.0),
+    ],
+)
+@pytest.mark.usefixtures("clock")
+def test_an_end_starts_a_round_at_once_only_if_a_job_waits_for_its_gpus(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Outcome,
+    happened: Set[str],
+    pause_s: float,
+) -> None:
+    selector = selector_in(tmp_path, monkeypatch)
+    monkeypatch.setattr(selector._rounds, "run", lambda: outcome)
+    selector._round("end")
+    assert selector._rest_s(happened) == pytest.approx(pause_s)
     selector.close()
 
 
@@ -365,7 +393,7 @@ def test_a_job_that_cannot_start_before_a_gpu_is_free_waits_for_others(
 ) -> None:
     """What a storm of submissions costs must not grow with it; an end is heard at once."""
     selector = selector_in(tmp_path, monkeypatch)
-    monkeypatch.setattr(selector._rounds, "run", lambda: Outcome(full=full))
+    monkeypatch.setattr(selector._rounds, "run", lambda: Outcome(full=full, waiting=[WAITS]))
     selector._round("submit")
     later = iter([frozenset(), {then} if then else frozenset()])
 

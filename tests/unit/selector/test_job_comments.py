@@ -39,6 +39,19 @@ def placed_run(slurm: SlurmFolder, **gate: Any) -> Rounds:
     return rounds
 
 
+def test_a_job_that_runs_unchanged_is_the_same_object_in_each_round(slurm: SlurmFolder) -> None:
+    """Otherwise each round reads the records of all running jobs anew."""
+    rounds = placed_run(slurm)
+    assert slurm.jobs["7"]["admin_comment"] == ""
+    (first,), (second,) = rounds._read().gated, rounds._read().gated
+    assert second is first
+    assert parse(first.job.admin_comment) == parse(RECORD)
+    slurm.change("7", end_time=1_790_009_999)
+    (third,) = rounds._read().gated
+    assert third is not first
+    assert third.job.end_s == 1_790_009_999
+
+
 def test_a_state_is_no_part_of_the_record() -> None:
     told = with_state(RECORD, "n3:0,1,V=1.02")
     assert told == "gpuaware/1;st=n3:0,1,V=1.02;tn=gres/gpu:2;mc=1"

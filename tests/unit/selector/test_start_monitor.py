@@ -559,6 +559,34 @@ def test_released_jobs_are_polled_every_second(
     assert pauses[1:] == pytest.approx([apart_s] * 4)
 
 
+def test_what_a_round_has_just_read_is_polled_only_where_it_asks(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds before the first four waits end, of which the third asks; none later."""
+    monitor = RoundsBench(slurm).rounds.start_monitor
+    now, waits, polls = [100.0], [], []
+
+    class Due:
+        def wait(self, seconds: float) -> bool:
+            waits.append(seconds)
+            now[0] += seconds
+            monitor._stopping = len(waits) > 6
+            if len(waits) <= 4:
+                monitor.watch((), frozenset())
+            return len(waits) == 3
+
+        def clear(self) -> None:
+            pass
+
+    monkeypatch.setattr(monitor, "_due", Due())
+    monkeypatch.setattr(monitor, "poll", lambda: polls.append(len(waits)))
+    monkeypatch.setattr(
+        "slurm_gpu_aware.selector.start_monitor.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
+    monitor._run()
+    assert polls == [3, 5, 6]
+
+
 def test_what_the_monitor_parks_again_starts_a_round(
     tmp_path: Path, slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
