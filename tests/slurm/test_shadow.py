@@ -164,7 +164,7 @@ def shown_job(cluster: Cluster) -> dict[str, Given]:
     return found
 
 
-def waiting(cluster: Cluster) -> int:
+def pending(cluster: Cluster) -> int:
     """Number of records of jobs that wait."""
     return len(cluster.sh("ctl", ["squeue", "-h", "-t", "PD", "-o", "%i"]).split())
 
@@ -209,7 +209,7 @@ def test_it_says_what_slurm_gave_and_changes_nothing(shadow: Shadow) -> None:
             asked[job] = form
             number += 4 if "array" in form else 1 + form.count(" : ")
         seen |= shown_job(cluster)
-        while waiting(cluster) > MOST_WAITING:
+        while pending(cluster) > MOST_WAITING:
             time.sleep(0.5)
             seen |= shown_job(cluster)
     while cluster.run("ctl", ["squeue", "-h"]).stdout:

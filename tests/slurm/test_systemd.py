@@ -86,9 +86,14 @@ class Host:
             time.sleep(0.5)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def clean_first() -> None:
+    """Nothing to clean: there is no cluster."""
+
+
 @pytest.fixture(autouse=True, name="clean")
 def no_cluster() -> None:
-    """Nothing to clean: there is no cluster."""
+    """The same."""
 
 
 @pytest.fixture(name="host", scope="module")
