@@ -26,7 +26,8 @@ GPU_LABELS = ("Hostname", "gpu", "UUID", "modelName", "slurm_index")
 """Labels of a GPU. The first four are those of NVIDIA's dcgm-exporter up to release 4.5.3-4.8.2;
 later ones spell ``hostname``. ``gpu`` counts in NVML's order, ``slurm_index`` is Slurm's IDX."""
 _NAME = re.compile(rf"{PREFIX}[a-z][a-z0-9_]*\Z")
-_LABEL = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*\Z")
+# Prometheus gives each series job and instance of its own, and renames ours.
+_LABEL = re.compile(r"(?!(?:job|instance)\Z)[a-zA-Z][a-zA-Z0-9_]*\Z")
 
 Kind = Literal["gauge", "counter", "histogram", "gaugehistogram"]
 

@@ -203,11 +203,12 @@ _OF_JOBS: tuple[Metric[Any], ...] = (
     ),
     Metric(
         "gpu_aware_job_info",
-        "1 for each GPU of a running job; hpc_job: Slurm's number, as in dcgm-exporter's job map.",
+        "1 for each GPU of a running job; hpc_job: Slurm's number, as in dcgm-exporter's job map;"
+        " slurm_job: as squeue shows it (12_3: a task of an array).",
         "gauge",
         USED,
         _job_info,
-        ("hpc_job", "job", *GPU_LABELS, "partition", "class", "policy"),
+        ("hpc_job", "slurm_job", *GPU_LABELS, "partition", "class", "policy"),
         MOST_GPU_SERIES,
     ),
     Metric(
@@ -216,7 +217,7 @@ _OF_JOBS: tuple[Metric[Any], ...] = (
         "gauge",
         USED,
         _slowdowns,
-        ("hpc_job", "job"),
+        ("hpc_job", "slurm_job"),
         MOST_GPU_SERIES,
     ),
     Metric(

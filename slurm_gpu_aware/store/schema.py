@@ -232,6 +232,7 @@ CREATE TABLE IF NOT EXISTS shadow_jobs (  -- starts of jobs beside plain Slurm
 ) STRICT;
 CREATE INDEX IF NOT EXISTS shadow_jobs_time ON shadow_jobs(started_at_unix);
 CREATE INDEX IF NOT EXISTS shadow_jobs_open ON shadow_jobs(id) WHERE ended_at_unix IS NULL;
+CREATE INDEX IF NOT EXISTS shadow_jobs_end ON shadow_jobs(ended_at_unix);
 
 CREATE TABLE IF NOT EXISTS shadow_watches (  -- times in which the shadow looked
   id INTEGER PRIMARY KEY,

@@ -47,9 +47,14 @@ def site_of_others(new_project: str, suite: str) -> Iterator[ForeignSite]:
         site.down()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def clean_first() -> None:
+    """Nothing to clean: the site is new."""
+
+
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    """Nothing to clean: the site is new."""
+    """The same."""
 
 
 class Walk:

@@ -22,7 +22,11 @@ DASHBOARD = ROOT / "etc/grafana/gpu-aware.json"
 RULES = ROOT / "etc/prometheus/gpu-aware.rules.yml"
 HOME = "/tmp/prometheus"
 WATCH_FILE = str(Path(STORE).with_name("watch.json"))
-ILL = {"schema": "gpu-aware-watch/1", "at": 1, "gpus": [{"node": "n1", "gpu": 0, "state": "ill"}]}
+WATCHED = {
+    "schema": "gpu-aware-watch/1",
+    "at": 1,
+    "gpus": [{"node": "n1", "gpu": gpu, "state": ("ill", "slow")[gpu]} for gpu in (0, 1)],
+}
 SLOW = ("n2", 1)
 MAP = "/run/gpu-aware-job-map"
 CONF = "/etc/slurm-gpu-aware/clock.conf"
@@ -117,7 +121,7 @@ def shadow_sees_a_job(cluster: Cluster) -> None:
 
 def made_state(cluster: Cluster) -> None:
     """What metrics tell: slow and ill GPUs, runs with estimates, a queue, a node out of service."""
-    cluster.sh("ctl", f"cat >{WATCH_FILE}", stdin=json.dumps(ILL), user="slurm")
+    cluster.sh("ctl", f"cat >{WATCH_FILE}", stdin=json.dumps(WATCHED), user="slurm")
     sweep = ["gpu-aware-profile", "sweep"]
     cluster.sh("ctl", sweep, user="slurm", timeout=300)
     node, gpu = SLOW
@@ -233,6 +237,9 @@ def test_prometheus_gets_data_for_the_dashboard_and_the_rules(metered: MeteredSi
     ((slow,),) = metered.ask(firing % "GpuAwareGpuSlow")
     gpu = slow["metric"]
     assert (gpu["Hostname"], int(gpu["slurm_index"]), gpu["class"]) == (*SLOW, "A")
+
+    (series,) = metered.ask('{__name__=~"gpu_aware_.+"}')  # a label that Prometheus renamed
+    assert {label for one in series for label in one["metric"] if "exported_" in label} == set()
 
     cluster.sh("ctl", f"cat >{HOME}/dcgm.prom", stdin=dcgm_page(metered))
     page = (ROOT / "docs/metrics.md").read_text()

@@ -17,6 +17,8 @@ from cluster import Cluster
 from site_files import GRES_CONF, SLURM_CONF, kept, restart
 
 JOBS = int(os.environ.get("GPU_AWARE_SHADOW_JOBS") or 60)
+MOST_WAITING = 6
+"""Jobs that wait when the next ones come: GPUs are neither all busy nor idle for long."""
 HOME = "/shared/home/bob/shadow"
 LOG = "/var/log/cluster/slurmctld.log"
 CONFIG = f"""[site]
@@ -162,6 +164,11 @@ def shown_job(cluster: Cluster) -> dict[str, Given]:
     return found
 
 
+def pending(cluster: Cluster) -> int:
+    """Number of records of jobs that wait."""
+    return len(cluster.sh("ctl", ["squeue", "-h", "-t", "PD", "-o", "%i"]).split())
+
+
 def names(text: str) -> list[str]:
     """The nodes of ``n[1-2,4]``."""
     inside = re.fullmatch(r"n\[([\d,-]+)\]", text)
@@ -197,14 +204,17 @@ def test_it_says_what_slurm_gave_and_changes_nothing(shadow: Shadow) -> None:
     number, asked = 0, dict[str, str]()
     while number < JOBS:
         for _ in range(rng.randint(1, 6)):
-            form = FORMS[number % len(FORMS)]
-            job = cluster.submit("alice", form.split(), f"sleep {rng.randint(5, 10)}")
-            asked[job], number = form, number + 1
-        began = time.monotonic()
-        while time.monotonic() - began < 2.0:
+            form = FORMS[len(asked) % len(FORMS)]
+            job = cluster.submit("alice", form.split(), f"sleep {rng.randint(4, 6)}")
+            asked[job] = form
+            number += 4 if "array" in form else 1 + form.count(" : ")
+        seen |= shown_job(cluster)
+        while pending(cluster) > MOST_WAITING:
+            time.sleep(0.5)
             seen |= shown_job(cluster)
     while cluster.run("ctl", ["squeue", "-h"]).stdout:
         seen |= shown_job(cluster)
+        time.sleep(0.5)
     shadow.looks = shadow.last_look()
     cluster.wait_until(shadow.looked, 30, shadow.log)
 

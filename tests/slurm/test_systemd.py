@@ -86,9 +86,14 @@ class Host:
             time.sleep(0.5)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def clean_first() -> None:
+    """Nothing to clean: there is no cluster."""
+
+
 @pytest.fixture(autouse=True, name="clean")
 def no_cluster() -> None:
-    """Nothing to clean: there is no cluster."""
+    """The same."""
 
 
 @pytest.fixture(name="host", scope="module")
@@ -166,16 +171,16 @@ def test_fences_stand(host: Host) -> None:
 
 
 def test_a_service_that_hangs_is_started_again(host: Host) -> None:
-    units = ("selectd", "metrics")
-    for unit in units:
+    for unit in LONG:
         folder = f"/etc/systemd/system/gpu-aware-{unit}.service.d"
         host.sh(f"mkdir {folder} && printf '[Service]\\nWatchdogSec=20\\n' >{folder}/soon.conf")
-    host.sh("systemctl daemon-reload && systemctl restart gpu-aware-selectd gpu-aware-metrics")
+    every = " ".join(f"gpu-aware-{unit}" for unit in LONG)
+    host.sh(f"systemctl daemon-reload && systemctl restart {every}")
     time.sleep(22)
-    for unit in units:
+    for unit in LONG:
         assert host.show(unit, "NRestarts") == "0"  # its signs of life come in time
         host.sh(f"kill -STOP {host.show(unit, 'MainPID')}")
-    for unit in units:
+    for unit in LONG:
         host.wait(f"systemctl show -P NRestarts gpu-aware-{unit} | grep -qx 1", 60)
         host.wait(f"systemctl is-active -q gpu-aware-{unit}")
 

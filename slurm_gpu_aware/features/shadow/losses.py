@@ -188,15 +188,20 @@ class Account:
         return [f"{without} of {of} {what}" for without, of, what in found if without]
 
 
-def account(jobs: Iterable[ShadowJob], now: float, week_of: Callable[[float], str]) -> Account:
-    """The account of some jobs. ``now``: until when those that run have run, Unix s."""
+def account(
+    jobs: Iterable[ShadowJob], now: float, week_of: Callable[[float], str], since: float = 0.0
+) -> Account:
+    """The account of some jobs.
+
+    ``now``: until when those that run have run, ``since``: from when their runs count, Unix s.
+    """
     every = list[Loss | None]()
     groups: dict[tuple[str, str], list[Loss | None]] = {}
     reasons = Counter[str]()
     for job in jobs:
         loss, given, ours = None, job.sets.given, job.sets.ours
         if given is not None and ours is not None:
-            loss = Loss(job, given, ours, _ran_s(job, now))
+            loss = Loss(job, given, ours, _ran_s(job, since, now))
         every.append(loss)
         groups.setdefault((week_of(job.started_at), job.partition), []).append(loss)
         if not job.compared:
@@ -218,8 +223,9 @@ def _links_known(loss: Loss) -> bool:
     return loss.given.gbps is not None and loss.ours.gbps is not None
 
 
-def _ran_s(job: ShadowJob, now: float) -> float:
-    return max(0.0, (now if job.ended_at is None else job.ended_at) - job.started_at)
+def _ran_s(job: ShadowJob, since: float, now: float) -> float:
+    ended_at = now if job.ended_at is None else job.ended_at
+    return max(0.0, ended_at - max(since, job.started_at))
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -1,9 +1,10 @@
 """Metrics of what Slurm's choices cost, as the shadow sees it."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from slurm_gpu_aware.features.shadow.losses import KINDS, Group, account
-from slurm_gpu_aware.features.shadow.store import jobs_since, last_look, watches_since
+from slurm_gpu_aware.features.shadow.store import last_look, ran_since, watches_since
 from slurm_gpu_aware.metric import Fact, Metric, Sample
 from slurm_gpu_aware.store.database import Store
 
@@ -11,29 +12,43 @@ _DAY_S = 86_400.0
 _READ_S = 300.0
 
 
-def _read(store: Store, now: float) -> Sequence[Group]:
-    """The jobs of a day by partition; none if the shadow has not looked in it."""
-    watches = watches_since(store, now - _DAY_S)
+class Day(NamedTuple):
+    """The last 24 hours by partition; no groups: the shadow has not looked in them."""
+
+    started: Sequence[Group] = ()
+    """Jobs that started then."""
+    ran: Sequence[Group] = ()
+    """All that ran then, also those that started before; of each run what lies in the day."""
+
+
+def _read(store: Store, now: float) -> Day:
+    since = now - _DAY_S
+    watches = watches_since(store, since)
     if not watches:
-        return ()
-    jobs = jobs_since(store, now - _DAY_S)
-    return account(jobs, watches[-1].until_at, lambda started_at: "").groups
+        return Day()
+    jobs, until = ran_since(store, since), watches[-1].until_at
+    started = (job for job in jobs if job.started_at >= since)
+    return Day(
+        account(started, until, lambda started_at: "").groups,
+        account(jobs, until, lambda started_at: "", since).groups,
+    )
 
 
 def _by_partition(
     value: Callable[[Group], float | None],
-) -> Callable[[Sequence[Group]], list[Sample]]:
-    def samples(groups: Sequence[Group]) -> list[Sample]:
-        known = ((group.partition, value(group)) for group in groups)
+    of: Callable[[Day], Sequence[Group]] = lambda day: day.started,
+) -> Callable[[Day], list[Sample]]:
+    def samples(day: Day) -> list[Sample]:
+        known = ((group.partition, value(group)) for group in of(day))
         return [Sample((name,), float(number)) for name, number in known if number is not None]
 
     return samples
 
 
-def _by_kind(groups: Sequence[Group]) -> list[Sample]:
+def _by_kind(day: Day) -> list[Sample]:
     return [
         Sample((group.partition, kind), float(len(group.of(kind))))
-        for group in groups
+        for group in day.started
         for kind in KINDS
     ]
 
@@ -48,8 +63,8 @@ LOSSES = Fact(
 METRICS = (
     Metric(
         "gpu_aware_day_shadow_lost_jobs",
-        "Jobs of the last 24 hours that lost by Slurm's choice of GPUs; kind: links (fewer or"
-        " slower), nodes (broken up) or slow (GPUs). Absent: the shadow has not looked.",
+        "Jobs started in the last 24 hours that lost by Slurm's choice of GPUs; kind: links (fewer"
+        " or slower), nodes (broken up) or slow (GPUs). Absent: the shadow has not looked.",
         "gauge",
         LOSSES,
         _by_kind,
@@ -76,13 +91,14 @@ METRICS = (
             ),
             (
                 "lost_seconds",
-                "Predicted run time that these jobs lost, less what they gained. Absent: unknown.",
-                _by_partition(lambda group: group.time_s),
+                "Predicted run time that jobs lost in the last 24 hours, less what they gained, of"
+                " all that ran then. Absent: unknown.",
+                _by_partition(lambda group: group.time_s, lambda day: day.ran),
             ),
             (
                 "lost_joules",
                 "Predicted energy of that time. Absent: not known of any job.",
-                _by_partition(lambda group: group.energy_j),
+                _by_partition(lambda group: group.energy_j, lambda day: day.ran),
             ),
         )
     ),

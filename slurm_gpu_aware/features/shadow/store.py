@@ -75,6 +75,11 @@ def jobs_since(store: Store, at: float) -> list[ShadowJob]:
     return _jobs(store, "WHERE started_at_unix >= ?", (at,))
 
 
+def ran_since(store: Store, at: float) -> list[ShadowJob]:
+    """Starts whose jobs ran after a Unix time, oldest first. Raises StoreError (damaged row)."""
+    return _jobs(store, "WHERE ended_at_unix IS NULL OR ended_at_unix >= ?", (at,))
+
+
 def watches_since(store: Store, at: float) -> list[Watch]:
     """The times in which a shadow looked, since a Unix time, oldest first."""
     rows = store.query(

@@ -48,6 +48,8 @@ def wrong(value: Any, hint: Any, path: str) -> Iterator[str]:
     inner, origin = typing.get_args(hint), typing.get_origin(hint) or hint
     if isinstance(hint, type) and issubclass(hint, Enum):
         inner, origin = tuple(one.value for one in hint), typing.Literal
+    if isinstance(value, dict) and hasattr(hint, "from_json"):
+        value = hint.from_json(value)  # the SDK leaves transformations as they are
     if origin is typing.Union:
         yield from min((list(wrong(value, one, path)) for one in inner), key=len)
     elif isinstance(value, list) and origin is list:
@@ -80,6 +82,7 @@ def test_grafana_knows_every_key_and_value(raw: Any) -> None:
         ("gridPos", {"x": 0, "y": 0, "w": "wide", "h": 1}),
         ("fieldConfig", {"defaults": {"thresholds": {"mode": "fixed", "steps": []}}}),
         ("targets", [{"refId": "A", "expression": "up"}]),
+        ("transformations", [{"id": 7, "options": {}}]),
     ],
 )
 def test_what_grafana_does_not_know_is_found(raw: Any, key: str, value: object) -> None:

@@ -77,6 +77,7 @@ FACT = Fact("nothing", ("now",), lambda now: now)
         ("gpu_aware_Rounds", "gauge", ()),
         ("gpu_aware_rounds", "gauge", ("a-b",)),
         ("gpu_aware_rounds", "gauge", ("__a",)),
+        ("gpu_aware_rounds", "gauge", ("job",)),
     ],
 )
 def test_a_name_against_the_conventions_is_refused(

@@ -336,13 +336,36 @@ def test_scores_and_links_of_the_store_count(
     assert set(map(len, exported(shadow_bench.store, 99_999.0).values())) == {0}
 
 
+def test_the_day_has_its_part_of_a_run_that_began_before(shadow_bench: Bench) -> None:
+    """Of a long job each day has what it lost in this day, and the day of its start its start."""
+    measure(shadow_bench.store)
+    shadow_bench.look(1000.0)
+    job = running_job(1, 1001, [0, 2], comment="class=B,bw=high")
+    shadow_bench.look(1002.0, job)
+    day_s = 86_400.0
+    lost = []
+    for day in (1, 2, 3):
+        at = 1001.0 + day * day_s
+        shadow_bench.look(at, job)
+        found = exported(shadow_bench.store, at)
+        lost.append(found["lost_seconds"][("gpu",)])
+        assert found["started_jobs"] == ({("gpu",): 1.0} if day == 1 else {})
+    assert lost == pytest.approx([0.2 * day_s] * 3)
+    ends_at = 1001.0 + 3.5 * day_s
+    shadow_bench.look(ends_at, ended(1, 1001, int(ends_at), [0, 2]))
+    for until, share in ((ends_at, 1.0), (ends_at + day_s / 4, 0.75)):
+        shadow_bench.look(until)
+        found = exported(shadow_bench.store, until)["lost_seconds"][("gpu",)]
+        assert found == pytest.approx(share * 0.2 * day_s, abs=1.0)
+
+
 def exported(store: Store, now: float) -> dict[str, dict[tuple[str, ...], float]]:
     """Metric -> labels -> value."""
-    groups = LOSSES.read(store, now)
+    day = LOSSES.read(store, now)
     return {
         metric.name.removeprefix("gpu_aware_day_shadow_"): {
             sample.labels: sample.value
-            for sample in metric.samples(groups)
+            for sample in metric.samples(day)
             if isinstance(sample, Sample)
         }
         for metric in METRICS
