@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +96,12 @@ class SizeTable:
         for name, axis in (("gpus", self.gpus), ("clocks_mhz", self.clocks_mhz)):
             if axis[0] < 1 or np.any(np.diff(axis) <= 0):
                 raise ValueError(f"{name} must be positive and ascending")
+
+    @cached_property
+    def times(self) -> Mapping[int, float]:
+        """GPU count -> time of an iteration at the default clock, where it is known. Units: s."""
+        times = zip(self.gpus.tolist(), self.time_s[:, self.column(None)].tolist(), strict=True)
+        return {gpus: time_s for gpus, time_s in times if 0 < time_s < math.inf}
 
     def row(self, gpus: int) -> int | None:
         """Row of a number of GPUs; None: the table does not have it."""

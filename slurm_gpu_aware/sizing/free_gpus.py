@@ -3,6 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from slurm_gpu_aware.model.arrays import BoolArray
 
@@ -110,7 +111,8 @@ class FreeGpus:
         None: all.
         """
         ordered, opens = self._by_model.get(model, []), None
-        for n in range(bisect_left(ordered, (False, gpus - ROUNDING)), len(ordered)):
+        used, unused = (bisect_left(ordered, (whole, gpus - ROUNDING)) for whole in (False, True))
+        for n in chain(range(used, bisect_left(ordered, (True,))), range(unused, len(ordered))):
             if allowed is not None and not allowed[ordered[n][2]]:
                 continue
             found = self.on_node(ordered[n][2], gpus)

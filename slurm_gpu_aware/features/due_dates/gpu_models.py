@@ -8,8 +8,9 @@ from functools import lru_cache
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import TABLE, TABLES, SizeTable
+from slurm_gpu_aware.model.size_table import TABLE, TABLES
 
 
 def on_model(request: Request, gpu_model: str, cluster: Cluster) -> Request:
@@ -19,10 +20,10 @@ def on_model(request: Request, gpu_model: str, cluster: Cluster) -> Request:
     GPU model is not known are left out. Epochs are as long as said on the fastest of the models,
     and the time limit does for the slowest: neither makes the work less than it is.
     """
-    tables, due = request.get(TABLES), request.get(DUE_DATE)
+    table, due = request.get(TABLES)[gpu_model], request.get(DUE_DATE)
+    there = {} if due is None else named(DUE_DATE, _due_there(due, request, gpu_model, cluster))
     nodes = replace(request.nodes, gpu_model=gpu_model)
-    found = replace(request, nodes=nodes).put(TABLE, tables[gpu_model])
-    return found if due is None else found.put(DUE_DATE, _due_there(due, found, cluster))
+    return replace(request, nodes=nodes, facets={**request.facets, **named(TABLE, table), **there})
 
 
 def as_running_on(request: Request, job: RunningJob, cluster: Cluster) -> Request:
@@ -39,10 +40,10 @@ def on_a_model(assignment: Assignment, request: Request) -> Assignment:
     return assignment.explained(text, gpu_model=model)
 
 
-def _due_there(due: DueDate, request: Request, cluster: Cluster) -> DueDate:
-    """The due date with the times on the GPU model of a request."""
-    times = {model: _times(table) for model, table in request.get(TABLES).items()}
-    here = times[request.nodes.gpu_model or ""]
+def _due_there(due: DueDate, request: Request, gpu_model: str, cluster: Cluster) -> DueDate:
+    """The due date with the times on a GPU model."""
+    times = {model: table.times for model, table in request.get(TABLES).items()}
+    here = times[gpu_model]
     models = _model_of(cluster.nodes, cluster.model)
     runs = []
     for (gpus, seconds), node in zip(due.runs, due.nodes, strict=False):
@@ -64,9 +65,3 @@ def _due_there(due: DueDate, request: Request, cluster: Cluster) -> DueDate:
 @lru_cache(maxsize=4)  # one for all jobs of a round
 def _model_of(nodes: tuple[str, ...], models: tuple[str | None, ...]) -> Mapping[str, str | None]:
     return dict(zip(nodes, models, strict=True))
-
-
-def _times(table: SizeTable) -> dict[int, float]:
-    """GPU count -> time of an iteration, where it is known. Units: s."""
-    times = zip(table.gpus.tolist(), table.time_s[:, table.column(None)].tolist(), strict=True)
-    return {gpus: time_s for gpus, time_s in times if 0 < time_s < math.inf}

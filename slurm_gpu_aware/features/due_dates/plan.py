@@ -11,6 +11,7 @@ slower than thought: plans keep a reserve. While few runs are known, longer ones
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -124,8 +125,7 @@ def work_rates(request: Request) -> dict[int, float]:
     table = request.get(TABLE) if request.sizes else None
     if table is None:
         return {request.gpus: 1.0}
-    times = zip(table.gpus.tolist(), table.time_s[:, table.column(None)].tolist(), strict=True)
-    return {gpus: 1 / time_s for gpus, time_s in times if 0 < time_s < math.inf}
+    return {gpus: 1 / time_s for gpus, time_s in table.times.items()}
 
 
 class _Work:
@@ -196,8 +196,15 @@ class _Work:
 
     def left(self, most: float) -> WorkDistribution:
         """The work, up to ``most``. It is longer than all n runs with probability 1 / (n + 1)."""
+        return replace(self._left, most=most)
+
+    @cached_property
+    def _left(self) -> WorkDistribution:
+        """The work that is left, without a bound below the most that it may have."""
         if self.by_epochs:
-            return uniform(self.limit, most).given(self.done)
+            return uniform(self.limit, self.limit).given(self.done)
+        seen = self.cases[self.cases < math.inf].max(initial=self.done)
+        most = self.limit if self.limit < math.inf else 2 * float(seen)
         return empirical([*self.cases, math.inf], most).given(self.done)
 
     def in_time(self, most: float) -> float:
@@ -216,10 +223,15 @@ def _speeds(request: Request, least: int = 0) -> Speeds | None:
     """
     table = request.get(TABLE)
     if table is not None and request.sizes:
-        sizes = [size for size in request.sizes if size >= least]
+        sizes = tuple(size for size in request.sizes if size >= least)
         return speeds_of(table, sizes=sizes or request.sizes)
+    return _alone(request.gpus)
+
+
+@lru_cache(maxsize=256)
+def _alone(gpus: int) -> Speeds:
     one = np.ones(1)
-    return Speeds(request.gpus * one, one, one)
+    return Speeds(gpus * one, one, one)
 
 
 def _options(

@@ -7,12 +7,7 @@ from slurm_gpu_aware.features.due_dates.account import DUE, DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
 from slurm_gpu_aware.features.due_dates.gpu_models import on_a_model
-from slurm_gpu_aware.features.due_dates.queue import (
-    due_accounts,
-    in_order,
-    most_gpus,
-    with_due_dates,
-)
+from slurm_gpu_aware.features.due_dates.queue import in_order, most_gpus, with_due_dates
 from slurm_gpu_aware.features.due_dates.settings import TOGETHER
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes, with_shares
 from slurm_gpu_aware.features.due_dates.together import (
@@ -51,14 +46,14 @@ class DueDates(Stage):
     def before(self, one: Round) -> Round:
         """The queue in its order, and without sizes that are too small."""
         settings, cluster, now = one.settings, one.cluster, one.now
-        found, accounts = on_best_models(one.queue, cluster, now)
+        found, accounts, several = on_best_models(one.queue, cluster, now)
         queue: Sequence[Request] = in_order(found, settings, accounts, now)
         together, shares = settings.due_order == TOGETHER, dict[str, tuple[str, int]]()
         if accounts and (together or any(request.get(TABLES) for request in queue)):
             asked = {request.job_id: request for request in one.queue}
-            shares = shared_out(queue, asked, accounts, cluster, now, waits=together)
-            queue, changed = on_shared_models(queue, asked, shares, cluster)
-            accounts |= due_accounts(changed, now)
+            shares = shared_out(queue, asked, accounts, several, cluster, now, waits=together)
+            queue, changed = on_shared_models(queue, several, shares)
+            accounts |= changed
         dated = _Dated(queue, accounts)
         if together and shares:
             sizes = {job_id: gpus for job_id, (_, gpus) in shares.items()}

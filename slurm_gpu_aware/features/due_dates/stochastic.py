@@ -65,12 +65,10 @@ def optimum(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthP
     amount = work.most - work.done
     count = len(speeds.gpus)
     if amount * speeds.unit_time[-1] > time_left * (1 - TIGHT):
-        changes = np.full(count - 1, work.done)
-    elif amount * speeds.unit_time[0] <= time_left * (1 + TIGHT):
-        changes = np.full(count - 1, work.most)
-    else:
-        changes = _changes(work, speeds, time_left)
-    return _plan(work, speeds, changes, time_left)
+        return constant(work, speeds, count - 1, time_left)
+    if amount * speeds.unit_time[0] <= time_left * (1 + TIGHT):
+        return constant(work, speeds, 0, time_left)
+    return _plan(work, speeds, _changes(work, speeds, time_left), time_left)
 
 
 def best_constant(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthPlan:
@@ -83,9 +81,21 @@ def best_constant(work: WorkDistribution, speeds: Speeds, time_left: float) -> G
 
 def constant(work: WorkDistribution, speeds: Speeds, k: int, time_left: float) -> GrowthPlan:
     """The plan that stays at the size of index ``k``."""
-    one = slice(k, k + 1)
-    alone = Speeds(speeds.gpus[one], speeds.speed[one], speeds.power[one])
-    return _plan(work, alone, np.empty(0), time_left)
+    longest = (work.most - work.done) * float(speeds.unit_time[k])
+    cost = work.mean_left * float(speeds.unit_cost[k])
+    late, in_time = _late(work, longest, float(speeds.speed[k]), time_left)
+    return GrowthPlan((float(speeds.gpus[k]),), (work.most,), (longest,), cost, late, in_time)
+
+
+def _late(
+    work: WorkDistribution, longest: float, speed: float, time_left: float
+) -> tuple[float, float]:
+    """(Time by which ``longest`` is late, probability of the due date at a speed)."""
+    late = longest - time_left
+    if late <= TIGHT * longest:
+        return 0.0, 1.0
+    reached = work.done + max(time_left, 0.0) * speed
+    return late, 1.0 - float(work.survival(np.array([reached]))[0])
 
 
 def _changes(work: WorkDistribution, speeds: Speeds, time_left: float) -> FloatArray:
@@ -129,13 +139,7 @@ def _plan(
     if not len(used):  # next to no work is left
         used = np.array([int(amounts.argmax())])
     longest = float(amounts @ speeds.unit_time)
-    late = longest - time_left
-    in_time = 1.0
-    if late <= TIGHT * longest:
-        late = 0.0
-    else:
-        reached = work.done + max(time_left, 0.0) * speeds.speed[-1]
-        in_time = 1.0 - float(work.survival(np.array([reached]))[0])
+    late, in_time = _late(work, longest, float(speeds.speed[-1]), time_left)
     return GrowthPlan(
         tuple(speeds.gpus[used].tolist()),
         tuple(bounds[used + 1].tolist()),

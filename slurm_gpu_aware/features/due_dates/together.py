@@ -35,25 +35,72 @@ LATE_COST = 10.0
 (about as in the paper)."""
 
 
+There = Mapping[str, tuple[Request, DueAccount | None]]
+"""GPU model of a job that may get several -> the job on it, and its account there."""
+
+
 def on_best_models(
     queue: Iterable[Request], cluster: Cluster, now: float
-) -> tuple[list[Request], dict[str, DueAccount]]:
-    """(The queue, accounts of its due dates); a job that may get GPUs of several models is on that
-    with which its due date is likeliest met, then soonest, unless it cannot be met."""
-    found, accounts = [], {}
+) -> tuple[list[Request], dict[str, DueAccount], dict[str, There]]:
+    """(The queue, accounts of its due dates, what else they may get).
+
+    A job that may get GPUs of several models is on that with which its due date is likeliest met,
+    then soonest, unless it cannot be met.
+    """
+    found, accounts, several = [], dict[str, DueAccount](), dict[str, There]()
     for asked in queue:
-        there = [on_model(asked, model, cluster) for model in asked.get(TABLES)] or [asked]
-        known = [(one, due_account(one, now)) for one in there]
-        request, account = max(known, key=lambda pair: _hope(pair[1]))
-        if asked.get(TABLES) and not (account and account.in_time):
-            request = asked
+        best = asked, None if asked.get(TABLES) else due_account(asked, now)
+        if asked.get(TABLES):
+            each = ((model, on_model(asked, model, cluster)) for model in asked.get(TABLES))
+            there = {model: (one, due_account(one, now)) for model, one in each}
+            best, several[asked.job_id] = max(there.values(), key=_hope), there
+        request, account = best
         if account is not None:
-            accounts[request.job_id] = account
-        found.append(request)
-    return found, accounts
+            accounts[asked.job_id] = account
+        hopeless = asked.job_id in several and not (account and account.in_time)
+        found.append(asked if hopeless else request)
+    return found, accounts, several
 
 
-def _hope(account: DueAccount | None) -> tuple[float, float]:
+class _Places:
+    """Nodes that the jobs of a queue may get; jobs alike share the answers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._gpus, self._full = cluster.exists.sum(axis=1), ~cluster.free.any(axis=1)
+        self._found: dict[object, tuple[BoolArray | None, Mapping[str, int]]] = {}
+
+    def of(self, request: Request) -> tuple[BoolArray | None, Mapping[str, int]]:
+        """(Nodes that a job may get but those whose free GPUs lack CPUs or memory, their widths).
+
+        Where that leaves no node, all that it may get; None: all.
+        """
+        gpus, nodes = request.least_gpus, request.nodes
+        least = request if gpus == request.gpus else request.resized(gpus)
+        demand = node_demand(least, 1, gpus)
+        key = demand, nodes.gpu_model, id(nodes.eligible)  # of a request that the caller holds
+        if key not in self._found:
+            room = self._with_room(allowed_nodes(request, self.cluster), *demand)
+            self._found[key] = room, self.widths(room)
+        return self._found[key]
+
+    def _with_room(self, allowed: BoolArray | None, cpus: int, memory_mb: int) -> BoolArray | None:
+        room = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
+        room |= self._full
+        room = room if allowed is None else room & allowed
+        return room if room.any() else allowed
+
+    def widths(self, allowed: BoolArray | None) -> dict[str, int]:
+        """GPU model -> GPUs of the widest of these nodes with it; None: of all."""
+        names, kinds = _kinds(self.cluster.model)
+        widths = np.zeros(len(names), dtype=np.int64)
+        gpus = self._gpus if allowed is None else np.where(allowed, self._gpus, 0)
+        np.maximum.at(widths, kinds, gpus)
+        return {name: width for name, width in zip(names, widths.tolist(), strict=True) if width}
+
+
+def _hope(there: tuple[Request, DueAccount | None]) -> tuple[float, float]:
+    account = there[1]
     if account is None:
         return 0.0, 0.0
     return account.in_time or 0.0, -account.pressure_s
@@ -63,6 +110,7 @@ def shared_out(
     queue: Sequence[Request],
     asked: Mapping[str, Request],
     accounts: Mapping[str, DueAccount],
+    several: Mapping[str, There],
     cluster: Cluster,
     now: float,
     *,
@@ -75,12 +123,12 @@ def shared_out(
 
     Parameters
     ----------
-    queue : in the order in which its jobs start, as of `on_best_models`.
+    queue, several : as of `on_best_models`, in the order in which its jobs start.
     asked : the same jobs as they ask.
     waits : a job may wait for what costs less; False: it gets the cheapest of what is free.
     """
-    widths = _widths(cluster, None)
-    most = max(widths.values(), default=0)
+    places = _Places(cluster)
+    most, everywhere = max(places.widths(None).values(), default=0), [*places.widths(None)]
     free, jobs, due = cluster.free.sum(axis=1), list[DueJob](), set[str]()
     for request in queue:
         account, one = accounts.get(request.job_id), asked[request.job_id]
@@ -90,10 +138,11 @@ def shared_out(
             continue
         job = None
         if account is not None and counts(request, account):
-            job = _due_job(one, cluster, now)
+            there = {m: on for m, (on, _) in several.get(one.job_id, {}).items()}
+            job = _due_job(one, there, places, now)
         if job is not None:
             due.add(job.job_id)
-        jobs.append(job or _plain(one, cluster, widths))
+        jobs.append(job or _plain(one, places, everywhere))
     nodes = [DueNode(m or "", n) for m, n in zip(cluster.model, free.tolist(), strict=True)]
     decision = decide(jobs, nodes, now, PERIOD_S if waits else math.inf, ordered=True)
     given = {name: one.share for name, one in decision.jobs.items() if name in due}
@@ -102,18 +151,20 @@ def shared_out(
     return {**found, **{name: (model, round(gpus)) for name, (model, gpus) in wanted.items()}}
 
 
-def _due_job(asked: Request, cluster: Cluster, now: float) -> DueJob | None:
+def _due_job(
+    asked: Request, there: Mapping[str, Request], places: _Places, now: float
+) -> DueJob | None:
     """A job as the scheduler sees it, costs in J; None: no node has one of its sizes.
 
     Its plan keeps the reserve that `due_plan` keeps, and time for the restarts of its growth.
+    ``there``: GPU model -> the job on it, if it may get several.
     """
     due, speeds, works = asked.get(DUE_DATE), dict[str, Speeds](), []
     if due is None:
         return None
-    tables, allowed = asked.get(TABLES), _with_room(asked, cluster)
-    widths = _widths(cluster, allowed)
-    for model in tables or widths:
-        one = on_model(asked, model, cluster) if tables else asked
+    allowed, widths = places.of(asked)
+    for model in there or widths:
+        one = there.get(model, asked)
         known = due_work(one.from_size(asked.get(HAD_GPUS)), now)
         part = None if known is None else up_to(known[1], widths.get(model, 0))
         if known is not None and part is not None:
@@ -131,15 +182,6 @@ def _due_job(asked: Request, cluster: Cluster, now: float) -> DueJob | None:
     return DueJob(asked.job_id, due_s, late_cost, work, speeds, movable=movable, allowed=allowed)
 
 
-def _widths(cluster: Cluster, allowed: BoolArray | None) -> dict[str, int]:
-    """GPU model -> GPUs of the widest of these nodes with it."""
-    names, kinds = _kinds(cluster.model)
-    gpus = cluster.exists.sum(axis=1)
-    widths = np.zeros(len(names), dtype=np.int64)
-    np.maximum.at(widths, kinds, gpus if allowed is None else np.where(allowed, gpus, 0))
-    return {name: width for name, width in zip(names, widths.tolist(), strict=True) if width}
-
-
 @by_identity
 def _kinds(models: tuple[str | None, ...]) -> tuple[list[str], IntArray]:
     """(GPU models, (N,) place of each node's among them)."""
@@ -147,33 +189,21 @@ def _kinds(models: tuple[str | None, ...]) -> tuple[list[str], IntArray]:
     return [*names], np.array([names[model or ""] for model in models], dtype=np.int64)
 
 
-def _with_room(request: Request, cluster: Cluster) -> BoolArray | None:
-    """Nodes that a job may get but those whose free GPUs lack CPUs or memory; None: all.
-
-    Where that leaves none, all that it may get.
-    """
-    allowed, gpus = allowed_nodes(request, cluster), request.least_gpus
-    least = request if gpus == request.gpus else request.resized(gpus)
-    cpus, memory_mb = node_demand(least, 1, gpus)
-    room = (cluster.free_cpus >= cpus) & (cluster.free_memory_mb >= memory_mb)
-    room |= ~cluster.free.any(axis=1)
-    room = room if allowed is None else room & allowed
-    return room if room.any() else allowed
-
-
 def up_to(speeds: Speeds, width: int) -> Speeds | None:
     """The sizes that one node has; None: there is none."""
-    count = int(np.searchsorted(speeds.gpus, width, side="right"))
+    count = int(speeds.gpus.searchsorted(width, side="right"))
+    if count == len(speeds.gpus):
+        return speeds
     part = slice(0, count)
     return Speeds(speeds.gpus[part], speeds.speed[part], speeds.power[part]) if count else None
 
 
-def _plain(asked: Request, cluster: Cluster, models: Iterable[str]) -> DueJob:
+def _plain(asked: Request, places: _Places, models: Iterable[str]) -> DueJob:
     """A job that takes its least GPUs in its turn, on any model."""
     one = Speeds(np.array([float(asked.least_gpus)]), np.ones(1), np.ones(1))
     work = empirical([1.0], 1.0)
     anywhere = dict.fromkeys(models, one)
-    allowed = _with_room(asked, cluster)
+    allowed, _ = places.of(asked)
     return DueJob(asked.job_id, math.inf, 0.0, work, anywhere, movable=False, allowed=allowed)
 
 
@@ -192,15 +222,13 @@ def _take_wide(asked: Request, cluster: Cluster, free: IntArray) -> None:
 
 
 def on_shared_models(
-    queue: Iterable[Request],
-    asked: Mapping[str, Request],
-    shares: Mapping[str, tuple[str, int]],
-    cluster: Cluster,
-) -> tuple[list[Request], list[Request]]:
-    """(The queue with jobs of several GPU models on those of their shares, those that change)."""
+    queue: Iterable[Request], several: Mapping[str, There], shares: Mapping[str, tuple[str, int]]
+) -> tuple[list[Request], dict[str, DueAccount]]:
+    """(The queue with jobs of several GPU models on those of their shares, their accounts)."""
     changed = {
-        job_id: on_model(asked[job_id], model, cluster)
+        job_id: several[job_id][model]
         for job_id, (model, _) in shares.items()
-        if model in asked[job_id].get(TABLES)
+        if model in several.get(job_id, ())
     }
-    return [changed.get(one.job_id, one) for one in queue], [*changed.values()]
+    accounts = {job_id: account for job_id, (_, account) in changed.items() if account is not None}
+    return [changed.get(one.job_id, (one, None))[0] for one in queue], accounts

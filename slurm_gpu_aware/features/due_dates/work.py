@@ -48,46 +48,56 @@ class Pieces:
     def __post_init__(self) -> None:
         if len(self.work) < 2 or self.work.shape != self.level.shape or self.work[0] != 0:
             raise ValueError("work and level must be of the same length, 2 or more, from work 0")
-        if np.any(np.diff(self.work) < 0) or np.any(np.diff(self.level) > 0):
+        if (self.work[1:] < self.work[:-1]).any() or (self.level[1:] > self.level[:-1]).any():
             raise ValueError("work must ascend and level descend")
         if not (np.isfinite(self.work[-1]) and self.level[0] <= 1 and self.level[-1] == 0):
             raise ValueError("work must be finite, level at most 1 and 0 at the end")
 
     @cached_property
-    def _areas(self) -> FloatArray:
+    def _lines(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(N,) widths of the pieces from each point on, falls by width, and areas before it."""
+        widths, areas = np.zeros_like(self.work), np.zeros_like(self.work)
+        np.subtract(self.work[1:], self.work[:-1], out=widths[:-1])
         means = (self.level[1:] + self.level[:-1]) / 2
-        return np.concatenate(([0.0], np.cumsum(means * np.diff(self.work))))
+        np.cumsum(means * widths[:-1], out=areas[1:])
+        return widths, _ratios(self.level[:-1] - self.level[1:], widths), areas
+
+    @cached_property
+    def _rising(self) -> tuple[FloatArray, FloatArray]:
+        """(N,) -S, and width by fall of the pieces from each point on."""
+        falls = np.zeros_like(self.level)
+        np.subtract(self.level[:-1], self.level[1:], out=falls[:-1])
+        return -self.level, _ratios(self._lines[0][:-1], falls)
 
     def survival(self, work: FloatArray) -> FloatArray:
-        left, share = self._piece(work)
-        right = np.minimum(left + 1, len(self.work) - 1)
-        found: FloatArray = self.level[left] + share * (self.level[right] - self.level[left])
+        left = self._left(work)
+        found: FloatArray = self.level[left] - (work - self.work[left]) * self._lines[1][left]
         return found
 
     def inverse(self, level: FloatArray) -> FloatArray:
-        right = np.searchsorted(-self.level, -level, side="right")
-        left = np.maximum(right - 1, 0)
-        right = np.minimum(right, len(self.work) - 1)
-        fall = self.level[left] - self.level[right]
-        share = (self.level[left] - level) / np.where(fall > 0, fall, 1.0)
-        width = self.work[right] - self.work[left]
-        found: FloatArray = self.work[left] + share.clip(0, 1) * width
+        rising, ratios = self._rising
+        left = np.maximum(rising.searchsorted(-level, side="right") - 1, 0)
+        further = np.maximum(self.level[left] - level, 0.0) * ratios[left]
+        found: FloatArray = self.work[left] + np.minimum(further, self._lines[0][left])
         return found
 
     def integral(self, work: FloatArray) -> FloatArray:
-        left, _ = self._piece(work)
-        mean = (self.level[left] + self.survival(work)) / 2
+        left, (_, slopes, areas) = self._left(work), self._lines
         width = np.minimum(work, self.work[-1]) - self.work[left]
-        found: FloatArray = self._areas[left] + mean * width
+        mean = self.level[left] - width * slopes[left] / 2
+        found: FloatArray = areas[left] + mean * width
         return found
 
-    def _piece(self, work: FloatArray) -> tuple[IntArray, FloatArray]:
-        """(index of the last point at or before the work, share of the way to the next one)."""
-        left = np.searchsorted(self.work, work, side="right") - 1
-        right = np.minimum(left + 1, len(self.work) - 1)
-        width = self.work[right] - self.work[left]
-        share = (work - self.work[left]) / np.where(width > 0, width, 1.0)
-        return left.astype(np.int64), np.where(width > 0, share, 0.0)
+    def _left(self, work: FloatArray) -> IntArray:
+        """Index of the last point at or before the work."""
+        return self.work.searchsorted(work, side="right") - 1
+
+
+def _ratios(parts: FloatArray, by: FloatArray) -> FloatArray:
+    """(N,) ``parts``, (N - 1,), by ``by``, (N,); 0 where that is 0."""
+    found = np.zeros_like(by)
+    np.divide(parts, by[:-1], out=found[:-1], where=by[:-1] > 0)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,11 +176,12 @@ def empirical(
     counts = np.ones(len(cases)) if weights is None else np.array(weights, dtype=float)
     if not len(cases) == len(counts) > 0 or np.any(counts < 0) or counts.sum() <= 0:
         raise ValueError("cases are needed, and weights must not be negative")
-    values, place = np.unique(np.minimum(cases, most).astype(float), return_inverse=True)
-    share = np.bincount(place, counts, len(values)) / counts.sum()
-    after = (1 - np.cumsum(share)).clip(0, 1)
-    before = np.concatenate(([1.0], after[:-1]))
-    work = np.concatenate(([0.0], np.repeat(values, 2), [most]))
+    seen = np.minimum(cases, most).astype(float)
+    order = seen.argsort()
+    values = seen[order]
+    last = np.concatenate((values[1:] > values[:-1], [True]))
+    after = np.maximum(1 - np.cumsum(counts[order])[last] / counts.sum(), 0.0)
     after[-1] = 0.0
-    level = np.concatenate(([1.0], np.column_stack((before, after)).ravel(), [0.0]))
+    work = np.concatenate(([0.0], np.repeat(values[last], 2), [most]))
+    level = np.concatenate(([1.0, 1.0], np.repeat(after, 2)))
     return WorkDistribution(Pieces(work, level), 1.0, 0.0, 0.0, float(most))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -111,8 +111,9 @@ def least_share(memory_gb: float, gpu_memory_gb: float, shares: Sequence[float])
     return min((share for share in shares if memory_gb <= share * gpu_memory_gb), default=None)
 
 
+@lru_cache(maxsize=1024)  # jobs of an application share a table
 def speeds_of(
-    table: SizeTable, clock_mhz: int | None = None, sizes: Sequence[int] | None = None
+    table: SizeTable, clock_mhz: int | None = None, sizes: tuple[int, ...] | None = None
 ) -> Speeds | None:
     """Speeds, per s, and powers, W, of a size table at a clock; None: the table knows none.
 
