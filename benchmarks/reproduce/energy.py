@@ -38,8 +38,8 @@ ALLOWED_OVER = 0.01
 UNLIMITED_W = 1e4
 CARD, MAX_W, IDLE_W, STEP_MHZ = "A100-PCIE-80GB", 300.0, 50.0, 15
 OF_CLASS = {"A": "pi-solver", "B": "breeze", "C": "babelstream", "D": "babelstream"}
-SEEDS = 8
-"""Each of the eight traces of Sia-Philly once."""
+SEEDS = 24
+"""Each of the eight traces of Sia-Philly three times, on other GPUs."""
 SIMULATED = (0.02, 0.03, 0.05, 0.1)
 
 

@@ -80,8 +80,8 @@ LAYERS = {
     """,
     "page": "",
     "cli": """
-        energy/text estimates/view models/commands models/plots models/views power/commands
-        power/simulated queue_order/view shadow/view
+        energy/checks energy/text estimates/view models/commands models/plots models/views
+        power/commands power/simulated queue_order/view shadow/view
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
