@@ -175,8 +175,10 @@ def _complete(table: SizeTable) -> SizeTable | None:
         own = np.flatnonzero(known.all(axis=0))
         both = np.ix_(rows, own)
         limited = LimitedSettings(
-            *(axis[own] for axis in (limited.clocks_mhz, limited.limits_w)),
-            *(values[both] for values in (limited.time_s, limited.power_w)),
+            limited.clocks_mhz[own],
+            limited.limits_w[own],
+            limited.time_s[both],
+            limited.power_w[both],
             limited.time_error[own],
         )
     return replace(
