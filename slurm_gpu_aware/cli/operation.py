@@ -30,9 +30,10 @@ def doctor(context: Context, nodes: bool, as_json: bool) -> None:
     from slurm_gpu_aware.deploy import checks_ours, checks_slurm
     from slurm_gpu_aware.deploy.doctor import Checks, run_checks
     from slurm_gpu_aware.deploy.rollout_site import removal_waits
+    from slurm_gpu_aware.features.energy.checks import CHECKS as OF_ENERGY
 
     config = context.config(check_policies=True)
-    every: Checks = (*checks_slurm.OF_SLURM, *checks_ours.OF_US, *checks_slurm.OF_NODES)
+    every: Checks = (*checks_slurm.OF_SLURM, *checks_ours.OF_US, *OF_ENERGY, *checks_slurm.OF_NODES)
     if removal_waits(config) is not None:
         every = checks_ours.REMOVAL
     checks = run_checks(config, every, ask_nodes=nodes)

@@ -45,9 +45,12 @@ _HELP = {
     "limit; exact, for research. Default: history for a trace with users, else limit.",
     "--eta": "Power limits to run each policy with, as shares of the power limits of all GPUs: "
     "none,0.8,0.6. Jobs get time, power and energy from the store's models ('gpu-aware models').",
+    "--slowdown": "Bounds on time to run each policy with, of clocks that save energy: "
+    "none,0.03,0.05 (as [energy] slowdown, of all classes), by the store's models.",
     "--due": "Jobs without deadline_s are due after a random multiple of their fastest run time, "
     "such as 1-3, from their submission on.",
-    "--gpu-model": "GPU model of all nodes, for --eta. Default: that of the store's cluster.",
+    "--gpu-model": "GPU model of all nodes, for --eta and --slowdown. Default: that of the store's "
+    "cluster.",
     "--movable": "Share of the jobs that allow moves, of those that do not say, for NAME:moves.",
     "--nodes": "Simulate N equal nodes, not the store's cluster.",
     "--gpus-per-node": "GPUs of each.",
@@ -83,7 +86,7 @@ _NEEDS = {
     "draw": ("variability",),
     "jobs_per_hour": ("synthetic",),
     "days": ("sacct", "what_if"),
-    "gpu_model": ("eta",),
+    "gpu_model": ("eta", "slowdown"),
     "class_column": ("trace",),
 }
 """Option -> those of which one has to be given, too; otherwise it would have no effect."""
@@ -134,6 +137,7 @@ def cluster_options(command: _Command) -> _Command:
 @_option("--overrun", default="kill", metavar="RULE")
 @_option("--estimate", metavar="KIND")
 @_option("--eta", metavar="SHARES")
+@_option("--slowdown", metavar="SHARES")
 @_option("--due", metavar="LOW-HIGH")
 @_option("--gpu-model", metavar="NAME")
 @_option("--movable", type=Number(0, 1), default=1.0, metavar="SHARE")

@@ -14,7 +14,7 @@ from slurm_gpu_aware.errors import RequestError, SourceError
 from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
 from slurm_gpu_aware.features.moves.settings import MovesConfig
-from slurm_gpu_aware.features.power.simulated import parse_etas, simulated_power
+from slurm_gpu_aware.features.power.simulated import parse_bounds, parse_etas, simulated_power
 from slurm_gpu_aware.features.queue_order.rule import rule_of
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
@@ -86,7 +86,8 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
 
     ``source``: the trace, if it was read before.
     """
-    etas = None if given["eta"] is None else parse_etas(given["eta"])
+    etas = parse_etas("none" if given["eta"] is None else given["eta"])
+    bounds = () if given["slowdown"] is None else parse_bounds(given["slowdown"])
     due = None if given["due"] is None else parse_factors(given["due"])
     names = list(given["policies"] or (BASELINE, config.placement.policy))
     if given["what_if"]:
@@ -128,8 +129,9 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     if given["interference_scope"]:
         offered["interference_scope"] = given["interference_scope"]
     power = None
-    if etas is not None:
+    if given["eta"] is not None or bounds:
         power, trace = simulated_power(config, trace, site.cluster, etas, given["gpu_model"])
+        power = replace(power, bounds=bounds)
         base = replace(base, power=power.gpus)
     if due is not None:
         trace = with_due_dates(trace, due, given["seed"])

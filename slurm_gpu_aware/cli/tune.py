@@ -13,6 +13,7 @@ import click
 from slurm_gpu_aware.cli.options import Context, Number, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, print_json
 from slurm_gpu_aware.cli.simulate import cluster_options
+from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.tuning import Replay
@@ -44,6 +45,12 @@ LEAST_DAYS = 14
     metavar="ORDER",
     help="Order of the queue to compare with Slurm's, beside the present one; repeatable. Without"
     " --candidate only orders are compared. Default: equal, backfill, expected=0.1, 0.3 and 1.",
+)
+@click.option(
+    "--slowdown",
+    metavar="SHARES",
+    help="Compare clocks that save energy at these bounds on time, such as 0.02,0.05, with default"
+    " clocks, under the present policy and by the store's models; nothing else.",
 )
 @click.option(
     "--budget",
@@ -83,6 +90,7 @@ def tune(context: Context, /, **given: Any) -> None:
       gpu-aware tune --days 60 --seeds 16 -j 4
       gpu-aware tune -c pal -c pm-first --json
       gpu-aware tune --order backfill --order expected=0.2
+      gpu-aware tune --slowdown 0.02,0.03,0.05
       gpu-aware tune --apply
       gpu-aware tune --sacct history --nodes 16 --machine dgx-a100
     """
@@ -92,6 +100,9 @@ def tune(context: Context, /, **given: Any) -> None:
         raise click.UsageError("--apply sets this site's policy, and --nodes is another cluster")
     if given["orders"] and not given["candidates"] and given["apply"]:
         raise click.UsageError("--apply sets a policy, and only orders are compared")
+    beside = [n for n in ("candidates", "orders", "nodes", "apply") if given[n]]
+    if given["slowdown"] is not None and beside:
+        raise click.UsageError("--slowdown is compared alone, on the store's cluster")
     told, texts = compared(context.config(check_policies=True), given)
     if given["as_json"]:
         print_json(told)
@@ -106,6 +117,7 @@ def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     """
     from slurm_gpu_aware.cli import tuning
     from slurm_gpu_aware.config.load import Candidate
+    from slurm_gpu_aware.features.power.simulated import parse_bounds
     from slurm_gpu_aware.placement.registry import PACKED
     from slurm_gpu_aware.selector.policy_options import tuned_in_force
     from slurm_gpu_aware.simulator.tuning import verdict
@@ -114,8 +126,9 @@ def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     tuned, _ = tuned_in_force(config)
     present = tuned or Candidate(config.placement.policy)
     named, orders = given["candidates"], given["orders"]
-    rules = tuning.orders_of(config, orders) if orders or not named else {}
-    placements = bool(named or not orders)
+    bounds = None if given["slowdown"] is None else parse_bounds(given["slowdown"])
+    rules = tuning.orders_of(config, orders) if orders or not (named or bounds) else {}
+    placements = bool(named or not (orders or bounds))
     candidates = tuning.candidates_of(config, named, present) if placements else {}
     if given["apply"]:
         tuning.check_apply(config, candidates, named)
@@ -123,9 +136,12 @@ def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     history = tuning.read_history(config, given, placements=placements)
     if placements and not named:
         candidates |= tuning.bounded_candidates(history, config, ends_at=ends_at)
+    runs = tuning.settings_of(history, config, candidates, rules, present)
+    if bounds:
+        runs = tuning.bounds_of(history, config, present, bounds), {}
     found = tuning.replay(
         history,
-        tuning.settings_of(history, config, candidates, rules, present),
+        runs,
         given["seeds"],
         ends_at=ends_at,
         processes=given["processes"],
@@ -134,6 +150,8 @@ def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     told |= {"jobs": len(history.inputs.trace.jobs), "days": len(history.days)}
     told |= {"present": present.label, "applied": False}
     texts = []
+    if bounds:
+        texts += _energy(found, told)
     if rules:
         texts += _orders(found, rules, tuning.present_order(config), told)
     if placements:
@@ -154,6 +172,20 @@ def compared_orders(config: Config, days: int) -> tuple[dict[str, Any], list[str
     words = [f"--days={max(days, LEAST_DAYS)}", *(f"--order={name}" for name in COMPARED)]
     told, texts = compared(config, tune.make_context("tune", words).params)
     return told["order"], texts
+
+
+def _energy(found: Replay, told: dict[str, Any]) -> list[str]:
+    """Texts on clocks that save energy; their values are put into ``told``. Raises RequestError."""
+    from slurm_gpu_aware.cli import tuning
+
+    reference = tuning.DEFAULT_CLOCKS
+    told["clocks"] = tuning.entries_of(found.placements, reference)
+    if told["clocks"][-1]["changes"]["energy_j"] is None:
+        raise RequestError("the energy of jobs without a performance model is not known")
+    what = (
+        "Energy is that of the jobs' GPUs by the models; a gain below 0 is a longer wait and run."
+    )
+    return [tuning.table_text(found.placements, reference, reference), paragraph(what)]
 
 
 def _orders(

@@ -44,6 +44,8 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]
 """Label of a candidate -> its measures, per seed."""
 BOUND = "longest_wait_s"
 """Option whose candidate is not an end of its range, but measured (`bounded_candidates`)."""
+DEFAULT_CLOCKS = "default"
+"""Label of the run at these."""
 _STEP_S = 60
 """The measured bound is a multiple of this."""
 _CANDIDATE = re.compile(r"([a-z0-9+-]{1,40})(?::(.{1,200}))?")
@@ -148,6 +150,7 @@ def read_history(config: Config, given: Given, *, placements: bool) -> History:
     options |= {name: given[name] for name in ("nodes", "gpus_per_node", "machine")}
     words = [f"--{k.replace('_', '-')}={v}" for k, v in options.items() if v is not None]
     words += [f"--variability={entry}" for entry in given["variability"]]
+    words += ["--eta=none"] if given["slowdown"] else []
     inputs = gather(config, simulate.make_context("simulate", words).params)
     say_inputs(inputs, [entry.partition("=")[0] for entry in given["variability"]])
     if given["nodes"] is not None:
@@ -275,6 +278,15 @@ def settings_of(
     )
 
 
+def bounds_of(
+    history: History, config: Config, present: Candidate, bounds: Sequence[float]
+) -> dict[str, SimSettings]:
+    """Settings of the present policy at default clocks, and with clocks that save energy."""
+    base = _settings(config, history.inputs.settings[0], present)
+    found = {f"slowdown={bound:g}": base.bounded(bound) for bound in bounds if bound}
+    return {DEFAULT_CLOCKS: base.bounded(0.0), **found}
+
+
 def _settings(config: Config, base: SimSettings, one: Candidate) -> SimSettings:
     own = {**policy_options(config).get(one.policy, {}), **one.options}
     return with_options(replace(base, policy=one.policy), {one.policy: own}, {})
@@ -315,20 +327,25 @@ def apply(config: Config, best: Candidate, found: Found) -> tuple[bool, str]:
 
 
 def as_json(found: Found, best: Verdict, reference: str = PACKED) -> dict[str, Any]:
-    """Verdict, and each candidate against the reference; unknown numbers are null."""
+    """Verdict, and `entries_of`."""
+    return {
+        "seeds": len(found[reference]),
+        "best": best.best,
+        "pays": best.pays,
+        "replaces_present": best.changes,
+        "candidates": entries_of(found, reference),
+    }
+
+
+def entries_of(found: Found, reference: str) -> list[dict[str, Any]]:
+    """Each candidate against the reference; unknown numbers are null."""
     entries = []
     for label, seeds in found.items():
         one = compare(seeds, found[reference])
         entry = {"candidate": label, **asdict(one), "harms": one.harms}
         entry |= {"changes": _known(one.changes), "seeds": [_known(seed) for seed in seeds]}
         entries.append(entry)
-    return {
-        "seeds": len(found[reference]),
-        "best": best.best,
-        "pays": best.pays,
-        "replaces_present": best.changes,
-        "candidates": entries,
-    }
+    return entries
 
 
 def _known(values: Mapping[str, float]) -> dict[str, float | None]:
@@ -337,8 +354,9 @@ def _known(values: Mapping[str, float]) -> dict[str, float | None]:
 
 def table_text(found: Found, present: str, reference: str = PACKED) -> str:
     """The candidates, each against the reference."""
-    changes = {key: one.header for key, one in MEASURES.items() if one.header}
-    what = "candidate" if reference == PACKED else "order"
+    known = {k for seeds in found.values() for seed in seeds for k, v in seed.items() if v == v}
+    changes = {k: one.header for k, one in MEASURES.items() if one.header and k in known}
+    what = {PACKED: "candidate", DEFAULT_CLOCKS: "clocks"}.get(reference, "order")
     headers = [what, "avg JCT", "longest wait", "gain", "95%", *changes.values()]
     rows = []
     for label, seeds in found.items():

@@ -130,6 +130,15 @@ class SizeTable:
         both = (one.clocks_mhz, one.limits_w, one.time_s[row], one.power_w[row], one.time_error)
         return Settings(*map(np.concatenate, zip(both, clocks, strict=True)))
 
+    def at(self, row: int, clock_mhz: int | None, limit_w: int | None) -> tuple[float, float]:
+        """(Time, power) of one size at the nearest setting; no limit: the site's own."""
+        column, one = self.column(clock_mhz), self.limited
+        if not limit_w or one is None:
+            return float(self.time_s[row, column]), float(self.power_w[row, column])
+        far_mhz = np.abs(one.clocks_mhz - self.clocks_mhz[column])
+        nearest = np.lexsort((np.abs(one.limits_w - limit_w), far_mhz))[0]
+        return float(one.time_s[row, nearest]), float(one.power_w[row, nearest])
+
     def up_to(self, clock_mhz: int) -> SizeTable:
         """The table without the clocks above one of its own."""
         to = self.column(clock_mhz) + 1

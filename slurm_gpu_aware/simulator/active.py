@@ -54,6 +54,8 @@ class ActiveJob:
     """GPUs that it holds, or asks for while it waits."""
     clock_mhz: int | None = None
     """SM clock of its GPUs; None: the default clock."""
+    power_limit_w: int | None = None
+    """Power limit of each of its GPUs; None: the site's own."""
     stretch: float = 1.0
     """Time at its present size and clock / time at the size of the trace and the default clock."""
     least_stretch: float = 1.0

@@ -144,7 +144,7 @@ class ClusterState:
         active.since_s, active.resume_s = now, now + cost_s
         active.limit_end_s = now + cost_s + active.request.time_limit_s
         active.size = assignment.size
-        active.clock_mhz = assignment.clock_mhz
+        active.clock_mhz, active.power_limit_w = assignment.clock_mhz, assignment.power_limit_w
         self._change(active.gpus(), free=False)
         self.running[active.position] = active
         if self.shares is not None:
@@ -197,7 +197,8 @@ class ClusterState:
 
     def _stretch(self, active: ActiveJob) -> tuple[float, float]:
         """`Physics.stretch` of a running job."""
-        return self.physics.stretch(active.job, active.size, active.clock_mhz)
+        setting = active.clock_mhz, active.power_limit_w
+        return self.physics.stretch(active.job, active.size, *setting)
 
     def hold(self, job: RunningJob) -> None:
         """Give a background job free GPUs in addition to those that it holds."""

@@ -74,7 +74,7 @@ def _due(result: Result, among: Mask | None, key: str) -> Any:
     return result.due_numbers.get(key)
 
 
-_KWH, _DUE = "energy_kwh", "due_jobs"
+_OF_JOBS, _KWH, _DUE = "job_energy_kwh", "energy_kwh", "due_jobs"
 COLUMNS = (
     Column("policy", lambda r, *_: r.settings.label, "policy", "policy", "{}"),
     Column("order", lambda r, *_: None if r.recorded else r.settings.order),
@@ -104,6 +104,7 @@ COLUMNS = (
     Column("fragmentation", lambda r, *_: r.fragmentation(), "fragmentation", form="{:.1%}"),
     Column("preemptions", lambda r, *_: int(r.preemptions.sum())),
     Column("migrations", lambda r, *_: int(r.migrations.sum())),
+    Column("job_energy_kwh", _energy, "energy of jobs, kWh", "jobs, kWh", "{:.1f}", _OF_JOBS),
     Column("energy_kwh", _energy, "energy, kWh", "kWh", "{:.1f}", _KWH),
     Column("idle_energy_kwh", _energy, "of it idle GPUs", form="{:.1f}", needs=_KWH),
     Column("due_jobs", _due),

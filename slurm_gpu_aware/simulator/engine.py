@@ -96,7 +96,7 @@ class Simulator:
             if power is None or not settings.anew
             else ElasticRounds(settings, power, self.state, stages)
         )
-        known = not trace.background and all(job.table is not None for job in trace.jobs)
+        known = all(job.table is not None for job in trace.jobs)
         if power is not None and known:
             self.state.meter = PowerMeter(self.state.total, power.idle_w)
         self.background = BackgroundJobs(trace.background, self.state)
@@ -311,7 +311,8 @@ class Simulator:
         """What the meter has read; None: the power of a job is not known."""
         if (power := self.settings.power) is None or self.state.meter is None:
             return None
-        return self.state.meter.read(self.jobs, power.limit_w(self.state.total))
+        whole = not self.trace.background
+        return self.state.meter.read(self.jobs, power.limit_w(self.state.total), whole=whole)
 
     def _result(self) -> Result:
         self.used.append((self.clock.now, self.state.used))

@@ -58,7 +58,7 @@ def save_results(folder: Path, head: Mapping[str, Any], results: Sequence[Result
             used = zip(result.used_s[changed].tolist(), result.used_gpus[changed], strict=True)
             rows = ((f"{time:.3f}", gpus) for time, gpus in used)
             _write(folder / f"gpus-{name}.csv", [("time_s", "gpus_in_use"), *rows])
-            if (energy := result.energy) is not None:
+            if (energy := result.energy) is not None and energy.whole:
                 entry["files"]["power"] = f"power-{name}.csv"
                 drawn = zip(energy.at_s.tolist(), energy.power_w.tolist(), strict=True)
                 rows = ((f"{time:.3f}", f"{watts:.1f}") for time, watts in drawn)

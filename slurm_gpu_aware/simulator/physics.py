@@ -50,21 +50,22 @@ class Physics:
             locality = 1.0  # the table's time is that on the fewest nodes
         return self._product(job, score, locality, ratio)
 
-    def stretch(self, job: TraceJob, gpus: int, clock_mhz: int | None) -> tuple[float, float]:
+    def stretch(
+        self, job: TraceJob, gpus: int, clock_mhz: int | None, limit_w: int | None = None
+    ) -> tuple[float, float]:
         """Relative time and power of a job by its table.
 
-        Returns the time of ``gpus`` GPUs at a clock / that of its size in the trace at the default
-        clock, and the power of all its GPUs, W. Without a table: 1 and 0. Raises SourceError if
-        the table does not have them.
+        Returns the time of ``gpus`` GPUs at a clock and power limit of each / that of its size in
+        the trace at the default clock, and the power of all its GPUs, W. Without a table: 1 and 0.
+        Raises SourceError if the table does not have them.
         """
         table = job.table
         if table is None:
             return 1.0, 0.0
         row, base = table.row(gpus), table.row(job.gpus)
-        column = table.column(clock_mhz)
         if row is not None and base is not None:
-            time = float(table.time_s[row, column] / table.time_s[base, table.column(None)])
-            power = float(table.power_w[row, column])
+            time_s, power = table.at(row, clock_mhz, limit_w)
+            time = time_s / float(table.time_s[base, table.column(None)])
             if 0.0 < time < math.inf and 0.0 <= power < math.inf:
                 return time, power
         clock = "the default clock" if clock_mhz is None else f"{clock_mhz} MHz"
@@ -111,8 +112,9 @@ class Physics:
             return job.duration_s
         self.stretch(job, job.gpus, None)  # raises without a time of reference
         rows = [row for gpus in job.sizes or (job.gpus,) if (row := table.row(gpus)) is not None]
-        times = table.time_s[rows] / table.time_s[table.row(job.gpus), table.column(None)]
-        return job.duration_s * float(np.nanmax(times))
+        longest_s = np.nanmax([table.settings(row).time_s for row in rows])
+        default_s = table.time_s[table.row(job.gpus), table.column(None)]
+        return job.duration_s * float(longest_s / default_s)
 
     def interference(self, job: TraceJob, others: Sequence[TraceJob]) -> float:
         """Slowdown >= 1 of ``job`` beside ``others`` (Amaral et al., SC'17, section 3.2).

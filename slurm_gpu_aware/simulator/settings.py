@@ -9,9 +9,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.allocation import power_limit_w
 from slurm_gpu_aware.features.queue_order.rule import OrderRule
@@ -178,6 +179,8 @@ class SimSettings:
     """Measured slowdown of pairs of jobs; None: no interference."""
     sizing: str = "round"
     """A key of :data:`SIZINGS`; other than ``round`` it needs ``power``."""
+    slowdown: float | None = None
+    """Bound on time of clocks that save energy, in place of the site's (`bounded`)."""
     power: PowerSettings | None = None
     """Power of the GPUs, for the energy of jobs with a size table; None: energy is not known."""
     interference_scope: str = "socket"
@@ -205,6 +208,11 @@ class SimSettings:
         if self.sizing != "round" and self.power is None:
             raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
 
+    def bounded(self, slowdown: float) -> Self:
+        """With a bound on time of clocks that save energy, of all classes; 0: default clocks."""
+        sections = {**self.sections, EnergyConfig: EnergyConfig(slowdown=slowdown)}
+        return replace(self, slowdown=slowdown, sections=sections)
+
     def restart_s(self, job: TraceJob) -> float:
         """What a restart or a move costs a job, as live: by itself, its class, or all."""
         of_class = self.class_restart_s.get(job.app_class, self.migration_s)
@@ -227,6 +235,8 @@ class SimSettings:
         mode = self._mode if self.due_dates else self._mode + _NO_DUE
         if self.queue.exchanges:
             mode += f"{_ORDERED}{self.queue.label}"
+        if self.slowdown:
+            mode += f" slowdown={self.slowdown:g}"
         return mode if limit == math.inf else f"{mode} eta={limit:g}"
 
     @property

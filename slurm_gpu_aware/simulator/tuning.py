@@ -124,6 +124,11 @@ def _jct_from(least: int) -> Callable[[Result, Mask], float]:
     return of
 
 
+def _energy_j(result: Result, among: Mask) -> float:
+    """NaN: not known."""
+    return math.nan if result.energy is None else float(result.energy.job_j[among].sum())
+
+
 def _slowest_tenth_s(result: Result, among: Mask) -> float:
     """The average of the tenth of the completion times that are longest."""
     jct_s = np.sort(result.jct_s(among))
@@ -132,6 +137,7 @@ def _slowest_tenth_s(result: Result, among: Mask) -> float:
 
 MEASURES: Mapping[str, Measure] = {
     "jct_s": Measure(lambda r, among: float(r.jct_s(among).mean())),
+    "energy_j": Measure(_energy_j, "energy"),
     "gpu_s": Measure(lambda r, among: float((r.run_s * _gpus(r))[among].sum()), "GPU-hours"),
     "median_jct_s": Measure(lambda r, among: float(np.median(r.jct_s(among))), "median JCT"),
     "bounded_slowdown": Measure(
@@ -153,8 +159,8 @@ MEASURES: Mapping[str, Measure] = {
     "lost": Measure(lambda r, among: float(1.0 - r.done.mean())),
 }
 """``jct_s`` is the average completion time, ``slowest_tenth_s`` that of the tenth of the jobs that
-take longest, ``multi_jct_s`` that of jobs with several GPUs, ``wide_jct_s`` with `WIDE` or more,
-``lost`` the share of all jobs that a run did not finish."""
+take longest, ``energy_j`` that of the jobs' GPUs, ``multi_jct_s`` that of jobs with several GPUs,
+``wide_jct_s`` with `WIDE` or more, ``lost`` the share of all jobs that a run did not finish."""
 
 
 def measures(results: Sequence[Result]) -> list[dict[str, float]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 10
+VERSION = 11
 """Version of the schema, raised with every change of it, together with a step."""
 
 TABLES = """
@@ -164,11 +164,13 @@ CREATE TABLE IF NOT EXISTS model_samples (
   gpus INTEGER NOT NULL, nodes INTEGER NOT NULL,
   batch_size REAL NOT NULL,     -- samples of each GPU in one iteration
   clock_mhz REAL NOT NULL,      -- SM clock; 0: not locked
+  limit_w INTEGER NOT NULL,     -- power limit that was set; 0: the site's own
   run INTEGER NOT NULL,         -- several values of one moment are counted from 0
   time_s REAL CHECK (time_s > 0),    -- NULL: not measured
   power_w REAL CHECK (power_w > 0),  -- of all GPUs together
   source TEXT NOT NULL,         -- 'import' or 'job'
-  PRIMARY KEY (application, gpu_model, taken_at_unix, gpus, nodes, batch_size, clock_mhz, run)
+  PRIMARY KEY (
+    application, gpu_model, taken_at_unix, gpus, nodes, batch_size, clock_mhz, limit_w, run)
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS models (
@@ -247,17 +249,23 @@ OLDEST = 8
 
 def _add_limits(db: Database) -> None:
     """Times are known by their power limit, too; of starts what clocks would save."""
-    db.execute("ALTER TABLE timings ADD COLUMN limit_w INTEGER NOT NULL DEFAULT 0")
-    timings = db.table("timings")
-    keys = [key for key in timings.pks if key != "run"]
-    timings.transform(pk=(*keys, "limit_w", "run"), defaults={"limit_w": None})
+    _add_limit(db, "timings")
     if db.table("shadow_jobs").exists():
         db.execute("ALTER TABLE shadow_jobs ADD COLUMN saves REAL")
+
+
+def _add_limit(db: Database, name: str) -> None:
+    """Rows are known by a power limit, too."""
+    db.execute(f"ALTER TABLE {name} ADD COLUMN limit_w INTEGER NOT NULL DEFAULT 0")
+    table = db.table(name)
+    keys = [key for key in table.pks if key != "run"]
+    table.transform(pk=(*keys, "limit_w", "run"), defaults={"limit_w": None})
 
 
 STEPS: Mapping[int, Callable[[Database], None]] = {
     8: lambda db: None,  # new tables only
     9: _add_limits,
+    10: lambda db: _add_limit(db, "model_samples"),
 }
 """Schema -> what makes the next one of it."""
 

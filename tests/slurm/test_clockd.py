@@ -115,11 +115,11 @@ def test_power_limits_are_set_moved_and_undone_whoever_dies(cluster: Cluster) ->
         told = "cat /shared/gpu-aware/clocks/n3.jsonl | tail -5"
         cluster.wait_until(
             lambda: limits_on(cluster) == limits,
-            *(30, lambda: f"{limits_on(cluster)} {cluster.sh('ctl', told)}"),
+            *(60, lambda: f"{limits_on(cluster)} {cluster.sh('ctl', told)}"),
         )
 
     asked = ["--gres=gpu:2", "-w", "n3", "--begin=now+1hour"]
-    for death in ("", "clockd", "slurmd"):
+    for death in ("", "clockd", "slurmd", "all of the node"):
         job = cluster.submit("alice", asked, WAIT)
         # As the selector binds a job with a limit; on the idle node Slurm chooses these GPUs.
         extra = "extra=freq=900:250@0+1"
@@ -140,8 +140,12 @@ def test_power_limits_are_set_moved_and_undone_whoever_dies(cluster: Cluster) ->
         are(dict.fromkeys(given, 200))
         if death == "clockd":
             cluster.sh("n3", "pkill -9 -f '[g]pu-aware clockd'")
-        elif death:
+        elif death == "slurmd":
             cluster.kill("n3", "slurmd")
+        elif death:
+            cluster.stop("n3")
+            assert sorted(limits_on(cluster)) == sorted(locked(cluster)) == given
+            cluster.start("n3")
         cluster.sh("ctl", ["scancel", job])
         are({})
         cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))

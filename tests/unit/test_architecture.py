@@ -80,7 +80,7 @@ LAYERS = {
     """,
     "page": "",
     "cli": """
-        energy/text estimates/view models/commands models/views power/commands
+        energy/checks energy/text estimates/view models/commands models/views power/commands
         power/simulated queue_order/view shadow/view
     """,
 }

@@ -554,6 +554,23 @@ def test_a_trace_has_the_load_that_was_asked_for(scripts):
     assert 0.4 < sum(job.gpus > 1 for job in jobs) / len(jobs) < 0.6
 
 
+def test_what_the_best_setting_saves_counts_each_job_by_its_energy(scripts):
+    """Of 100 J a quarter within 10%, of 300 J nothing; between limits all is linear."""
+    energy, two = scripts.energy, np.array([900, 1400])
+    tables = {"A": ([1.05, 1.0], [75 / 1.05, 100.0]), "B": ([1.5, 1.0], [1.0, 300.0])}
+    true = {
+        name: energy.SizeTable(np.array([1]), two, *(np.array([values]) for values in table))
+        for name, table in tables.items()
+    }
+    jobs = [SimpleNamespace(app_class=name, gpus=1, duration_s=10.0) for name in true]
+    saved = [energy._possible(true, SimpleNamespace(jobs=jobs), bound) for bound in (0.01, 0.1)]
+    assert saved == pytest.approx([0.0, 25 / 400])
+    limits, times = np.array([300.0, 200.0, 300.0]), np.array([2.0, 1.4, 1.0])
+    series = energy.Series("s", "a100", two[[0, 1, 1]], limits, times, 100 * times)
+    assert series.at(1400, 250) == pytest.approx((1.2, 120.0))
+    assert series.at(1400, 0) == pytest.approx((1.0, 100.0))
+
+
 def test_a_setting_is_chosen_from_a_third_of_those_measured(scripts):
     """A card whose time is half memory: the best within 10% is found without a miss."""
     energy = scripts.energy

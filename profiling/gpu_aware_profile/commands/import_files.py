@@ -95,7 +95,8 @@ def import_command(
 
     A file with the columns application,gpu_model,gpus,time_s has times of iterations of named
     applications, for 'gpu-aware models fit'. Optional columns: nodes (1), batch_size (of a GPU, 1),
-    clock_mhz (empty: not locked), power_w (of all GPUs together), class, taken_at.
+    clock_mhz (empty: not locked), limit_w (power limit of each GPU), power_w (of all GPUs
+    together), class, taken_at.
 
     \b
       gpu-aware-profile import timings.csv

@@ -15,6 +15,7 @@ from gpu_aware_profile.imports.formats.reader import BUS_ALONE
 from gpu_aware_profile.imports.known_gpus import KnownGpus
 from slurm_gpu_aware.bounds import (
     MAX_GBPS,
+    MAX_GPU_W,
     MAX_GPUS,
     MAX_MHZ,
     MAX_NODES,
@@ -25,6 +26,7 @@ from slurm_gpu_aware.bounds import (
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.models.hints import NAME
 from slurm_gpu_aware.features.models.performance_model import (
+    NOT_LIMITED,
     NOT_LOCKED,
     NamedSample,
     PerformanceSample,
@@ -213,6 +215,9 @@ def read_samples(table: Table, given: Given) -> tuple[list[NamedSample], list[Ba
                 _optional(row, "clock_mhz", 1.0, MAX_MHZ) or NOT_LOCKED,
                 time_s,
                 power_w,
+                row.count("limit_w", 1, int(MAX_GPU_W))
+                if row.cells.get("limit_w")
+                else NOT_LIMITED,
             ),
             given.class_of(row) if row.cells.get("class") else "",
         )

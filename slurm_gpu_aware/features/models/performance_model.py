@@ -31,6 +31,8 @@ from slurm_gpu_aware.features.models.throughput import (
     Mhz,
     Positive,
     ThroughputParameters,
+    between_clocks,
+    between_limits,
     iteration_times,
 )
 from slurm_gpu_aware.model.arrays import FloatArray
@@ -92,8 +94,6 @@ _REACH = 0.04
 """Distance from a measured clock, over the reference clock, within which it says much."""
 _DOUBT = 0.1
 """Weight of the curve beside that of one measured clock: measurements have noise."""
-_UNSTEADY = 0.0075
-"""Measured times that rise with the clock, or bend, by a larger share are of no steady program."""
 _TINY = 1e-300
 
 Gpus = Annotated[int, whole(1, MAX_GPUS)]
@@ -196,7 +196,7 @@ class PerformanceModel:
             curve * np.exp(known @ np.log(ratio))
             for curve, ratio in ((time_s, times), (power_w, powers))
         )
-        most_s = _between(at.clock_mhz, clocks, self._at_anchors(at, clocks) * times)
+        most_s = between_clocks(at.clock_mhz, clocks, self._at_anchors(at, clocks) * times)
         time_s = np.minimum(time_s, most_s)
         return time_s, power_w, np.minimum(error, most_s / time_s - 1.0)
 
@@ -216,10 +216,12 @@ class PerformanceModel:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Time, power and error of the time as `corrected`, under power limits of each GPU, W.
 
-        ``limits_w``: (L,), above 0; ``at``: clocks of shape (L,), all else of shape (1,). A limit
-        counts as the clock at which the curve's power meets it, with the held-out error of times
-        under limits; of one that lowers no clock the error is NaN. A setting that was measured
-        counts as it was measured.
+        ``limits_w``: (L,), above 0, of one clock ascending; ``at``: clocks of shape (L,), all else
+        of shape (1,). A limit counts as the clock at which the curve's power meets it, with the
+        held-out error of times under limits; of one that lowers no clock the error is NaN. A
+        setting that was measured counts as it was measured, moved as `corrected` moves the default
+        one, and one between two of these at its clock as the most that it can be: over 1 / limit
+        times are convex. Where the measured times are not, it is inf.
         """
         kept = kept_clocks(self.throughput, self.power, at, limits_w)
         kept_at = replace(at, clock_mhz=kept)
@@ -228,12 +230,32 @@ class PerformanceModel:
         held_out = np.nan if self.quality.limit_error is None else self.quality.limit_error
         error = np.where(kept < at.clock_mhz, np.maximum(error, held_out), np.nan)
         curve_s, curve_w = self.predict(kept_at)
+        measured = np.zeros(len(limits_w), np.bool_)
         for one in self.anchors:
             same = (limits_w == one.limit_w) & (at.clock_mhz == one.locked_mhz)
             time_s = np.where(same, one.time_ratio * curve_s, time_s)
             power_w = np.where(same, one.power_ratio * curve_w, power_w)
             error = np.where(same, 0.0, error)
+            measured |= same
+        time_s, power_w = np.where(measured, self._default_moved(at), 1.0) * (time_s, power_w)
+        for mhz in np.unique(at.clock_mhz[measured]):
+            known = np.flatnonzero(measured & (at.clock_mhz == mhz))
+            low_w, high_w = limits_w[known[[0, -1]]]
+            inside = (limits_w > low_w) & (limits_w < high_w) & (at.clock_mhz == mhz) & ~measured
+            of_known = limits_w[known], time_s[known], power_w[known]
+            time_s[inside], power_w[inside] = between_limits(limits_w[inside], *of_known)
+            error[inside] = 0.0
         return time_s, power_w, error
+
+    def _default_moved(self, at: Conditions) -> FloatArray:
+        """(2, 1) time and power of `corrected` / those measured, at the highest measured clock."""
+        of_clocks = [anchor for anchor in self.anchors if not anchor.limit_w]
+        if not of_clocks:
+            return np.ones((2, 1))
+        top = max(of_clocks, key=lambda anchor: anchor.clock_mhz)
+        there = replace(at, clock_mhz=np.array([top.clock_mhz]))
+        measured = np.array([[top.time_ratio], [top.power_ratio]]) * self.predict(there)
+        return np.asarray(self.corrected(there)[:2] / measured)
 
     def _at_anchors(self, at: Conditions, clocks_mhz: FloatArray) -> FloatArray:
         """(..., A) times of the curve at the anchors' clocks, ascending, in the same conditions."""
@@ -293,27 +315,6 @@ def kept_clocks(
         for limit, row in zip(limits_w, watts, strict=True)
     ]
     return np.minimum(at.clock_mhz, kept)
-
-
-def _between(clock_mhz: FloatArray, known_mhz: FloatArray, known_s: FloatArray) -> FloatArray:
-    """Times on the lines between known clocks (ascending) over 1 / clock; inf beyond them.
-
-    ``known_s``: (..., A). Where it rises with the clock, or is not convex, it bounds nothing: inf.
-    """
-    mhz = clock_mhz.reshape(-1)
-    if len(known_mhz) < 2:
-        return np.full((*known_s.shape[:-1], len(mhz)), np.inf)
-    right = np.clip(np.searchsorted(known_mhz, mhz), 1, len(known_mhz) - 1)
-    slower = 1.0 / known_mhz
-    part = (1.0 / mhz - slower[right - 1]) / (slower[right] - slower[right - 1])
-    found = known_s[..., right - 1] * (1.0 - part) + known_s[..., right] * part
-    inside = (mhz >= known_mhz[0]) & (mhz <= known_mhz[-1])
-    falls = np.diff(known_s, axis=-1) <= _UNSTEADY * known_s[..., -1:]
-    middle = (slower[1:-1] - slower[:-2]) / (slower[2:] - slower[:-2])
-    lines = known_s[..., :-2] * (1.0 - middle) + known_s[..., 2:] * middle
-    convex = known_s[..., 1:-1] <= (1.0 + _UNSTEADY) * lines
-    sound = falls.all(axis=-1, keepdims=True) & convex.all(axis=-1, keepdims=True)
-    return np.where(inside & sound, found, np.inf)
 
 
 def model_from_values(values: object) -> PerformanceModel:

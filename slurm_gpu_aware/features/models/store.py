@@ -52,7 +52,9 @@ def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) ->
     Raises SourceError, and stores nothing, if by new ones more than ``MAX_APPLICATIONS``, or
     ``MAX_OF_USER`` of one user, would have samples.
     """
-    keys = [(s.name, s.gpu_model, s.taken_at, *s.sample[:4]) for s in samples]
+    keys = [
+        (s.name, s.gpu_model, s.taken_at, *s.sample[:4], round(s.sample.limit_w)) for s in samples
+    ]
     runs: Counter[tuple[object, ...]] = Counter()
     rows = []
     for one, key in zip(samples, keys, strict=True):
@@ -64,13 +66,13 @@ def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) ->
         store.executemany(
             "DELETE FROM model_samples WHERE application = ? AND gpu_model = ?"
             " AND taken_at_unix = ? AND gpus = ? AND nodes = ? AND batch_size = ?"
-            " AND clock_mhz = ?",
+            " AND clock_mhz = ? AND limit_w = ?",
             sorted(set(keys)),
         )
         store.executemany(
             "INSERT INTO model_samples (application, gpu_model, taken_at_unix, gpus, nodes,"
-            " batch_size, clock_mhz, run, time_s, power_w, source, class)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " batch_size, clock_mhz, limit_w, run, time_s, power_w, source, class)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             rows,
         )
         if new:  # those that an earlier release let in go on
@@ -100,15 +102,15 @@ def application_samples(store: Store) -> list[NamedSample]:
     """All samples of applications, by application, GPU model, time and conditions."""
     rows = store.query(
         "SELECT application, gpu_model, taken_at_unix, gpus, nodes, batch_size, clock_mhz, time_s,"
-        " power_w, class FROM model_samples ORDER BY 1, 2, 3, 4, 5, 6, 7, run"
+        " power_w, limit_w, class FROM model_samples ORDER BY 1, 2, 3, 4, 5, 6, 7, limit_w, run"
     )
     return [
         NamedSample(
             row[0],
             row[1],
             row[2],
-            PerformanceSample(*row[3:9])._replace(time_s=math.nan if row[7] is None else row[7]),
-            row[9],
+            PerformanceSample(*row[3:10])._replace(time_s=math.nan if row[7] is None else row[7]),
+            row[10],
         )
         for row in rows
     ]

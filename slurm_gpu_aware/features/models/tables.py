@@ -13,6 +13,9 @@ from slurm_gpu_aware.features.models.throughput import Conditions
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable, least_energy
 
+_LIMIT_STEP_W = 5
+"""Between measured power limits, as NVML takes any in the card's range."""
+
 
 def size_table(
     model: PerformanceModel,
@@ -72,7 +75,8 @@ def size_table(
 def _limited(
     model: PerformanceModel, at: Conditions, clocks: IntArray, known: BoolArray
 ) -> LimitedSettings | None:
-    """All measured clocks of ``clocks`` under all measured power limits; None: there are none.
+    """All measured clocks of ``clocks`` under all measured power limits, and in steps between those
+    that were measured with them; None: there are none.
 
     ``known``: (S,) whether a size is; of others everything is NaN.
     """
@@ -80,8 +84,13 @@ def _limited(
     locked = sorted({int(one.locked_mhz) for one in own} & set(clocks.tolist()))
     if not locked:
         return None
-    limits = sorted({int(one.limit_w) for one in own})
-    pairs = np.array([(mhz, limit_w) for mhz in locked for limit_w in limits], dtype=np.int64)
+    limits = {int(one.limit_w) for one in own}
+    found = []
+    for mhz in locked:
+        beside = {int(one.limit_w) for one in own if one.locked_mhz == mhz}
+        steps = range(min(beside), max(beside), _LIMIT_STEP_W)
+        found += [(mhz, limit_w) for limit_w in sorted(limits.union(steps))]
+    pairs = np.array(found, dtype=np.int64)
     mhz, limits_w = pairs.T.astype(np.float64)
     rows = [
         model.under_limits(Conditions(gpus, nodes, each, mhz), limits_w)

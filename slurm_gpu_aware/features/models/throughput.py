@@ -20,6 +20,8 @@ from slurm_gpu_aware.records import above, number
 
 _TINY_S = 1e-30
 """Added to each part, so that a power of a part that does not occur is defined."""
+_UNSTEADY = 0.0075
+"""Measured times that rise with the clock, or bend, by a larger share are of no steady program."""
 Amount = Annotated[float, number(0, 1e30)]
 Positive = Annotated[float, above(0, 1e30)]
 Share = Annotated[float, number(0, 1)]
@@ -115,3 +117,35 @@ def _overlapped(a: FloatArray, b: FloatArray, gamma: float) -> FloatArray:
     """(a^gamma + b^gamma)^(1/gamma), in logarithms so that no power overflows."""
     logs = gamma * np.log(a + _TINY_S), gamma * np.log(b + _TINY_S)
     return np.asarray(np.exp(np.logaddexp(*logs) / gamma), dtype=np.float64)
+
+
+def between_clocks(clock_mhz: FloatArray, known_mhz: FloatArray, known_s: FloatArray) -> FloatArray:
+    """Times on the lines between known clocks (ascending) over 1 / clock; inf beyond them.
+
+    Power limits may stand for the clocks. ``known_s``: (..., A). Where it rises with the clock, or
+    is not convex, it bounds nothing: inf.
+    """
+    mhz = clock_mhz.reshape(-1)
+    if len(known_mhz) < 2:
+        return np.full((*known_s.shape[:-1], len(mhz)), np.inf)
+    right = np.clip(np.searchsorted(known_mhz, mhz), 1, len(known_mhz) - 1)
+    slower = 1.0 / known_mhz
+    part = (1.0 / mhz - slower[right - 1]) / (slower[right] - slower[right - 1])
+    found = known_s[..., right - 1] * (1.0 - part) + known_s[..., right] * part
+    inside = (mhz >= known_mhz[0]) & (mhz <= known_mhz[-1])
+    falls = np.diff(known_s, axis=-1) <= _UNSTEADY * known_s[..., -1:]
+    middle = (slower[1:-1] - slower[:-2]) / (slower[2:] - slower[:-2])
+    lines = known_s[..., :-2] * (1.0 - middle) + known_s[..., 2:] * middle
+    convex = known_s[..., 1:-1] <= (1.0 + _UNSTEADY) * lines
+    sound = falls.all(axis=-1, keepdims=True) & convex.all(axis=-1, keepdims=True)
+    return np.where(inside & sound, found, np.inf)
+
+
+def between_limits(
+    limits_w: FloatArray, known_w: FloatArray, known_s: FloatArray, known_power_w: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The most that times and powers can be under limits between known ones (ascending)."""
+    above = np.searchsorted(known_w, limits_w)
+    used = known_power_w / known_w
+    power_w = limits_w * np.maximum(used[above - 1], used[above])
+    return between_clocks(limits_w, known_w, known_s), np.minimum(known_power_w[above], power_w)

@@ -19,7 +19,7 @@ _J_PER_KWH = 3.6e6
 
 @dataclass(frozen=True, eq=False)
 class Energy:
-    """Energy and power of a run in which the power of every job is known."""
+    """Energy and power of a run in which the power of every job of the trace is known."""
 
     job_j: FloatArray
     """(jobs,) energy of each job on its GPUs, restarts included; J."""
@@ -29,6 +29,8 @@ class Energy:
     """Power of all GPUs, idle ones included, from the same entry of ``at_s`` on."""
     limit_w: float = math.inf
     """Limit that the planner kept; inf: none."""
+    whole: bool = True
+    """Whether all power is known; False: background jobs count as idle GPUs."""
 
     @property
     def job_kwh(self) -> FloatArray:
@@ -41,10 +43,13 @@ class Energy:
         return float(area[1] - area[0])
 
     def summary(self, begin_s: float, end_s: float) -> dict[str, float | None]:
-        """All energy between two times, that of GPUs without a job, the highest power, the limit
-        that the planner kept (None: none)."""
+        """Energy of the jobs; where all power is known, all energy between two times, that of GPUs
+        without a job, the highest power, the limit that the planner kept (None: none)."""
+        of_jobs: dict[str, float | None] = {"job_energy_kwh": float(self.job_kwh.sum())}
+        if not self.whole:
+            return of_jobs
         total = self.total_j(begin_s, end_s) / _J_PER_KWH
-        return {
+        return of_jobs | {
             "energy_kwh": total,
             "idle_energy_kwh": max(total - float(self.job_kwh.sum()), 0.0),
             "peak_power_w": float(self.power_w.max()),
@@ -82,10 +87,12 @@ class PowerMeter:
         active.energy_j += active.above_idle_w * (until - active.metered_s)
         self._changes.append((until, -active.above_idle_w))
 
-    def read(self, jobs: Sequence[ActiveJob], limit_w: float = math.inf) -> Energy:
+    def read(
+        self, jobs: Sequence[ActiveJob], limit_w: float = math.inf, *, whole: bool = True
+    ) -> Energy:
         """The readings of a run that has ended. ``jobs``: by position in the trace."""
         at, more = np.array([(0.0, self.base_w), *self._changes]).T
         times, inverse = np.unique(at, return_inverse=True)
         power = np.cumsum(np.bincount(inverse, weights=more), dtype=np.float64)
         energy = np.array([active.energy_j for active in jobs], dtype=np.float64)
-        return Energy(energy, times, power, limit_w)
+        return Energy(energy, times, power, limit_w, whole)

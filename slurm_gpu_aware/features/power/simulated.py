@@ -11,19 +11,20 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.features.energy.settings import MOST_PERCENT
 from slurm_gpu_aware.features.models.live import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable
 from slurm_gpu_aware.simulator.report import counted
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.profiles import load_profile
 
-_NO_LIMIT = "none"
+_NONE = "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +35,14 @@ class SimulatedPower:
     """Of a run without a limit."""
     etas: tuple[float, ...]
     """Limits to run."""
+    bounds: tuple[float, ...] = ()
+    """Bounds on time of clocks that save energy, to run; empty: that of the site."""
 
     def swept(self, settings: Iterable[SimSettings]) -> tuple[SimSettings, ...]:
-        """Each run with each limit; the first limit of all runs comes first."""
+        """Each run with each limit and bound; the first ones of all runs come first."""
         runs = tuple(settings)
+        if self.bounds:
+            runs = tuple(run.bounded(bound) for bound in self.bounds for run in runs)
         return tuple(
             replace(run, power=replace(self.gpus, eta=eta)) for eta in self.etas for run in runs
         )
@@ -45,16 +50,23 @@ class SimulatedPower:
 
 def parse_etas(text: str) -> tuple[float, ...]:
     """Limits of ``none,0.8,0.6``. Raises RequestError."""
-    return tuple(_eta(part.strip()) for part in text.split(","))
+    return tuple(_share("--eta", part.strip(), 1.0, math.inf) for part in text.split(","))
 
 
-def _eta(text: str) -> float:
+def parse_bounds(text: str) -> tuple[float, ...]:
+    """Bounds of ``none,0.03,0.05``; none: 0. Raises RequestError."""
+    most = MOST_PERCENT / 100
+    return tuple(_share("--slowdown", part.strip(), most, 0.0) for part in text.split(","))
+
+
+def _share(option: str, text: str, most: float, none: float) -> float:
     try:
-        share = math.inf if text == _NO_LIMIT else float(text)
+        share = none if text == _NONE else float(text)
     except ValueError:
         share = math.nan
-    if not (0.0 < share <= 1.0 or share == math.inf):
-        raise RequestError(f"--eta {quoted(text)}: expected shares above 0 up to 1, or {_NO_LIMIT}")
+    if not (0.0 < share <= most or share == none):
+        known = f"shares above 0 up to {most:g}, or {_NONE}"
+        raise RequestError(f"{option} {quoted(text)}: expected {known}")
     return share
 
 
@@ -88,7 +100,7 @@ def _only_model(cluster: Cluster) -> str:
     if len(models) != 1:
         known = ", ".join(sorted(models)) or "none is known"
         raise RequestError(
-            f"--eta needs one GPU model for all GPUs ({known}): give it with --gpu-model"
+            f"power needs one GPU model for all GPUs ({known}): give it with --gpu-model"
         )
     return models.pop()
 
@@ -157,6 +169,18 @@ def _complete(table: SizeTable) -> SizeTable | None:
     if not len(rows) or not len(columns):
         return None
     part = np.ix_(rows, columns)
+    limited = table.limited
+    if limited is not None:
+        known = np.isfinite(limited.time_s[rows]) & np.isfinite(limited.power_w[rows])
+        own = np.flatnonzero(known.all(axis=0))
+        both = np.ix_(rows, own)
+        limited = LimitedSettings(
+            limited.clocks_mhz[own],
+            limited.limits_w[own],
+            limited.time_s[both],
+            limited.power_w[both],
+            limited.time_error[own],
+        )
     return replace(
         table,
         gpus=table.gpus[rows],
@@ -164,5 +188,5 @@ def _complete(table: SizeTable) -> SizeTable | None:
         time_s=table.time_s[part],
         power_w=table.power_w[part],
         time_error=table.time_error[columns],
-        limited=None,  # simulated GPUs have clocks only
+        limited=limited if limited is not None and len(limited.clocks_mhz) else None,
     )

@@ -56,6 +56,24 @@ def shown(config: Path, *args: str) -> list[dict]:
     return json.loads(done.stdout)
 
 
+def test_an_application_that_was_measured_under_limits_gets_one(site_config: Path):
+    """Half of its time scales with the clock, which a limit lowers."""
+    clocks = {(mhz, 0): mhz for mhz in (900, 1100, 1300, 1400, 1530)}
+    clocks |= {(1530, w): 1530 * ((w - 40) / 260) ** (1 / 3) for w in (200, 240, 270)}
+    samples = [
+        PerformanceSample(1, 1, 1.0, mhz, 0.5 + 765 / f, 40 + 260 * (f / 1530) ** 3, limit_w)
+        for (mhz, limit_w), f in clocks.items()
+    ]
+    with open_store(site_config.with_name("store.db")) as store:
+        named = [NamedSample("stencil", "v100", 5.0, one, "A") for one in samples]
+        put_samples(store, named, source="import")
+    assert gpu_aware("models", "fit", config=site_config).exit_code == 0
+    (found,) = shown(site_config, "stencil", "--slowdown", "4")
+    chosen = found["within_slowdown"]
+    assert (chosen["clock_mhz"], chosen["limit_w"]) == (1530, 250)
+    assert chosen["slowdown"] == pytest.approx(0.5 * ((260 / 210) ** (1 / 3) - 1), abs=0.005)
+
+
 def test_the_least_energy_is_that_of_the_measured_curve(fitted_config: Path):
     (found,) = shown(fitted_config, "A")
     energies = {f: watts(f) / f for f in CLOCKS}

@@ -11,6 +11,7 @@ from commands import gpu_aware
 from store_samples import ingest_sweep
 
 from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.features.energy.choice import EXACT
 from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.models.store import put_models
 from slurm_gpu_aware.features.power.simulated import simulated_power
@@ -56,6 +57,22 @@ def test_a_lower_limit_needs_less_energy_and_more_time(fitted_site):
     assert "kWh" in simulated(fitted_site, "-p", "packed", "--eta", "none").stdout
 
 
+def test_bounds_of_clocks_that_save_energy_are_swept(fitted_site):
+    done = simulated(fitted_site, "-p", "packed", "--slowdown", "none,0.1,0.2", "--json")
+    assert done.exit_code == 0, done.stderr
+    runs = json.loads(done.stdout)["runs"]
+    assert [r["policy"] for r in runs] == ["packed", "packed slowdown=0.1", "packed slowdown=0.2"]
+    own = [r["energy_kwh"] - r["idle_energy_kwh"] for r in runs]
+    assert own[0] > own[1] > own[2]
+    for run, bound in zip(runs[1:], (0.1, 0.2), strict=True):
+        assert 1.0 < run["avg_slowdown"] / runs[0]["avg_slowdown"] <= 1 + bound + EXACT
+    # The bound of the site is that of runs without the option.
+    with_bound = fitted_site.with_name("bound.toml")
+    with_bound.write_text(f"{fitted_site.read_text()}[energy]\nslowdown = 0.2\n")
+    done = simulated(with_bound, "-p", "packed", "--eta", "none", "--json")
+    assert json.loads(done.stdout)["runs"][0]["energy_kwh"] == runs[2]["energy_kwh"]
+
+
 def test_published_schedulers_are_modes(fitted_site):
     done = simulated(
         fitted_site, "-p", "packed:as-asked", "-p", "packed:zeus", "--eta", "none", "--json"
@@ -79,6 +96,8 @@ def test_published_schedulers_are_modes(fitted_site):
         (("--eta", "2"), "--eta '2'"),
         (("--eta", "0.5,x"), "--eta 'x'"),
         (("--eta", "0"), "--eta '0'"),
+        (("--slowdown", "0.6"), "--slowdown '0.6': expected shares above 0 up to 0.5"),
+        (("--slowdown", "-0.1"), "--slowdown '-0.1'"),
         (("--eta", "none", "--gpu-model", "h100"), "no GPU of model 'h100'"),
     ],
 )

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 from click.testing import Result
 from commands import gpu_aware
+from store_samples import fit_models, ingest_sweep
 from tune_samples import write_config, write_history, write_store
 
 from slurm_gpu_aware.cli.tuning import candidates_of
@@ -244,6 +245,30 @@ def test_the_longest_wait_of_packed_is_a_candidate_within_the_range(
         assert bounded["changes"]["longest_wait_s"] < 0.02
     else:
         assert tuned is None
+
+
+def test_bounds_of_clocks_that_save_energy_are_compared_with_default_clocks(tmp_path: Path) -> None:
+    config, options = slow_site(tmp_path, 1.2)
+    config.write_text(f'{config.read_text()}[site]\ndefault_class = "A"\n')
+    bounds = [*options[:-2], "--slowdown", "0.1,0.2"]
+    failed = tune(config, *bounds)
+    assert "the energy of jobs without a performance model is not known" in failed.stderr
+    with open_store(tmp_path / "store.db") as store:
+        for node in ("n1", "n2", "n3", "n4"):
+            ingest_sweep(store, (900, 1100, 1200, 1312, 1400, 1530), node, dynamic_w=0.1)
+    fit_models(tmp_path / "store.db")
+    said = said_of(tune(config, *bounds, "--json"))
+    default, *saving = said["clocks"]
+    assert [one["candidate"] for one in saving] == ["slowdown=0.1", "slowdown=0.2"]
+    assert default["changes"]["energy_j"] == 0
+    for one, bound in zip(saving, (0.1, 0.2), strict=True):
+        assert -0.2 < one["changes"]["energy_j"] < -0.05
+        assert -bound - 0.01 < one["gain"] < 0  # few jobs wait here
+    assert saving[1]["changes"]["energy_j"] < saving[0]["changes"]["energy_j"]
+    shown = tune(config, *bounds).stdout
+    assert ("energy" in shown.splitlines()[0], "slowdown=0.2" in shown) == (True, True)
+    refused = tune(config, *options, "--slowdown", "0.1")
+    assert "--slowdown is compared alone" in refused.stderr
 
 
 def test_it_takes_only_what_others_leave(tmp_path: Path) -> None:

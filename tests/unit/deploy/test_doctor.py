@@ -5,6 +5,7 @@
 
 import json
 import os
+import pwd
 import re
 import shutil
 import struct
@@ -770,6 +771,46 @@ def test_the_shared_copy_is_there_and_not_behind(cluster: Cluster, tmp_path: Pat
     assert cluster.doctor()[1]["shared copy"]["status"] == "ok"
     os.utime(shared, (time.time() - 7200, time.time() - 7200))
     assert "behind" in cluster.doctor()[1]["shared copy"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "status", "said"),
+    [
+        (0o1733, "rw,nosuid,noexec", "ok", "mode 1733, of "),
+        (0o733, "noexec", "failed", "users may delete"),
+        (0o1700, "noexec", "failed", "jobs may not write"),
+        (0o1777, "noexec", "warning", "users see"),
+        (0o1733, "rw", "warning", "runs programs"),
+    ],
+)
+def test_jobs_may_leave_records_and_see_no_others(cluster, tmp_path, mode, options, status, said):
+    own, folder = pwd.getpwuid(os.geteuid()), tmp_path / "records"
+    cluster.settings(SlurmUser=f"{own.pw_name}({own.pw_uid})")
+    assert "records of jobs" not in cluster.doctor()[1]
+    with cluster.config.open("a") as file:
+        file.write(f'[energy]\nrecords = "{folder}"\n')
+    missing = cluster.doctor()[1]["records of jobs"]
+    assert missing["status"] == "failed"
+    assert missing["cure"] == f"install -d -o {own.pw_name} -m 1733 {folder}"
+    cluster.script("findmnt", f"#!/bin/sh\necho {options}\n")
+    folder.mkdir()
+    folder.chmod(mode)
+    found = cluster.doctor()[1]["records of jobs"]
+    assert (found["status"], said in found["found"]) == (status, True), found
+    folder.rmdir()
+    folder.touch()
+    assert "no folder" in cluster.doctor()[1]["records of jobs"]["found"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")
+def test_records_of_another_user_are_not_read(cluster: Cluster, tmp_path: Path):
+    folder = tmp_path / "records"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    with cluster.config.open("a") as file:
+        file.write(f'[energy]\nrecords = "{folder}"\n')
+    found = cluster.doctor()[1]["records of jobs"]
+    assert found["cure"] == f"chown root {folder}"
 
 
 def test_a_missing_and_a_damaged_store(cluster: Cluster):

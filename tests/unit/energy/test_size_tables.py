@@ -204,6 +204,49 @@ def test_a_measured_power_above_its_limit_stays_as_it_was_measured():
     assert found.power_w == pytest.approx(1.04 * 240.0, rel=2e-3)
 
 
+def limited_model(*anchors, top=1.0):
+    """`with_anchors` with settings that were measured at 1400 MHz: clock of the curve, time, W."""
+    model = with_anchors(1.0, 1.0, 1.0)
+    clocks = (*model.anchors[1:], Anchor(1400.0, 1.0, top))
+    measured = tuple(Anchor(mhz, t, 1.0, watts, 1400.0) for mhz, t, watts in anchors)
+    quality = replace(model.quality, limit_error=0.02)
+    return replace(model, anchors=(*clocks, *measured), quality=quality)
+
+
+def test_between_two_measured_limits_time_and_power_are_the_most_that_they_can_be():
+    table = size_table(limited_model((1000.0, 1.0, 200.0), (1100.0, 1.0, 220.0)), (1,), CLOCKS, 8)
+    one = table.limited
+    assert one.limits_w.tolist() == [200, 205, 210, 215, 220]
+    assert one.time_error == pytest.approx(0.0)
+    times, shares = one.time_s[0], (1 / one.limits_w - 1 / 220) / (1 / 200 - 1 / 220)
+    assert times == pytest.approx(times[-1] + (times[0] - times[-1]) * shares)
+    assert one.power_w[0] == pytest.approx(one.limits_w, rel=2e-3)
+    # A program that draws 180 W where 240 W are allowed draws no more below that.
+    model = limited_model((1000.0, 1.0, 200.0), (1400.0, 1.0, 240.0))
+    model = replace(
+        model, anchors=(*model.anchors[:-1], replace(model.anchors[-1], power_ratio=0.75))
+    )
+    watts = size_table(model, (1,), CLOCKS, 8).limited.power_w[0]
+    assert watts[1:] == pytest.approx(watts[-1])
+
+
+def test_limits_between_times_that_rise_with_them_are_not_known():
+    """Measured 10% slower under 220 W than under 200 W."""
+    slow = (1000.0, 0.7, 200.0), (1100.0, 1.0, 220.0), (1200.0, 0.8, 240.0)
+    table = size_table(limited_model(*slow), (1,), CLOCKS, 8)
+    assert {p.limit_w for p in points(table)} == {0, 200, 220, 240}
+
+
+def test_power_under_a_limit_keeps_its_ratio_to_that_at_the_default_clock():
+    """The default clock was measured 10% above the curve, its neighbours on it: it moves less."""
+    table = size_table(limited_model((1100.0, 1.0, 220.0), top=1.1), (1,), CLOCKS, 8)
+    plain = size_table(limited_model((1100.0, 1.0, 220.0)), (1,), CLOCKS, 8)
+    default = table.power_w[0, -1] / plain.power_w[0, -1]
+    assert 1.05 < default < 1.1
+    ratio = table.limited.power_w[0] / plain.limited.power_w[0]
+    assert ratio == pytest.approx(default / 1.1)
+
+
 def test_times_that_rise_with_the_clock_or_bend_bound_nothing():
     clocks = (700, 840, 1000, 1400)
     odd = size_table(with_anchors(0.5, 1.0, 1.0), (2,), clocks, 8)

@@ -7,12 +7,13 @@ import pytest
 from small_traces import FLAT, SETTINGS, name, random_trace
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.engine import simulate
@@ -62,6 +63,22 @@ def test_the_pace_is_that_of_size_and_clock(gpus, clock, ends_s):
     state, active = entered(gpus, clock)
     assert state.clock.pop()[0] == pytest.approx(ends_s)
     assert active.size == gpus
+
+
+def test_a_power_limit_has_the_pace_and_power_of_its_setting():
+    """At 250 W 100 s of work take 105 s at 240 W; 252 W are not in the table, 250 W are nearest."""
+    limits = np.array([900, 1410]), np.array([150, 250])
+    values = np.array([[16.0, 10.5]]), np.array([[140.0, 240.0]]), np.zeros(2)
+    one = SizeTable(np.array([1]), TABLE.clocks_mhz, TABLE.time_s[:1], TABLE.power_w[:1])
+    one = replace(one, limited=LimitedSettings(*limits, *values))
+    assert one.at(0, 1410, 252) == (10.5, 240.0)
+    assert one.at(0, None, None) == (10.0, 300.0)
+    job, sections = TraceJob("j", 0.0, 1, 100.0, table=one), {EnergyConfig: EnergyConfig(0.06)}
+    known = replace(one, time_error=np.zeros(2))
+    settings = SimSettings(power=replace(POWER, known={"app": known}), sections=sections)
+    result = simulate(Trace.of("t", [replace(job, model="app")]), Cluster.uniform(1, 1), settings)
+    assert result.end_s.tolist() == [pytest.approx(105.0)]
+    assert result.energy.job_j.tolist() == [pytest.approx(105 * 240)]
 
 
 def test_a_clock_that_changes_changes_pace_and_power_from_then_on():

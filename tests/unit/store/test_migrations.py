@@ -48,8 +48,9 @@ def rows_of(path: Path) -> Rows:
 
 
 def brought_forward(rows: Rows) -> Rows:
-    """The same rows in the present schema: times have a power limit, last."""
-    return {**rows, "timings": [(*row, 0) for row in rows["timings"]]}
+    """The same rows in the present schema: times and samples have a power limit, last."""
+    limited = ("timings", "model_samples")
+    return rows | {name: [(*row, 0) for row in rows[name]] for name in limited}
 
 
 def table_names(path: Path) -> list[str]:

@@ -13,8 +13,10 @@ from slurm_gpu_aware.features.models.performance_model import (
 from slurm_gpu_aware.features.models.store import application_samples
 from slurm_gpu_aware.store.database import open_store
 
-HEAD = "application,gpu_model,gpus,nodes,batch_size,clock_mhz,time_s,power_w,class,taken_at\n"
-GOOD = "bert,a100,16,2,8,1200,0.25,4000,A,1000\n"
+HEAD = (
+    "application,gpu_model,gpus,nodes,batch_size,clock_mhz,limit_w,time_s,power_w,class,taken_at\n"
+)
+GOOD = "bert,a100,16,2,8,1200,250,0.25,4000,A,1000\n"
 
 
 def stored(tmp_path: Path) -> list[NamedSample]:
@@ -23,11 +25,15 @@ def stored(tmp_path: Path) -> list[NamedSample]:
 
 
 def test_all_columns(tmp_path: Path, run_import):
-    done = run_import("-", "--taken-at", "77", text=HEAD + GOOD + "gpt2,a100,1,,,,0.5,,,\n")
+    done = run_import("-", "--taken-at", "77", text=HEAD + GOOD + "gpt2,a100,1,,,,,0.5,,,\n")
     assert done.exit_code == 0, done.output
     assert "imported 2 samples of 2 applications" in done.stderr
     assert stored(tmp_path) == [
-        NamedSample("bert", "a100", 77.0, PerformanceSample(16, 2, 8.0, 1200.0, 0.25, 4000.0), "A"),
+        NamedSample(
+            *("bert", "a100", 77.0),
+            PerformanceSample(16, 2, 8.0, 1200.0, 0.25, 4000.0, limit_w=250),
+            "A",
+        ),
         NamedSample("gpt2", "a100", 77.0, PerformanceSample(1, 1, 1.0, NOT_LOCKED, 0.5)),
     ]
 
@@ -52,6 +58,7 @@ def test_the_required_columns_are_enough(tmp_path: Path, run_import):
         ("batch_size", "0", "batch_size is 0"),
         ("batch_size", "nan", "not a finite number"),
         ("clock_mhz", "1e9", "clock_mhz is 1e+09"),
+        ("limit_w", "250.5", "not a whole number"),
         ("time_s", "-1", "must be a time of"),
         ("power_w", "0", "power_w is 0"),
         ("class", "Z", "class 'Z' is not one of A, B, C"),
