@@ -168,7 +168,7 @@ function L.passes_gate(job)
     if (number32(job.het_job_offset) or 0) > 0 then
         return "a heterogeneous job" -- its first component waits at the gate for all
     elseif job.cron_job == true then
-        return "a scrontab job" -- nothing can change it
+        return "a scrontab job" -- nothing can change it; where there are none, it is refused before
     elseif (text_of(job.clusters) or ""):find(",", 1, true) or job.clusters == "all" then
         -- sbatch asks each cluster first where the job can start (REQUEST_JOB_WILL_RUN).
         return "several clusters in --clusters"
