@@ -122,7 +122,7 @@ local function decide_submit(job, part_list, uid, conf)
         return { refuse = true, text = sentence }
     end
     hint = not hints and hint or nil
-    local reason = unsupported.passes_gate(job)
+    local reason = unsupported.passes_gate(job, conf)
     if reason or is_test then -- Slurm tests at once where the job can start, with closed gate
         reason = reason or #parts > 0 and unsupported.reason(job, parts, besides, hints, conf)
         local verdict = left(reason and unsupported.sentence(reason, job, parts, conf) or hint)

@@ -33,6 +33,7 @@ local function checked(raw)
         place_off = raw.place_off ~= false,
         cli_filter = raw.cli_filter == true,
         scrontab = raw.scrontab == true,
+        several_clusters = raw.several_clusters ~= false,
         licence = raw.licence or rules.licence,
         reservation = raw.reservation or rules.reservation,
         submit_file = raw.submit_file,

@@ -1048,6 +1048,13 @@ def test_the_mark_of_scrontab_is_refused_where_there_is_none(make_filter: MakeFi
     assert filter_.submit(cron_job=True).rc == SUCCESS  # it asks for no GPU
 
 
+def test_where_there_is_one_cluster_a_job_of_several_waits(make_filter: MakeFilter) -> None:
+    """sbatch does not ask it first."""
+    filter_ = make_filter(more="several_clusters = false")
+    for clusters in ("all", "a,a", "a"):
+        assert filter_.submit(clusters=clusters, **NODE).job["licenses"] == "gpuaware:1"
+
+
 def test_each_parked_job_appends_one_byte(filter_: Filter) -> None:
     file = filter_.folder / "submitted"
     filter_.submit(**NODE)
