@@ -8,6 +8,7 @@ return {
   models = { "v100" },
   park_uncommented = true,
   cli_filter = true,
+  several_clusters = false,
   max_gpus_per_node = 4,
   max_cpus_per_node = 16,
   max_memory_mb_per_node = 64000,

@@ -73,19 +73,6 @@ local function stays(job, hints)
     end
 end
 
---- Is a type the reason to leave a job to Slurm, and one that nodes have? Slurm does not refuse it.
-local function has_type_of_node(reason, job, parts, conf)
-    if not reason:find("GPU type ", 1, true) then
-        return false
-    end
-    for _, part in ipairs(parts) do
-        if part.type and conf.node_type_set[part.type:lower()] then
-            return true
-        end
-    end
-    return forbidden.index_type(job, conf.type_sums) ~= nil
-end
-
 --- Decide about a submission. Returns {refuse=, text=, new=, environment=}; empty: untouched.
 local function decide_submit(job, part_list, uid, conf)
     local wrong = forbidden.too_long(job) or not conf.admins[uid] and forbidden.trespass(job, conf)
@@ -115,6 +102,9 @@ local function decide_submit(job, part_list, uid, conf)
     if not some and not leader then
         return left()
     end
+    if job.cron_job == true and not conf.scrontab then
+        return { refuse = true, text = rules.sentences.no_scrontab } -- no command of Slurm sends it
+    end
     local text, is_test = comment.without_mark(text_of(job.comment))
     is_test = is_test and conf.cli_filter -- else a user has typed the mark
     local hints, sentence, hint = comment.parse(text, conf)
@@ -132,7 +122,7 @@ local function decide_submit(job, part_list, uid, conf)
         return { refuse = true, text = sentence }
     end
     hint = not hints and hint or nil
-    local reason = unsupported.passes_gate(job)
+    local reason = unsupported.passes_gate(job, conf)
     if reason or is_test then -- Slurm tests at once where the job can start, with closed gate
         reason = reason or #parts > 0 and unsupported.reason(job, parts, besides, hints, conf)
         local verdict = left(reason and unsupported.sentence(reason, job, parts, conf) or hint)
@@ -150,7 +140,8 @@ local function decide_submit(job, part_list, uid, conf)
         local quiet = #parts == 0 and not hints and not besides.uncounted
         texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint
         local text = #texts > 0 and table.concat(texts, "\n") or nil
-        if unsupported.is_refused(reason) and not has_type_of_node(reason, job, parts, conf) then
+        local of_node = reason:find("GPU type ", 1, true) and forbidden.index_type(job, conf.type_sums)
+        if unsupported.is_refused(reason) and not of_node then -- Slurm takes a type that nodes have
             local verdict = left(text)
             verdict.wakes = true
             return verdict

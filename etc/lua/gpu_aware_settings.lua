@@ -32,6 +32,8 @@ local function checked(raw)
         policies = raw.policies or {},
         place_off = raw.place_off ~= false,
         cli_filter = raw.cli_filter == true,
+        scrontab = raw.scrontab == true,
+        several_clusters = raw.several_clusters ~= false,
         licence = raw.licence or rules.licence,
         reservation = raw.reservation or rules.reservation,
         submit_file = raw.submit_file,
@@ -58,8 +60,8 @@ local function checked(raw)
         return nil, "models: expected a list of lower case names"
     elseif not names_ok(conf.types, rules.feature, 0) then
         return nil, "types: expected a list of lower case names"
-    elseif not names_ok(conf.node_types, rules.feature, 0) then
-        return nil, "node_types: expected a list of lower case names"
+    elseif not names_ok(conf.node_types, "[!-~]+", 0) then
+        return nil, "node_types: expected a list of names"
     elseif type(conf.operators) ~= "table" then
         return nil, "operators: expected a list of user ids"
     end
@@ -87,12 +89,9 @@ local function checked(raw)
         end
     end
     conf.model_set, conf.type_set = set_of(conf.models), set_of(conf.types)
-    conf.node_type_set, conf.type_sums = set_of(conf.node_types), {}
-    for _, list in ipairs({ conf.types, conf.node_types }) do -- in lower case
-        for _, name in ipairs(list) do
-            conf.type_sums[base.type_sum(name)] = name
-            conf.type_sums[base.type_sum(name:upper())] = name
-        end
+    conf.type_sums = {}
+    for _, name in ipairs(conf.node_types) do -- as Slurm spells them
+        conf.type_sums[base.type_sum(name)] = name
     end
     conf.admins = set_of(conf.operators)
     conf.managed = #conf.partitions > 0 and set_of(conf.partitions) or nil

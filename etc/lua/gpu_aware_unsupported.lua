@@ -164,12 +164,13 @@ local function unsupported_bound(job, form)
 end
 
 --- Why a GPU job cannot wait at the gate, in words that complete a sentence; nil: it can.
-function L.passes_gate(job)
+function L.passes_gate(job, conf)
+    local clusters = conf.several_clusters and text_of(job.clusters) or ""
     if (number32(job.het_job_offset) or 0) > 0 then
         return "a heterogeneous job" -- its first component waits at the gate for all
     elseif job.cron_job == true then
-        return "a scrontab job" -- nothing can change it
-    elseif (text_of(job.clusters) or ""):find(",", 1, true) or job.clusters == "all" then
+        return "a scrontab job" -- nothing can change it; where there are none, it is refused before
+    elseif clusters:find(",", 1, true) or clusters == "all" then
         -- sbatch asks each cluster first where the job can start (REQUEST_JOB_WILL_RUN).
         return "several clusters in --clusters"
     elseif (number16(job.immediate) or 0) > 0 then

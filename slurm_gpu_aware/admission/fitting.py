@@ -107,9 +107,11 @@ def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[s
             continue
         if own.name in context.partial:
             raise CannotPlanError(f"reservation {own.name} holds only a part of its nodes")
-        if own.active_at(context.now):
+        flex = "FLEX" in own.flags  # its jobs are not bound to its nodes, nor to its time
+        if own.active_at(context.now) or flex:
             others = [r for r in overlapping if r is not own and _goes_first(r, own, context)]
-            inside |= own.nodes.difference(*(r.nodes for r in others))
+            mine = frozenset(context.cluster.nodes) if flex else own.nodes
+            inside |= mine.difference(*(r.nodes for r in others))
     return set(context.cluster.nodes) - inside
 
 

@@ -2,7 +2,7 @@
 
 import pwd
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from slurm_gpu_aware import filter_rules as rules
 from slurm_gpu_aware.bounds import slot_of
@@ -11,9 +11,10 @@ from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok
 from slurm_gpu_aware.deploy.files import LUA_CONF, Change
 from slurm_gpu_aware.deploy.owned import INSTALL, Owned
 from slurm_gpu_aware.deploy.site import Site, feature_of
-from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.errors import ConfigError, SourceError
+from slurm_gpu_aware.slurm.accounting import clusters
 
-_NAMED = re.compile(f"(?=.{{1,{rules.MAX_NAME}}}\\Z){rules.FEATURE}")
+_NAMED = re.compile(f"[!-~]{{1,{rules.MAX_NAME}}}")
 """Types that the filter's configuration can name."""
 _MIRRORED = {
     "classes": None,
@@ -21,8 +22,9 @@ _MIRRORED = {
     "reservation": f'"{rules.RESERVATION}"',
     "submit_file": None,
     "park_uncommented": "true",
+    "scrontab": "false",
 }
-"""Key that the filter's configuration takes from config.toml -> default of the filter."""
+"""Key that the filter's configuration takes from config.toml or Slurm -> default of the filter."""
 
 
 class FilterConf(Owned):
@@ -41,7 +43,7 @@ class FilterConf(Owned):
             "max_memory_mb_per_node": max(memory_mb, default=0) if all(memory_mb) else 0,
         }
         types = {kind for node in with_gpus for kind in node.types}
-        table = _table(site.config, site.user, models, types)
+        table = _table(site.config, site.user, site.conf.get, models, types)
         table |= {key: count for key, count in largest.items() if count}  # 0: not known
         head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
         return [Change(site.slurm_dir / LUA_CONF, f"{head}return {lua_value(table)}\n")]
@@ -75,14 +77,18 @@ class FilterConf(Owned):
             found = f"{path} does not return a table: jobs pass unmodified"
             return failed("filter config", found, cure)
         _check_known(_operators(g.config, g.slurm_user)[1], g.config, g.slurm_user)
-        wanted = {k: _squeeze(lua_value(v)) for k, v in _table(g.config, g.slurm_user).items()}
-        wrong = [k for k, default in _MIRRORED.items() if (_entry(have, k) or default) != wanted[k]]
         kinds = {kind for node in g.nodes for kind, _ in node.gpus if kind}
-        types = {kind.lower() for kind in kinds if slot_of(kind) is None}
-        of_nodes = _table(g.config, g.slurm_user, types=types)
-        wanted["types"] = _squeeze(lua_value(of_nodes["types"]))
-        if _items(_squeeze(lua_value(of_nodes["node_types"]))) - _items(_entry(have, "node_types")):
+        types = {kind for kind in kinds if slot_of(kind) is None}
+        table = _table(g.config, g.slurm_user, g.slurm.get, types=types)
+        wanted = {k: _squeeze(lua_value(v)) for k, v in table.items()}
+        wrong = [k for k, default in _MIRRORED.items() if (_entry(have, k) or default) != wanted[k]]
+        if _items(wanted["node_types"]) - _items(_entry(have, "node_types")):
             wrong.append("node_types")  # others do no harm
+        if (
+            _entry(have, "several_clusters") == "false"
+            and (_clusters(g.config, g.slurm.get) or 0) > 1
+        ):
+            wrong.append("several_clusters")  # true does no harm, either
         lists = ("partitions", "policies", "operators", "types")
         wrong += [key for key in lists if _items(_entry(have, key)) != _items(wanted[key])]
         if wrong:
@@ -125,29 +131,45 @@ def _items(entry: str | None) -> set[str]:
 
 
 def _table(
-    config: Config, slurm_user: str, models: Iterable[str] = (), types: Iterable[str] = ()
+    config: Config,
+    slurm_user: str,
+    setting: Callable[[str], str | None],
+    models: Iterable[str] = (),
+    types: Iterable[str] = (),
 ) -> dict[str, object]:
     """The part of the filter's configuration that does not depend on the nodes.
 
-    ``models`` are node features, so that ``gpu:a100:1`` becomes a constraint. ``types``: of the
-    nodes; they stay in requests where only nodes are chosen. Elsewhere a job that asks for one
-    waits at the gate: Slurm does not refuse it.
+    ``setting``: key of slurm.conf -> value. ``models`` are node features, so that ``gpu:a100:1``
+    becomes a constraint. ``types``: of the nodes; they stay in requests where only nodes are
+    chosen. Elsewhere a job that asks for one waits at the gate: Slurm does not refuse it.
     """
     return {
         "classes": config.site.classes,
         "policies": config.placement.offered,
         "place_off": config.placement.allow_off,
         "cli_filter": config.setup.cli_filter,
+        "scrontab": "enable" in (setting("ScronParameters") or "").lower(),  # as Slurm looks for it
+        "several_clusters": _clusters(config, setting) not in (0, 1),
         "partitions": config.site.partitions,
         "licence": config.gate.licence,
         "reservation": config.gate.reservation,
         "submit_file": str(config.events.submit_file),
         "models": sorted(models),
-        "types": sorted(types) if config.placement.gpus == "nodes" else (),
+        "types": sorted({t.lower() for t in types}) if config.placement.gpus == "nodes" else (),
         "node_types": [t for t in sorted(types) if _NAMED.fullmatch(t)],
         "park_uncommented": config.site.park_uncommented,
         "operators": _operators(config, slurm_user)[0],
     }
+
+
+def _clusters(config: Config, setting: Callable[[str], str | None]) -> int | None:
+    """Clusters that ``sbatch -M`` knows: those of slurmdbd. None: it does not answer."""
+    if "slurmdbd" not in (setting("AccountingStorageType") or "").lower():
+        return 0
+    try:
+        return len(clusters(config.selector.command_timeout_s))
+    except SourceError:
+        return None
 
 
 def _operators(config: Config, slurm_user: str) -> tuple[list[int], list[str]]:

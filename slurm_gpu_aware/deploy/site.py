@@ -43,7 +43,7 @@ class ConfNode:
     indexed: bool
     """It has one GRES type per GPU."""
     types: tuple[str, ...]
-    """GRES types of its GPUs that are no index, in lower case."""
+    """GRES types of its GPUs that are no index, as Slurm has them."""
     features: tuple[str, ...]
     sockets: int
     cores_per_socket: int
@@ -142,7 +142,7 @@ def _conf_node(record: Mapping[str, str]) -> ConfNode:
     return ConfNode(
         has_gpus=bool(kinds),
         indexed=bool(kinds) and all(slot_of(kind) is not None for kind in kinds),
-        types=tuple(kind.lower() for kind in kinds if kind and slot_of(kind) is None),
+        types=tuple(kind for kind in kinds if kind and slot_of(kind) is None),
         features=tuple(record.get("features", "").split(",")),
         sockets=sockets,
         cores_per_socket=cores,

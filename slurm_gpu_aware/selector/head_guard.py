@@ -1,10 +1,11 @@
 """Guard of the head: short reservations of the GPUs that are kept for the first job that waits.
 
-A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua). Slurm
-starts none of them at its submission while a job of higher priority waits, but soon after, as soon
-as GPUs are free. So while such a job is pending, a reservation holds the head's number of GPUs on
-each node, also those that running jobs still use, and as many cores. Slurm 26.05 refuses to
-reserve GPUs that are in use: there only the free ones are held, from the next round on.
+A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua), and one
+of whole nodes takes their GPUs without asking for any. Slurm starts none of them at its submission
+while a job of higher priority waits, but soon after, as soon as GPUs are free. So while such a job
+is pending, a reservation holds the head's number of GPUs on each node, also those that running jobs
+still use, and as many cores. Slurm 26.05 refuses to reserve GPUs that are in use: there only the
+free ones are held, from the next round on.
 
 - Before a job is placed on a node, its reservation goes.
 - Each ends with the gate's lease: a dead selector leaves none behind.
@@ -12,9 +13,10 @@ reserve GPUs that are in use: there only the free ones are held, from the next r
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
+from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
@@ -107,6 +109,26 @@ def passes_gate(job: SlurmJob) -> bool:
         return False
     asked = job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
     return job.req_tres.get("gres/gpu", 0) > 0 or any(any(gpus_and_shards(one)) for one in asked)
+
+
+def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
+    """Whether a pending job may take GPUs of a planned node past the gate.
+
+    That is also one that asks for whole nodes and for no GPU: Slurm gives it all GPUs there.
+    """
+    names = frozenset(context.cluster.nodes)
+    there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
+    whole = {name for name in there if context.partitions[name].exclusive}
+    return any(
+        not there.isdisjoint(job.partitions) and (passes_gate(job) or _takes_nodes(job, whole))
+        for job in jobs
+        if job.state == "PENDING"
+    )
+
+
+def _takes_nodes(job: SlurmJob, whole: Set[str]) -> bool:
+    wanted = job.exclusive or not whole.isdisjoint(job.partitions)
+    return wanted and not is_ours(job.admin_comment)
 
 
 def _name(node: str) -> str:

@@ -26,7 +26,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates, Licences
-from slurm_gpu_aware.selector.head_guard import HeadGuard, passes_gate
+from slurm_gpu_aware.selector.head_guard import HeadGuard, passing
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.job_comments import JobComments, OwnerChanges
@@ -343,7 +343,7 @@ class Rounds:
 
         context = candidates.context
         with contained("guard of the head"):
-            needed = any(map(passes_gate, view.jobs))
+            needed = passing(view.jobs, context)
             wanted = guarded(plan, context.cluster) if needed else {}
             self._guard.keep(wanted, self._gate_held_until())
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}

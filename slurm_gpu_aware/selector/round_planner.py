@@ -27,7 +27,7 @@ from slurm_gpu_aware.planning.plan import Note, Plan
 from slurm_gpu_aware.planning.record import record_round
 from slurm_gpu_aware.planning.stages import Stage, Step, World, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.head_guard import passes_gate
+from slurm_gpu_aware.selector.head_guard import passing
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
@@ -125,7 +125,7 @@ class RoundPlanner:
         """The input of the round."""
         context = candidates.context
         cluster, now = context.cluster, context.now
-        guarded = self.guards and any(map(passes_gate, view.jobs))
+        guarded = self.guards and passing(view.jobs, context)
         settings, power, dates = replace(self.policy.settings, guarded=guarded), None, self.due
         with contained("power limit"):
             power = self.power.state(cluster, profile, settings, self.mover.under_way.power_w)

@@ -27,7 +27,7 @@ from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.selector.candidates import Candidate, Candidates
-from slurm_gpu_aware.selector.head_guard import passes_gate
+from slurm_gpu_aware.selector.head_guard import passing
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
@@ -130,7 +130,7 @@ class Successors:
         pending = [one for one in view.released if one.id in self.opened]
         known, self.opened = self.opened, {one.id for one in pending}
         stuck = self._is_stuck(candidates, started=self.opened != known)
-        may = may and not stuck and not any(map(passes_gate, view.jobs))
+        may = may and not stuck and not passing(view.jobs, candidates.context)
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
         brief = sum(count for _, count in self._ended) >= _HASTE * max(1, len(self._running))
         wanted = self.wanted if may and (long or pending or brief) else 0

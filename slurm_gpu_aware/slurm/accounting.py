@@ -1,4 +1,4 @@
-"""What Slurm's accounting lacks: by the settings of slurm.conf, and in the rows of sacct."""
+"""What Slurm's accounting knows and lacks: by slurm.conf, in the rows of sacct, of clusters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurm_gpu_aware.bounds import quoted
+from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.words import words_of
 
 if TYPE_CHECKING:
@@ -91,6 +92,12 @@ def gaps_of(setting: Callable[[str], str | None]) -> Iterator[Gap]:
             " default class",
             f"add AccountingStoreFlags={','.join([*flags, 'job_comment'])}, {_LATER}",
         )
+
+
+def clusters(timeout_s: float) -> list[str]:
+    """Names of the clusters that slurmdbd knows. Raises SourceError."""
+    command = ["sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"]
+    return run_command(command, timeout_s)[0].split()
 
 
 def with_cure(complaint: str) -> str:

@@ -149,12 +149,12 @@ def test_what_slurm_takes_for_an_index_is_refused(filter_: Filter, kind: str) ->
         assert filter_.submit(OPERATOR, **asked).rc == SUCCESS
 
 
-@pytest.mark.parametrize("same", ["a100", "A100"])
+@pytest.mark.parametrize("same", ["a100", "A100", "Tesla", "NVIDIA-A100(80G)"])
 def test_what_slurm_takes_for_a_type_of_the_site_waits_at_the_gate(
     make_filter: MakeFilter, same: str
 ) -> None:
     """No model of the site, but Slurm does not refuse it on nodes with the type."""
-    filter_ = make_filter(more='models = {}, types = { "a100" }')
+    filter_ = make_filter(more=f'models = {{ "v100" }}, node_types = {{ "{same}" }}')
     out = filter_.submit(tres_per_node=f"gres/gpu:{colliding(same)}:4")
     assert (out.rc, out.job["licenses"]) == (SUCCESS, "gpuaware:1")
     assert "licenses" not in filter_.submit(tres_per_node="gres/gpu:b100:4").written

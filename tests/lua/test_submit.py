@@ -968,12 +968,13 @@ def test_a_type_that_nodes_have_waits_at_the_gate(
     make_filter: MakeFilter, models: str, script: str | None
 ) -> None:
     """Slurm refuses one that no node has."""
-    filter_ = make_filter(more=f'models = {{ {models} }}, node_types = {{ "a100", "v100" }}')
-    for kind in ("v100", "V100", *(["A100"] if script is None or not models else [])):
+    filter_ = make_filter(more=f'models = {{ {models} }}, node_types = {{ "A100", "Tesla" }}')
+    for kind in ("Tesla", *(["A100"] if script is None or not models else [])):
         asked = {"tres_per_job": f"gres/gpu:{kind}:2", "comment": "class=A", "script": script}
         is_parked_and_left(filter_.submit(**asked), asked)
-    asked = {"tres_per_job": "gres/gpu:b200:2", "comment": "class=A", "script": script}
-    assert "licenses" not in filter_.submit(**asked).written
+    for kind in ("b200", "tesla"):
+        asked = {"tres_per_job": f"gres/gpu:{kind}:2", "comment": "class=A", "script": script}
+        assert "licenses" not in filter_.submit(**asked).written
 
 
 @pytest.mark.parametrize(
@@ -1035,6 +1036,23 @@ def test_srun_with_a_model_is_told_how_to_ask(filter_: Filter) -> None:
     out = filter_.submit(script=None, tres_per_job="gres/gpu:a100:1")
     assert (out.rc, out.written) == (SUCCESS, [])  # Slurm refuses it, unless a node has the type
     assert "--constraint=gpu_a100" in out.messages[0]
+
+
+def test_the_mark_of_scrontab_is_refused_where_there_is_none(make_filter: MakeFilter) -> None:
+    """Slurm removes the mark behind the filter, and the job would be any other."""
+    filter_ = make_filter(more="scrontab = false")
+    for asked in (NODE, NODE | {"het_job_offset": 0}, {"tres_per_node": "gres/shard:1"}):
+        out = filter_.submit(cron_job=True, **asked)
+        assert (out.rc, out.written) == (ERROR, [])
+        assert "scrontab is not enabled" in out.messages[0]
+    assert filter_.submit(cron_job=True).rc == SUCCESS  # it asks for no GPU
+
+
+def test_where_there_is_one_cluster_a_job_of_several_waits(make_filter: MakeFilter) -> None:
+    """sbatch does not ask it first."""
+    filter_ = make_filter(more="several_clusters = false")
+    for clusters in ("all", "a,a", "a"):
+        assert filter_.submit(clusters=clusters, **NODE).job["licenses"] == "gpuaware:1"
 
 
 def test_each_parked_job_appends_one_byte(filter_: Filter) -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "kept",
     "new_store",
     "restart",
+    "several_clusters",
 ]
 
 SLURM_CONF = "/etc/slurm/slurm.conf"
@@ -49,6 +50,19 @@ def kept(cluster: Cluster, *paths: str) -> Iterator[None]:
             back = f"if [ -e {path}.kept ]; then mv {path}.kept {path}; else rm -f {path}; fi"
             cluster.sh("ctl", back)
         restart(cluster)
+
+
+@contextlib.contextmanager
+def several_clusters(cluster: Cluster) -> Iterator[None]:
+    """In the block the filter lets jobs of ``sbatch -M`` pass, as a site with a second cluster."""
+    script = "/etc/slurm/job_submit.lua"
+    turn = "sed -i 's/several_clusters = .*/several_clusters = {},/' " + FILTER_CONF
+    again = f"touch -d @$(($(stat -c %Y {script})+1)) {script}"  # slurmctld looks at the second
+    cluster.sh("ctl", f"{turn.format('true')}; {again}")
+    try:
+        yield
+    finally:
+        cluster.sh("ctl", f"{turn.format('false')}; {again}")
 
 
 @contextlib.contextmanager

@@ -3,9 +3,11 @@
 import random
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 from cluster import GATE, Cluster
+from site_files import several_clusters
 
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 
@@ -156,19 +158,55 @@ def test_licences_of_megabytes_do_not_hold_slurmctld_up(cluster: Cluster) -> Non
 
 
 def test_left_to_slurm_and_told(cluster: Cluster) -> None:
+    several = ["-M", "gpuaware,gpuaware", "--gpus=1"]
     for args, reason in [
         (["--gpus=5"], "evenly"),
         (["--gpus=1", "--comment=place=off"], "place=off"),
-        (["-M", "gpuaware,gpuaware", "--gpus=1"], "several clusters"),
+        (several, "several clusters"),
     ]:
-        status, job, said = submit(cluster, *args)
+        with several_clusters(cluster) if args is several else nullcontext():
+            status, job, said = submit(cluster, *args)
         assert status == 0
         assert said.count("gpu-aware: this job is left to Slurm, which chooses its GPUs: ") == 1
         assert reason in said
-        if "-M" not in args:  # it waits for its turn, and no selector opens it
+        if args is not several:  # it waits for its turn, and no selector opens it
             assert cluster.job(job)["Licenses"] == "gpuaware:1"
             open_gate(cluster, job)
         assert cluster.wait(job, "COMPLETED")["Licenses"] == "(null)"
+    assert cluster.job(submit(cluster, *several)[1])["Licenses"] == "gpuaware:1"
+
+
+RAW = r"""
+#include <slurm/slurm.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int count, char **options)
+{
+    job_desc_msg_t job;
+    submit_response_msg_t *made = NULL;
+    char *environment[] = {"PATH=/usr/bin:/bin", NULL};
+    slurm_init(NULL);
+    slurm_init_job_desc_msg(&job);
+    job.user_id = getuid();
+    job.group_id = getgid();
+    job.tres_per_node = "gres/gpu:1";
+    job.script = "#!/bin/sh\n";
+    job.work_dir = "/tmp";
+    job.environment = environment;
+    job.env_size = 1;
+    job.bitflags |= count > 1 ? CRON_JOB : 0;
+    return slurm_submit_batch_job(&job, &made) ? 3 : 0;
+}
+"""
+
+
+def test_no_program_forges_a_job_of_scrontab(cluster: Cluster) -> None:
+    """slurmctld takes its mark from any client, and removes it after the filter."""
+    cluster.sh("ctl", "cc -x c - -o /tmp/raw -lslurm", stdin=RAW)
+    assert cluster.run("ctl", ["/tmp/raw", "forge"], "alice").returncode == 3
+    assert waiting(cluster) == []
+    assert cluster.run("ctl", ["/tmp/raw"], "alice").returncode == 0
+    assert [job["Licenses"] for job in waiting(cluster)] == ["gpuaware:1"]
 
 
 def test_jobs_without_gpus_are_not_touched(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 from cluster import NODES, Cluster
+from site_files import several_clusters
 from test_limits import WAIT
 from test_power import IDLE_W, limited, power, power_for
 from test_way_of_a_job import GATE_LICENCE, let_go
@@ -135,7 +136,8 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
     node = NODES[2]
     head = cluster.submit("alice", ["--gres=gpu:4", "-t", "5", "-w", node])
     asked = "--gres=gpu:4" if cluster.suite == "sid" else "--gres=gpu:1"
-    past = cluster.submit("bob", ["-M", "all", asked, *LOWER])
+    with several_clusters(cluster):
+        past = cluster.submit("bob", ["-M", "all", asked, *LOWER])
     assert GATE_LICENCE not in cluster.job(past)["Licenses"]
     cluster.wait_until(lambda: node_of_head(cluster, head) == node, 60, "a node for the head")
     if cluster.suite != "sid":

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import ENDED, GATE, NODES, Cluster
+from site_files import several_clusters
 
 CPU_FIELDS = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "MinCPUsNode", "MinMemoryCPU")
 PYTHON = "/opt/slurm-gpu-aware/bin/python"
@@ -67,6 +68,13 @@ RUN_ON = {
     "partition=second numnodes=2 timelimit=7": ({"n3", "n4"}, 2, 4),
 }
 """Change -> (nodes it may run on, how many (None: any number), GPUs in all)."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def past_the_gate(cluster: Cluster) -> Iterator[None]:
+    """Jobs of `PAST` pass it."""
+    with several_clusters(cluster):
+        yield
 
 
 @pytest.fixture

@@ -50,6 +50,13 @@ def test_another_reservation_of_nodes_of_the_jobs_own(own: str, other: str, left
     assert allowed(course, kept("soon", "n1", "n3", flags=other, start_s=NOW + 60)) == left
 
 
+@pytest.mark.parametrize("start_s", [NOW, NOW + 7200])
+def test_a_flexible_reservation_binds_its_jobs_to_no_node(start_s: float) -> None:
+    flexible = kept("course", "n1", flags="FLEX", start_s=start_s)
+    assert allowed(flexible) == {"n1", "n2", "n3"}
+    assert allowed(flexible, kept("other", "n2")) == {"n1", "n3"}
+
+
 def test_what_begins_after_the_job_does_not_matter() -> None:
     later = kept("later", "n1", flags="MAINT", start_s=NOW + 7200)
     assert allowed(kept("course", "n1", "n2"), later, limit_s=3600.0) == {"n1", "n2"}

@@ -409,6 +409,10 @@ def test_types_of_gpus(cluster: Cluster):
     assert (found["status"], found["found"].split(": ")[-1]) == ("failed", "node_types")
     types = 'node_types = { "a100_3g.20gb", "v100" }'
     conf.write_text(conf.read_text().replace("node_types = {}", types))
+    cluster.script("sacctmgr", "#!/bin/sh\nprintf 'one\\ntwo\\n'\n")
+    found = cluster.doctor()[1]["filter config"]
+    assert (found["status"], found["found"].split(": ")[-1]) == ("failed", "several_clusters")
+    cluster.script("sacctmgr", "#!/bin/sh\necho one\n")
     code, found = cluster.doctor()
     assert (code, found["gres types"]["status"]) == (0, "warning")
     assert "n2" in found["gres types"]["found"]

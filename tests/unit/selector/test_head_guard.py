@@ -1,11 +1,12 @@
-"""Guard of the head where Slurm reserves no GPUs that are in use (26.05)."""
+"""Guard of the head: what Slurm reserves, in use or not (26.05), and against which jobs."""
 
 from typing import Any
 
 import pytest
+from make import context_of, slurm_job, slurm_node
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.selector.head_guard import HeadGuard
+from slurm_gpu_aware.selector.head_guard import HeadGuard, passing
 from slurm_gpu_aware.slurm.updates import NewReservation
 
 
@@ -48,3 +49,26 @@ def test_nothing_is_reserved_where_no_gpu_is_free() -> None:
     for _ in range(3):
         guard.keep({"n1": (4, 0)}, 100.0)
     assert slurm.there == {}
+
+
+PARKED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1", "tres_per_node": "gres/gpu:1"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"tres_per_node": "gres/gpu:1"}, True),
+        ({"tres_per_node": "gres/gpu:1", "partitions": ("cpu", "gpu")}, True),
+        ({"tres_per_node": "gres/gpu:1", "partitions": ("cpu",)}, False),
+        ({"tres_per_node": "gres/gpu:1", "state": "RUNNING"}, False),
+        (PARKED, False),
+        ({**PARKED, "exclusive": True}, False),
+        ({"exclusive": True}, True),
+        ({"exclusive": True, "partitions": ("cpu",)}, False),
+        ({}, False),
+    ],
+)
+def test_jobs_that_may_take_gpus_past_the_gate(fields: dict[str, Any], expected: bool) -> None:
+    nodes = [slurm_node("n1"), slurm_node("c1", gpus=())]
+    context = context_of(nodes, {"gpu": ("n1",), "cpu": ("c1",)})
+    assert passing([slurm_job(**fields)], context) is expected
