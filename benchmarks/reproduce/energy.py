@@ -189,13 +189,15 @@ def curves(data: Path) -> tuple[dict[str, SizeTable], dict[str, SizeTable]]:
         columns = series.clock_mhz, series.time_s, series.energy_j
         mhz, time_s, joules = (column[own][order] for column in columns)
         clocks = np.arange(mhz[0], mhz[-1] + 1, STEP_MHZ).astype(np.int64)
-        at = [np.interp(clocks, mhz, values)[None] for values in (time_s, joules / time_s)]
+        times, powers = (np.interp(clocks, mhz, values) for values in (time_s, joules / time_s))
         table = known_table(series, range(len(series.clock_mhz)), clocks.tolist(), app_class)
         assert table.limited is not None
         both = list(zip(table.limited.clocks_mhz, table.limited.limits_w, strict=True))
         time_s, joules = np.array([series.at(*setting) for setting in both]).T
         limited = replace(table.limited, time_s=time_s[None], power_w=(joules / time_s)[None])
-        true[app_class] = SizeTable(np.array([1]), clocks, *at, limited=limited)
+        true[app_class] = SizeTable(
+            np.array([1]), clocks, times[None], powers[None], limited=limited
+        )
         known[app_class] = table
     return true, known
 

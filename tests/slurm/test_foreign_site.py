@@ -47,8 +47,8 @@ def site_of_others(new_project: str, suite: str) -> Iterator[ForeignSite]:
         site.down()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def clean_first() -> None:
+@pytest.fixture(autouse=True, scope="module", name="clean_first")
+def nothing_first() -> None:
     """Nothing to clean: the site is new."""
 
 

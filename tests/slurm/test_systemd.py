@@ -86,8 +86,8 @@ class Host:
             time.sleep(0.5)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def clean_first() -> None:
+@pytest.fixture(autouse=True, scope="module", name="clean_first")
+def nothing_first() -> None:
     """Nothing to clean: there is no cluster."""
 
 
