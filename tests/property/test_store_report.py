@@ -78,7 +78,7 @@ def test_changed_fields_are_merged_or_refused(
     changed = copy.deepcopy(VALID)
     for place, value in changes:
         with suppress(KeyError, IndexError, TypeError):  # lies in what the first replaced
-            put(changed, place, value)
+            set_at(changed, place, value)
     store.execute("DELETE FROM nodes")
     said = ""
     try:
@@ -91,7 +91,7 @@ def test_changed_fields_are_merged_or_refused(
     recompute_scores(store)
 
 
-def put(report: Any, place: tuple[Any, ...], value: Any) -> None:
+def set_at(report: Any, place: tuple[Any, ...], value: Any) -> None:
     """Set a value at a place of a report."""
     *path, last = place
     for key in path:
@@ -128,6 +128,6 @@ def test_a_part_that_does_not_suit_the_others_is_named(
 ) -> None:
     """Fields that are wrong by themselves: `test_record_properties`."""
     changed = copy.deepcopy(VALID)
-    put(changed, place, value)
+    set_at(changed, place, value)
     with pytest.raises(SourceError, match=reason):
         parse_report(changed)
