@@ -14,7 +14,7 @@ from reproduce.algorithm1 import algorithm1
 from slurm_gpu_aware.features.power.allocation import SizingJob, power_limit_w
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.sizing.afs import afs
+from slurm_gpu_aware.sizing.baselines import afs
 
 SIZES = (1, 2, 4, 8, 16)
 CLOCKS = np.arange(510, 1411, 15)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.bounds import ROLLOUT_HOLD
@@ -37,20 +37,8 @@ _HET_S = 90.0
 """Heterogeneous jobs are started by Slurm's backfill only, every 30 s by default (bf_interval)."""
 _REFUSED_S = 10.0  # pause after Slurm refused to close the gate of a job
 _NEVER_THERE = "BadConstraints"  # Slurm finds that the job can never start on its nodes
-
-
-class _Kind(Enum):
-    """What keeps a released job from starting."""
-
-    REQUEUED = auto()
-    RECALLED = auto()
-    NODE_LOST = auto()
-    HELD = auto()
-    """Slurm, which shows a reason."""
-    NO_ROOM = auto()
-    LATE = auto()
-
-
+_Kind = Enum("_Kind", ["REQUEUED", "RECALLED", "NODE_LOST", "HELD", "NO_ROOM", "LATE"])
+"""What keeps a released job from starting; ``HELD``: Slurm, which shows a reason."""
 _NO_FAILURE = frozenset({_Kind.REQUEUED, _Kind.RECALLED, _Kind.NODE_LOST})
 """Its place was no worse than others: the next round plans the job again at once."""
 

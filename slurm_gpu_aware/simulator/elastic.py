@@ -39,7 +39,7 @@ from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
 from slurm_gpu_aware.simulator.settings import STS, PowerSettings, SimSettings
-from slurm_gpu_aware.sizing.afs import afs
+from slurm_gpu_aware.sizing.baselines import afs
 from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 

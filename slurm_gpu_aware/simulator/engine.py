@@ -49,7 +49,7 @@ from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
-from slurm_gpu_aware.sizing.zeus import zeus_clock
+from slurm_gpu_aware.sizing.baselines import zeus_clock
 
 
 class Simulator:

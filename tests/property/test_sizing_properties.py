@@ -11,7 +11,7 @@ from small_sizing import CLOCKS, GPUS, model_table, optimum_s, random_table, siz
 
 from slurm_gpu_aware.features.power.allocation import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
-from slurm_gpu_aware.sizing.afs import afs
+from slurm_gpu_aware.sizing.baselines import afs
 
 LIMITS = st.one_of(st.floats(0, 4000), st.just(math.inf))
 IDLE = st.sampled_from([0.0, 25.5, 60.0])

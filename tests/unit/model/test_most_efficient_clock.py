@@ -7,7 +7,7 @@ from slurm_gpu_aware.features.models.tables import efficient_point, points
 from slurm_gpu_aware.features.power.allocation import SizingJob
 from slurm_gpu_aware.features.power.menu import clock_ladder
 from slurm_gpu_aware.model.size_table import SizeTable, least_energy
-from slurm_gpu_aware.sizing.zeus import zeus_clock
+from slurm_gpu_aware.sizing.baselines import zeus_clock
 
 NAN = float("nan")
 

@@ -164,27 +164,6 @@ def test_a_bad_model_is_refused_with_the_valid_ones(effbw):
         make_policy("pal+mapa", {"seed": 1})
 
 
-def test_a_job_without_communication_preserves_links_even_if_sensitive():
-    for own in ({"pattern": "none", "gpus": 3}, {"gpus": 1}):
-        gpus = own.pop("gpus")
-        sensitive = place_on("mapa-preserve", gpus, bw="high", busy=(0,), **own)
-        other = place_on("mapa-preserve", gpus, bw="low", busy=(0,), **own)
-        assert sensitive.why["objective"] == "preserved"
-        assert sensitive.slots == other.slots
-
-
-def test_insensitive_jobs_fill_the_node_whose_links_are_already_broken():
-    """Eq. 3 over the cluster: idle node 0 would lose more than half-full node 1."""
-    cluster = Cluster.uniform(2, 8, graph=DGX)
-    cluster.free[1, [0, 2, 4]] = False
-    got = make_policy("mapa-preserve").place(Request("1", 2), cluster)
-    assert got.nodes == (1,)
-    entry = got.why["links"][0]
-    assert entry["taken_gbps"] + entry["preservedbw_gbps"] == sum(
-        DGX.gbps[a, b] for a in (1, 3, 5, 6, 7) for b in (1, 3, 5, 6, 7) if a < b
-    )
-
-
 def test_nodes_without_links_count_as_equal_and_say_so():
     cluster = replace(Cluster.uniform(2, 8), graphs=(None, DGX))
     got = make_policy("mapa-preserve").place(Request("1", 2, bandwidth_sensitive=True), cluster)
@@ -281,30 +260,6 @@ def test_choices_by_tables_of_wide_patterns_say_that_these_are_in_part(monkeypat
     two = replace(request, gpus=18, gpus_per_node=9)
     assert policy.place(two, cluster).why["embeddings"] == "searched in part"
     assert "embeddings" not in policy.place(replace(request, pattern="ring"), plain).why
-
-
-def test_several_nodes_get_the_index_set_that_is_best_on_the_worst_of_them():
-    """Node 1 has its doubles elsewhere: the set must be good on both."""
-    turned = DGX.subgraph([1, 0, 2, 3, 4, 5, 6, 7])
-    cluster = replace(Cluster.uniform(2, 8), graphs=(DGX, turned))
-    request = Request("1", 4, gpus_per_node=2, bandwidth_sensitive=True)
-    got = make_policy("mapa-preserve").place(request, cluster)
-    assert got.nodes == (0, 1)
-    assert got.slots == ((2, 3), (2, 3))  # 0,3 is double on node 0 only
-    assert got.why["effbw_gbps"] == 50.0
-    alone = replace(cluster, same_indices=False)
-    each = make_policy("mapa-preserve").place(request, alone)
-    assert each.slots == ((0, 3), (0, 2))
-
-
-def test_required_nodes_are_part_of_the_choice():
-    cluster = Cluster.uniform(4, 8, graph=DGX)
-    cluster.free[3, [0, 3]] = False
-    request = job_request("1", 4, gpus_per_node=2, bandwidth_sensitive=True, required=(3,))
-    got = make_policy("mapa-preserve").place(request, cluster)
-    assert got.nodes == (0, 3)
-    assert got.slots == ((1, 2), (1, 2))  # 0,3 would be first, but is busy on the required node
-    assert got.why["effbw_gbps"] == 50.0
 
 
 def test_machines_of_more_than_16_gpus():

@@ -104,22 +104,6 @@ def test_levels_cut_at_the_borders_of_groups_keep_their_names_and_penalties():
     assert (found.nodes, found.level, found.slowdown) == ((0, 1), "switch", 1.2)
 
 
-def test_a_node_in_no_group_is_not_used():
-    alone = NodeGroups(np.array([-1, 0, 1, 1]), "block")
-    found = constrained(make_policy("pal")).place(wide(groups=alone), free_but())
-    assert found is not None
-    assert found.nodes == (2, 3)
-    single = job_request("1", 2, app_class="A", groups=alone)
-    assert constrained(make_policy("pal")).place(single, free_but(1, 2, 3)) is None
-
-
-def test_required_nodes_choose_the_block():
-    found = constrained(make_policy("pal")).place(wide(required=(2,)), free_but())
-    assert found is not None
-    assert found.nodes == (0, 2)
-    assert constrained(make_policy("pal")).place(wide(required=(0, 1)), free_but()) is None
-
-
 def test_the_reason_says_that_no_block_has_room():
     here = replace(free_but(0, 3), running=(holder("8", 0, 50.0), holder("9", 3, 70.0)))
     plan = plan_all([wide()], here)

@@ -76,17 +76,6 @@ def test_one_gpu_jobs_of_a_node(needed: list[int], taken: list[int]) -> None:
     assert preempted([FOUR[i - 1] for i in needed], FOUR) == taken
 
 
-def test_jobs_of_other_nodes_are_not_touched() -> None:
-    candidates = [holder(1, 1), holder(2), holder(3, 1), holder(4), holder(5), holder(6)]
-    assert preempted([candidates[i] for i in (3, 4, 5)], candidates) == [2, 4, 5, 6]
-
-
-def test_over_two_nodes_two_need_not_go_alone() -> None:
-    """The wide job comes before the last and holds no needed GPU."""
-    jobs = [holder(1), holder(2, 0, 1), holder(3, 1, tier=2.0)]
-    assert preempted([jobs[0], jobs[2]], jobs, nodes=(0, 1)) == [1, 2, 3]
-
-
 def test_order_by_tier_then_nodes_then_record() -> None:
     jobs = [holder(1, tier=2.0), holder(2, 0, 1), holder(3), holder(4), holder(5, tier=2.0)]
     assert names(VictimQueue(jobs, USUAL).jobs) == [3, 4, 2, 1, 5]
@@ -99,32 +88,6 @@ def test_the_newest_first_whatever_its_tier() -> None:
         holder(3, 0, 1, start_s=30.0),
     ]
     assert names(VictimQueue(jobs, PreemptionOrder(youngest_first=True)).jobs) == [1, 3, 2]
-
-
-def test_fewer_candidates_than_tries() -> None:
-    assert preempted([FOUR[1]], FOUR[:2]) == [2]
-    assert preempted([FOUR[0]], FOUR[:1]) == [1]
-
-
-def test_a_job_without_gpus_goes_if_its_turn_comes_before() -> None:
-    candidates = [without_gpus(7), without_gpus(8, node=1), *FOUR]
-    assert preempted(FOUR[:3], candidates) == [1, 2, 3, 7]
-    assert preempted(FOUR[3:], candidates) == [4]
-
-
-@pytest.mark.parametrize(("reorder_count", "taken"), [(0, [1, 2, 4]), (1, [2, 4]), (9, [2, 4])])
-def test_how_often_slurm_tries_again(reorder_count: int, taken: list[int]) -> None:
-    order = PreemptionOrder(reorder_count=reorder_count)
-    assert preempted([FOUR[1], FOUR[3]], FOUR, order=order) == taken
-
-
-@pytest.mark.parametrize(("strict", "taken"), [(False, [2, 3, 4]), (True, [1, 2, 3, 4])])
-def test_a_wide_job_goes_before_others_unless_order_is_strict(
-    strict: bool, taken: list[int]
-) -> None:
-    candidates = [holder(1), holder(2), replace(holder(3, 0, 1), node_count=1), holder(4)]
-    order = PreemptionOrder(strict=strict)
-    assert preempted(candidates[1:], candidates, (0, 1), order) == taken
 
 
 def test_a_gpu_that_no_job_holds_cannot_be_freed() -> None:

@@ -165,27 +165,6 @@ def test_a_record_can_be_written_again():
 # -- editing ---------------------------------------------------------------------------------------
 
 
-def test_edit_keeps_the_place_of_known_keys_and_appends_the_rest(tmp_path: Path):
-    text = edited(tmp_path, SITE, {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu"})
-    lines = text.splitlines()
-    assert lines[2] == "Licenses=matlab:2,gpuaware:9"
-    assert lines[-2:] == ["GresTypes=gpu", END]
-    assert [x for x in lines if x.startswith("NodeName")] == [
-        x for x in SITE.splitlines() if x.startswith("NodeName")
-    ]
-
-
-def test_edit_twice_changes_nothing(tmp_path: Path):
-    wanted = {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu", "Prolog": "/p"}
-    edited(tmp_path, SITE, wanted)
-    assert edit(tmp_path / "slurm.conf", wanted) == []
-
-
-def test_edit_changes_the_last_line_of_a_repeated_key(tmp_path: Path):
-    text = edited(tmp_path, "GresTypes=mps\nGresTypes=nic\n", {"GresTypes": "nic,gpu"})
-    assert text == "GresTypes=mps\nGresTypes=nic,gpu\n"
-
-
 def test_a_continued_setting_becomes_one_line(tmp_path: Path):
     text = "SchedulerParameters=bf_continue,\\\nbf_interval=60\nMaxJobCount=7\n"
     assert parse_conf(text).get("SchedulerParameters") == "bf_continue,bf_interval=60"
@@ -210,19 +189,6 @@ def test_the_line_that_counts_is_changed_in_its_file(tmp_path: Path):
     assert read_conf(conf).get("Licenses") == "ansys:5,gpuaware:9"
 
 
-def test_a_file_under_two_names_is_changed_once(tmp_path: Path):
-    (tmp_path / "d").mkdir()
-    conf = folder_of(tmp_path, slurm="Include a.conf\nInclude d/../a.conf\n", a="Licenses=a\n")
-    assert edit(conf, {"Licenses": "b"}) == ["a.conf"]
-    assert read_conf(conf).get("Licenses") == "b"
-
-
-def test_a_prolog_is_added_to_those_of_the_site(tmp_path: Path):
-    text = edited(tmp_path, "Prolog=/a\nProlog=/b\n", {"Prolog": "/c"})
-    assert text.startswith("Prolog=/a\nProlog=/b\n")
-    assert parse_conf(text).all("Prolog") == ("/a", "/b", "/c")
-
-
 def test_a_value_that_the_grammar_lacks_is_refused(tmp_path: Path):
     conf = folder_of(tmp_path, slurm=SITE)
     with pytest.raises(SourceError, match="has a quote"):
@@ -236,44 +202,6 @@ def test_a_second_edit_keeps_the_block_of_the_first(tmp_path: Path):
     edit(conf, {"Licenses": "x:1"})
     assert read_conf(conf).values == {"grestypes": ("gpu",), "licenses": ("x:1",)}
     assert conf.read_text().count(END) == 1
-
-
-@pytest.mark.parametrize(
-    "text", [SITE, SITE.rstrip("\n"), SITE.replace("\n", "\r\n"), f"{SITE}\n\n", "", "\n", "#"]
-)
-def test_settings_are_taken_back_to_the_byte(tmp_path: Path, text: str):
-    folder = tmp_path / "first"
-    folder.mkdir()
-    before = ConfFiles(folder_of(folder, slurm=text))
-    new = {"Licenses": "matlab:2,gpuaware:9", "GresTypes": "gpu", "Epilog": "/x"}
-    assert edited(tmp_path, text, new) != text
-    own = {"licenses": "matlab:2" if SITE[:6] in text else None, "grestypes": None, "epilog": None}
-    conf = ConfFiles(tmp_path / "slurm.conf")
-    write(take_back_settings(conf, lambda key, value: own.get(key, value), before))
-    assert (tmp_path / "slurm.conf").read_bytes() == text.encode()
-
-
-@pytest.mark.parametrize("text", ["Licenses=a:1,\n", "Licenses=a:1,,b:2\n", "Licenses=a:1,\\"])
-def test_a_list_with_empty_entries_is_taken_back_to_the_byte(tmp_path: Path, text: str):
-    before = ConfFiles(folder_of(tmp_path, slurm=text))
-    entries = [word for word in before.settings()[0][1].split(",") if word]
-    for added in ((), ("ours:9",)):
-        edit(before.path, {"Licenses": ",".join([*entries, *added])})
-        conf = ConfFiles(before.path)
-        write(take_back_settings(conf, lambda key, value: value.removesuffix(",ours:9"), before))
-        assert before.path.read_text() == text
-
-
-def test_what_the_site_added_meanwhile_stays(tmp_path: Path):
-    text = edited(tmp_path, SITE, {"GresTypes": "gpu", "Epilog": "/x"})
-    conf = folder_of(
-        tmp_path, slurm=text.replace("GresTypes=gpu", "GresTypes=gpu,nic") + "MaxJobCount=7\n"
-    )
-    own = {"grestypes": "nic", "epilog": None}
-    write(take_back_settings(ConfFiles(conf), lambda k, v: own.get(k, v), None))
-    assert read_conf(conf).get("GresTypes") == "nic"
-    assert read_conf(conf).get("Epilog") is None
-    assert conf.read_text().endswith("MaxJobCount=7\n")
 
 
 def test_lines_that_do_not_count_any_more_are_taken_back_too(tmp_path: Path):

@@ -1,8 +1,10 @@
-"""AFS: GPUs of all jobs anew by throughput, at default clocks (Hwang et al., NSDI'21, AFS-L)."""
+"""Baselines of sizing: AFS-L (Hwang et al., NSDI'21), at default clocks, and the clocks of Zeus."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from slurm_gpu_aware.features.power.allocation import (
     Allocation,
@@ -11,6 +13,7 @@ from slurm_gpu_aware.features.power.allocation import (
     allocation,
     sized_at,
 )
+from slurm_gpu_aware.model.size_table import SizeTable, least_energy
 
 
 def afs(
@@ -113,3 +116,22 @@ def _preferred(steps: Mapping[int, _Step]) -> int:
         gain_first, gain_last = a.speedup - 1, 1 - 1 / b.speedup
         best = last if gain_last / b.gpus > gain_first / a.gpus else first
     return best
+
+
+def zeus_clock(table: SizeTable, gpus: int, max_w: float, eta: float = 0.5) -> int | None:
+    """SM clock of a job of ``gpus`` GPUs, MHz; None, the default clock, where nothing is known.
+
+    Zeus (You et al., NSDI'23) chooses a power limit and a batch size; here the clock takes the
+    place of the power limit, and the batch size stays. The cost of a unit of work is
+    ``eta * energy + (1 - eta) * max_w * time``.
+
+    Parameters: ``max_w``, power limits of all its GPUs together; ``eta``, weight of energy against
+    time, 0 to 1 (0.5 is Zeus' own default).
+    """
+    row = table.row(gpus)
+    if row is None:
+        return None
+    time_s, power_w = table.time_s[row], table.power_w[row]
+    weighted_w = np.where(power_w > 0, eta * power_w + (1 - eta) * max_w, np.nan)
+    best = least_energy(time_s, weighted_w)
+    return None if best is None else int(table.clocks_mhz[best])
