@@ -42,8 +42,8 @@ def fleet_blocks(fleet: Fleet) -> list[Block]:
     entries: list[tuple[str, object]] = [
         ("nodes", f"{len(nodes)}; that take no jobs: {closed}" if closed else len(nodes)),
         ("GPUs", f"{len(gpus)}: {_shares(gpus)}"),
-        ("slow", _number(gpu.mark.slow for gpu in gpus)),
-        ("ill", _number(gpu.mark.ill for gpu in gpus)),
+        ("slow", _number((gpu.mark.slow for gpu in gpus), known=_measured(gpus))),
+        ("ill", _number((gpu.mark.ill for gpu in gpus), known=bool(times))),
         ("not measured", _number(not gpu.scores for gpu in gpus)),
         ("measured", newest + oldest),
         ("watched", fleet.watched),
@@ -57,8 +57,12 @@ def fleet_blocks(fleet: Fleet) -> list[Block]:
     return blocks
 
 
-def _number(found: Iterable[bool]) -> str:
-    return str(sum(found) or "none")
+def _number(found: Iterable[bool], *, known: bool = True) -> str:
+    return str(sum(found) or ("none" if known else "not known"))
+
+
+def _measured(gpus: Iterable[GpuFacts]) -> bool:
+    return any(gpu.scores for gpu in gpus)
 
 
 def _shares(gpus: Iterable[GpuFacts]) -> Shares:
@@ -87,7 +91,10 @@ def _slowest(fleet: Fleet) -> Block:
     named = [(node, gpu) for node in fleet.nodes for gpu in node.gpus]
     found = [(n, gpu) for n, gpu in named if gpu.mark.health or (gpu.worst or 0.0) > 1.0]
     if not found:
-        return Sentences(["No GPU is slower than the median of its model, or ill."], title)
+        said = "No GPU is slower than the median of its model, or ill."
+        if not _measured(gpu for _, gpu in named):
+            said = "No GPU is known to be ill; how fast they are is not measured."
+        return Sentences([said], title)
     found.sort(key=lambda one: (not one[1].mark.health, -(one[1].worst or 0.0)))
     rows = [
         (

@@ -238,7 +238,7 @@ def _named(state: str, own: Sequence[Verdict]) -> tuple[str, float | None, float
 
 def _unknown(verdicts: Sequence[Verdict]) -> str:
     if not verdicts:
-        return "no times are measured: CuPy or --bench is missing there"
+        return "hardware well; times need CuPy or --bench, and a pass without --hardware"
     sweeps = min(v.sweeps for v in verdicts)
     if sweeps >= NEWEST:
         return "too few GPUs of its model to compare it with"

@@ -11,9 +11,11 @@ import pytest
 from commands import gpu_aware, gpu_aware_profile
 from page_samples import HOSTILE, MACHINES, SLOW
 from slurm_folder import SlurmFolder
+from store_samples import ingest, report
 
 from slurm_gpu_aware.bounds import printable
 from slurm_gpu_aware.cli import page_jobs
+from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.watch_state import GpuState, WatchState, write_state
 
 TAGS = {
@@ -230,7 +232,23 @@ def test_a_store_with_an_import_alone_is_shown(
     assert done.exit_code == 0, done.stderr
     done = gpu_aware("page", str(tmp_path / "out"), config=config)
     assert done.exit_code == 0, done.stderr
-    assert "class A: 60.0% slower than the median" in Reading(tmp_path / "out/index.html").text
+    fleet = Reading(tmp_path / "out/index.html").text
+    assert "class A: 60.0% slower than the median" in fleet
     assert "The links are not known" in Reading(tmp_path / "out/nodes/n1.html").text
     assert "There is no power limit" in Reading(tmp_path / "out/power.html").text
     assert "No job is parked." in Reading(tmp_path / "out/queue.html").text
+
+
+def test_gpus_without_times_are_not_said_to_be_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", _silent)
+    config = tmp_path / "config.toml"
+    config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
+    with open_store(tmp_path / "store.db") as store:
+        ingest(store, report() | {"timings": []})
+    done = gpu_aware("page", str(tmp_path / "out"), config=config)
+    assert done.exit_code == 0, done.stderr
+    fleet = Reading(tmp_path / "out/index.html").text
+    assert "slow not known ill none not measured 4" in fleet
+    assert "No GPU is known to be ill; how fast they are is not measured." in fleet
