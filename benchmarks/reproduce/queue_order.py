@@ -90,11 +90,16 @@ QUICK = Count(2, 1, (), 1, (OFF,), ("packed@backfill", "packed@expected=0.3"))
 
 
 def rows_of(
-    bench: Bench, load: Load, scores: str, known: str, cases: Sequence[str]
+    bench: Bench,
+    load: Load,
+    scores: str,
+    known: str,
+    cases: Sequence[str],
+    settings: SimSettings = BASE,
 ) -> list[tuple[str, ...]]:
     """A row per case: gains over packed placement in Slurm's order, of the same traces."""
     kind, error = KNOWN[known]
-    base = replace(BASE, backfill=True, overrun="extend", estimate=kind, estimate_error=error)
+    base = replace(settings, backfill=True, overrun="extend", estimate=kind, estimate_error=error)
     exact = base.estimate == "exact"
     traces = load.traces if exact else [loose_limits(trace) for trace in load.traces]
     sites = [load.site(bench, scores, seed) for seed in range(1, load.draws + 1)]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, Gpu
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.placed import Started
@@ -34,22 +34,18 @@ class _Refusal:
 class Refusals:
     """The refusals of one round, in the order of its queue."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, running: Iterable[RunningJob], started: Sequence[Started]
-    ) -> None:
-        """``running``: of the snapshot; ``started``: the list of those that the round starts."""
-        self._dispatcher, self._running, self._started = dispatcher, running, started
-        self._holders: dict[Gpu, RunningJob] = {}
+    def __init__(self, dispatcher: Dispatcher, started: Sequence[Started]) -> None:
+        """``started``: the list of those that the round starts."""
+        self._dispatcher, self._started = dispatcher, started
         self._known: list[_Refusal] = []
 
     def add(self, request: Request, wait: Postponement, gpus: Set[Gpu], cluster: Cluster) -> None:
         """Note the wait of a job for some GPUs; ``cluster``: with what it leaves free."""
-        if not self._holders:
-            self._holders = {gpu: job for job in self._running for gpu in job.each_gpu}
-        holders = [self._holders[gpu] for gpu in gpus if gpu in self._holders]
-        holders += (one.job for one in self._started if not gpus.isdisjoint(one.job.each_gpu))
+        ends = self._dispatcher.ends
+        jobs = (job for _, job in ends.until(wait.start_s))
+        holders = [job for job in jobs if not gpus.isdisjoint(job.each_gpu)]
         nodes = {node for node, _ in gpus}  # whose cores and memory it may wait for, too
-        holders += self._dispatcher.ends.beside_gpus(nodes, wait.start_s)
+        holders += ends.beside_gpus(nodes, wait.start_s)
         # An end by its time limit comes for sure.
         users = {job.user for job in holders if job.user and wait.start_s < job.end_s}
         if users := users - {request.user}:

@@ -92,7 +92,7 @@ class _Placing:
         self._impossible = Impossible(cluster, self.dispatcher)
         self._awaited: set[Gpu] = set()
         """GPUs that jobs wait for, which no job behind them waits for."""
-        self._refusals = Refusals(self.dispatcher, self.running, self.placed)
+        self._refusals = Refusals(self.dispatcher, self.placed)
 
     def plan(self, ordered: list[Request], turns: Mapping[str, int]) -> Plan:
         behind, wait = self._continue(self._prefix(ordered))

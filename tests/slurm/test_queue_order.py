@@ -1,5 +1,6 @@
 """Order of the queue on a real Slurm: shorter jobs first, within Slurm's own priorities."""
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
@@ -7,7 +8,9 @@ from datetime import datetime
 import pytest
 from cluster import Cluster
 from site_files import CONFIG, kept
-from test_limits import WAIT
+from test_limits import WAIT, sacctmgr
+from test_preemption import configure
+from test_replay_live import REPLAY
 from test_way_of_a_job import let_go
 
 SETTINGS = """[estimates]
@@ -104,3 +107,42 @@ def test_a_wait_begins_when_a_job_becomes_eligible(cluster: Cluster) -> None:
     start_order(cluster, jobs)
     asked = {name: cluster.explained(job_id)["asked"] for name, job_id in jobs.items()}
     assert {name: one["waits_since_s"] for name, one in asked.items()} == begun
+
+
+SHARES = {"alice": 100, "bob": 1}
+PRIORITIES = ["PriorityWeightAge=100000", "PriorityMaxAge=1-0", "PriorityWeightFairshare=2000"]
+"""All of the fair share is worth half an hour of age."""
+
+
+@pytest.fixture
+def fair_shares(cluster: Cluster) -> Iterator[None]:
+    for user, share in SHARES.items():
+        sacctmgr(cluster, "modify", "user", user, "set", f"fairshare={share}")
+    configure(cluster, PRIORITIES)
+    yield
+    configure(cluster, [])
+    for user in SHARES:
+        sacctmgr(cluster, "modify", "user", user, "set", "fairshare=1")
+
+
+@pytest.mark.parametrize("settings", [("expected", 1.0)], indirect=True)
+@pytest.mark.usefixtures("fair_shares")
+def test_run_time_and_fair_share_of_two_users_count(cluster: Cluster) -> None:
+    """48 minutes of run time count more than the fair share, which decides between equal jobs."""
+    last = fill_gpus(cluster)
+    kinds = [(user, kind) for user in ("bob", "alice") for kind in ("long", "short")]
+    jobs = {f"{user} {kind}": wait_for_one(cluster, user, MINUTES[kind]) for user, kind in kinds}
+
+    def priority(name: str) -> int:
+        return int(cluster.job(jobs[name])["Priority"])
+
+    ahead = lambda: priority("alice long") - priority("bob short") > 100  # noqa: E731
+    cluster.wait_until(ahead, 90, lambda: str({name: priority(name) for name in jobs}))
+    let_go(cluster, "bob", last)
+    order = ["alice short", "bob short", "alice long", "bob long"]
+    assert start_order(cluster, jobs) == order
+    assert cluster.explained(jobs["bob short"])["why"]["passes"] == jobs["alice long"]
+    python = ["/opt/slurm-gpu-aware/bin/python", "-c", REPLAY]
+    again = json.loads(cluster.sh("ctl", python, user="slurm"))
+    assert again["rounds"] >= 1
+    assert again["differences"] == []

@@ -14,7 +14,7 @@ import pytest
 
 from slurm_gpu_aware.features.energy.choice import EXACT
 from slurm_gpu_aware.features.models.performance_model import PerformanceSample
-from slurm_gpu_aware.simulator.trace import read_csv
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob, read_csv
 
 ROOT = Path(__file__).parents[2]
 NAMES = (
@@ -42,6 +42,7 @@ NAMES = (
     "sts_causes",
     "sts",
     "queue_order",
+    "queue_order_accounts",
     "algorithm1",
     "powerflow_sizes",
     "powerflow_limits",
@@ -479,6 +480,7 @@ def test_every_remark_on_the_page_is_made_by_a_script():
         "powerflow_clocks",
         "when_it_pays",
         "queue_order",
+        "queue_order_accounts",
         "cheats",
         "energy",
     ]
@@ -499,6 +501,16 @@ def test_what_an_order_costs_is_its_worst_column(scripts):
     assert "| a | 9.0% | 4.0% | -0.9% | longest wait, calm | 4.0% |" in found
     assert "| b | 19.0% | 19.0% | -40.0% | longest wait, calm | -3.0% |" in found
     assert "only a makes no column more than 1% worse" in " ".join(remark.split())
+
+
+def test_a_part_of_a_trace_asks_for_its_share_of_the_gpus(scripts):
+    accounts = scripts.queue_order_accounts
+    jobs = [TraceJob(str(n), 50.0 + n, 1 + n % 40, 1000.0 * n) for n in range(1, 60)]
+    found = accounts.part_of(Trace.of("all", jobs), 3, 64).jobs
+    assert [job.job_id for job in found] == [j.job_id for j in jobs[3:] if j.gpus <= 32]
+    assert found[0].submit_s == 0.0
+    asked = sum(job.gpus * job.duration_s for job in found)
+    assert asked / (64 * found[-1].submit_s) == pytest.approx(accounts.FULL)
 
 
 def test_each_way_of_cheating_does_the_work_of_the_job(scripts):
