@@ -13,8 +13,8 @@ from slurm_gpu_aware.features.models.throughput import Conditions
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable, least_energy
 
-_LIMIT_STEP_W = 5
-"""Between measured power limits, as NVML takes any in the card's range."""
+_LIMIT_STEPS = 50
+"""Steps to the highest measured power limit; NVML takes any limit in the card's range."""
 
 
 def size_table(
@@ -88,7 +88,7 @@ def _limited(
     found = []
     for mhz in locked:
         beside = {int(one.limit_w) for one in own if one.locked_mhz == mhz}
-        steps = range(min(beside), max(beside), _LIMIT_STEP_W)
+        steps = range(min(beside), max(beside), max(1, max(limits) // _LIMIT_STEPS))
         found += [(mhz, limit_w) for limit_w in sorted(limits.union(steps))]
     pairs = np.array(found, dtype=np.int64)
     mhz, limits_w = pairs.T.astype(np.float64)

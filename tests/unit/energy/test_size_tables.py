@@ -216,7 +216,7 @@ def limited_model(*anchors, top=1.0):
 def test_between_two_measured_limits_time_and_power_are_the_most_that_they_can_be():
     table = size_table(limited_model((1000.0, 1.0, 200.0), (1100.0, 1.0, 220.0)), (1,), CLOCKS, 8)
     one = table.limited
-    assert one.limits_w.tolist() == [200, 205, 210, 215, 220]
+    assert one.limits_w.tolist() == [200, 204, 208, 212, 216, 220]
     assert one.time_error == pytest.approx(0.0)
     times, shares = one.time_s[0], (1 / one.limits_w - 1 / 220) / (1 / 200 - 1 / 220)
     assert times == pytest.approx(times[-1] + (times[0] - times[-1]) * shares)
