@@ -29,6 +29,12 @@ from slurm_gpu_aware.slurm.records import (
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
 """Reason of a job if another one waits for the same node (-w); it does not concern the job."""
 
+NODES_TAKEN = (
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
+)
+"""Reason of a job if in one pass of Slurm all nodes went to those before it (its jobs of a
+reservation, say). Nodes that are down are known from their states."""
+
 _BASE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING"})
 _ASLEEP = frozenset({"POWERED_DOWN", "POWERING_UP"})
 _SILENT = frozenset({"NOT_RESPONDING", "NO_RESPOND"})

@@ -51,8 +51,8 @@ def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
     return replace(plan, assignments=tuple(assignments))
 
 
-def guarded(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int]]:
-    """Node -> GPUs of it that the plan keeps for the first job that waits, and the free ones.
+def guarded(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int, bool]]:
+    """Node -> GPUs that the plan keeps for the first job that waits, the free ones, are they all.
 
     Without nodes on which a placed job is about to start: it needs what a reservation would take.
     """
@@ -63,7 +63,7 @@ def guarded(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int]]:
         busy |= cluster.by_slurm.any(axis=1)
     for one in plan.assignments:
         busy[list(one.nodes)] = True
-    kept: dict[str, tuple[int, int]] = {}
+    kept: dict[str, tuple[int, int, bool]] = {}
     first = next((one for one in plan.waiting if one.reserved or one.postponement), None)
     rows = row_of(cluster.nodes)
     gpus = () if first is None else first.reserved
@@ -72,7 +72,8 @@ def guarded(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int]]:
         gpus = tuple((rows[name], slots) for name, slots in named if name in rows)
     for node, slots in gpus:
         if not busy[node]:
-            kept[cluster.nodes[node]] = len(slots), int(cluster.free[node, list(slots)].sum())
+            free, exist = cluster.free[node, list(slots)], cluster.exists[node]
+            kept[cluster.nodes[node]] = len(slots), int(free.sum()), len(slots) == int(exist.sum())
     return kept
 
 

@@ -4,8 +4,8 @@ A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupp
 of whole nodes takes their GPUs without asking for any. Slurm starts none of them at its submission
 while a job of higher priority waits, but soon after, as soon as GPUs are free. So while such a job
 is pending, a reservation holds the head's number of GPUs on each node, also those that running jobs
-still use, and as many cores. Slurm 26.05 refuses to reserve GPUs that are in use: there only the
-free ones are held, from the next round on.
+still use, and as many cores. Slurm 26.05 refuses to reserve GPUs that are in use: there the whole
+node is held if the head gets all its GPUs, else only the free ones, from the next round on.
 
 - Before a job is placed on a node, its reservation goes.
 - Each ends with the gate's lease: a dead selector leaves none behind.
@@ -60,14 +60,17 @@ class HeadGuard:
             except SourceError as exc:
                 log.warning("reservation %s is not removed: %s", _name(node), exc)
 
-    def keep(self, kept: Mapping[str, tuple[int, int]], until_s: float) -> None:
+    def keep(self, kept: Mapping[str, tuple[int, int, bool]], until_s: float) -> None:
         """Hold the GPUs that a round keeps for the head, until a time.
 
-        ``kept``: node -> (their number, number of the free ones). ``until_s``: end of the gate's
-        lease, Unix seconds.
+        ``kept``: node -> (their number, number of the free ones, whether they are all of the
+        node). ``until_s``: end of the gate's lease, Unix seconds.
         """
         self._busy &= kept.keys()
-        wanted = {node: number[node in self._busy] for node, number in kept.items()}
+        wanted = {
+            node: free if node in self._busy and not every else gpus
+            for node, (gpus, free, every) in kept.items()
+        }
         wanted = {node: gpus for node, gpus in wanted.items() if gpus}
         self.drop([node for node, (gpus, _) in self._held.items() if wanted.get(node) != gpus])
         now = self.timer()
@@ -75,7 +78,7 @@ class HeadGuard:
         free = [node for node in wanted if self.enabled and node not in self._refused]
         for node in free[:_MOST]:
             try:
-                self._hold(node, wanted[node], until_s)
+                self._hold(node, wanted[node], until_s, whole=node in self._busy and kept[node][2])
             except SourceError as exc:
                 if _BUSY in str(exc) and node not in self._busy:
                     self._busy.add(node)
@@ -83,7 +86,7 @@ class HeadGuard:
                 self._refused[node] = now
                 log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
 
-    def _hold(self, node: str, gpus: int, until_s: float) -> None:
+    def _hold(self, node: str, gpus: int, until_s: float, *, whole: bool) -> None:
         """Make a reservation, or put its end off. Raises SourceError."""
         if node in self._held:
             if self._held[node][1] < until_s and self.client.move_reservation(_name(node), until_s):
@@ -94,7 +97,7 @@ class HeadGuard:
             until_s,
             nodes=node,
             # With CPUs: else Slurm takes more cores, and refuses a node without free ones.
-            tres=f"gres/gpu={gpus},cpu={gpus}",
+            tres="" if whole else f"gres/gpu={gpus},cpu={gpus}",
             flags=frozenset({"IGNORE_JOBS", "PURGE_COMP"}),
         )
         self.client.create_reservation(wanted)

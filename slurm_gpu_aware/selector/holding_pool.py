@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
-from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
+from slurm_gpu_aware.admission.snapshot import NODE_TAKEN, NODES_TAKEN
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import in_holding_pool
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
@@ -33,7 +33,7 @@ from slurm_gpu_aware.slurm.updates import JobUpdate
 
 log = logging.getLogger(__name__)
 
-PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN})
+PLANNABLE = frozenset({"Licenses", "Priority", "Resources", "None", NODE_TAKEN, NODES_TAKEN})
 """Reasons of parked jobs that only the gate holds."""
 UNTRIED = "GPUs are free for it; it is placed as soon as Slurm has checked its limits"
 """Why a job waits that was taken from the pool."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
-from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
+from slurm_gpu_aware.admission.snapshot import NODE_TAKEN, NODES_TAKEN
 from slurm_gpu_aware.bounds import ROLLOUT_HOLD
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _POLL_S = 1.0  # longest pause between two polls
 _SOON_S = 0.5  # shortest pause between two polls
 _QUICK_S = 0.5  # if it takes less to read all jobs, a poll of more than `FEW` reads them all
-_STARTING = frozenset({"None", "Priority", "Resources", "Cleaning", NODE_TAKEN})
+_STARTING = frozenset({"None", "Priority", "Resources", "Cleaning", NODE_TAKEN, NODES_TAKEN})
 """Reasons of a placed job that is about to start, or that another job placed there precedes."""
 _NO_ROOM_S = 6.0
 """A job that Slurm tries in vain for so long is placed elsewhere; an epilog takes less."""

@@ -17,11 +17,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.left import part_of
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.shards.request import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import LeftToSlurm, Request
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
@@ -138,7 +140,9 @@ class Successors:
         if wanted:
             queue = [*pending, *view.parked]
             first, kept = self._first(wanted, queue, plan, candidates)
-        self.recall(frozenset(self.opened - kept) | self._in_the_way(plan, view, lasting))
+        self.recall(
+            frozenset(self.opened - kept) | self._in_the_way(plan, candidates, view, lasting)
+        )
         candidates.to_plan |= {one.id: _left(one) for one in first}
         self.opened |= {one.id for one in first}
         self.enough = 0 < wanted <= len(kept) + len(first)
@@ -146,11 +150,14 @@ class Successors:
         ahead = [_anywhere(one.request, settings) for one in first]
         return replace(plan, assignments=(*plan.assignments, *ahead), waiting=waiting)
 
-    def _in_the_way(self, plan: Plan, view: View, lasting: Set[str]) -> set[str]:
+    def _in_the_way(
+        self, plan: Plan, candidates: Candidates, view: View, lasting: Set[str]
+    ) -> set[str]:
         """Jobs that Slurm was to place and has not, with a job before them that came since.
 
         The round keeps GPUs for them: the one that came would wait for these, too. For those of
-        ``lasting`` it keeps none, so any that waits before them counts.
+        ``lasting`` it keeps none, so any that waits before them counts. A heterogeneous one keeps
+        all its nodes, and may never start: any counts that would fit beside it.
         """
         now, parked = self.timer(), frozenset(job.id for job in view.parked)
         released = (j for j in view.released if j.id not in self.opened)
@@ -158,13 +165,20 @@ class Successors:
         self._left = {i: self._left.get(i, (now, parked)) for i in left}
         never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
         come = {one.job_id for one in plan.waiting} - never
+        known, cluster = candidates.to_plan, candidates.context.cluster
         found = set()
         for job_id, (since, there) in self._left.items():
             rank = _rank(left[job_id].job, self._tiers)
-            late = job_id in lasting or now - since > _UNPLACED_S
+            if job_id not in lasting and now - since <= _UNPLACED_S:
+                continue
+            before = [j for j in view.parked if j.id in come and _rank(j.job, self._tiers) < rank]
             old = frozenset() if job_id in lasting else there
-            before = (j for j in view.parked if j.id in come and j.id not in old)
-            if late and any(_rank(j.job, self._tiers) < rank for j in before):
+            came = any(j.id not in old for j in before)
+            if not came and left[job_id].job.het_id is not None:
+                free = _without(cluster, job_id)
+                some = (known[j.id].request for j in before[:_MOST] if j.id in known)
+                came = any(fits(request, free) for request in some)
+            if came:
                 found.add(job_id)
         return found
 
@@ -218,6 +232,16 @@ class Successors:
             if len(kept) >= _MOST:
                 break
         return first, kept
+
+
+def _without(cluster: Cluster, job_id: str) -> Cluster:
+    """The cluster as if a released job, of which Slurm chooses the GPUs, held none."""
+    free = cluster.not_held.copy()
+    for node, slots in (
+        gpus for job in cluster.running if job.job_id == job_id for gpus in job.gpus
+    ):
+        free[node, list(slots)] = True
+    return replace(cluster, free=free)
 
 
 def _rank(job: SlurmJob, tiers: Mapping[str, int]) -> tuple[float, ...]:

@@ -113,10 +113,10 @@ def test_the_owners_exclusions_stay_when_it_is_parked_again(
 
 
 def guarded(cluster: Cluster) -> dict[str, int]:
-    """Node -> GPUs that a reservation holds for the head of the queue."""
+    """Node -> GPUs that a reservation holds for the head of the queue; a whole node has four."""
     shown = cluster.sh("ctl", ["scontrol", "-o", "show", "res"])
-    found = re.findall(r"ReservationName=gpuaware_head_(\S+) .*?gres/gpu=(\d+)", shown)
-    return {node: int(gpus) for node, gpus in found}
+    found = re.findall(r"ReservationName=gpuaware_head_(\S+) (?:.*?gres/gpu=(\d+))?", shown)
+    return {node: int(gpus or 4) for node, gpus in found}
 
 
 def node_of_head(cluster: Cluster, head: str) -> str | None:
@@ -130,28 +130,21 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
 ) -> None:
     """While a job of `-M` is pending, a reservation keeps the GPUs of the head.
 
-    Slurm 26.05 reserves free GPUs only, so there it grows with each that becomes free, and one that
-    has just become free can be taken before: but not four.
+    Slurm 26.05 reserves no GPUs that are in use, but their node.
     """
     node = NODES[2]
     head = cluster.submit("alice", ["--gres=gpu:4", "-t", "5", "-w", node])
-    asked = "--gres=gpu:4" if cluster.suite == "sid" else "--gres=gpu:1"
     with several_clusters(cluster):
-        past = cluster.submit("bob", ["-M", "all", asked, *LOWER])
+        past = cluster.submit("bob", ["-M", "all", "--gres=gpu:1", *LOWER])
     assert GATE_LICENCE not in cluster.job(past)["Licenses"]
     cluster.wait_until(lambda: node_of_head(cluster, head) == node, 60, "a node for the head")
-    if cluster.suite != "sid":
-        cluster.wait_until(lambda: bool(guarded(cluster)), 60, "a reservation for the head")
+    held = {node: 4}
+    cluster.wait_until(lambda: guarded(cluster) == held, 60, "a reservation for the head")
     for free, job in enumerate(full[node], 1):
         let_go(cluster, "bob", job)
         cluster.wait(job, "COMPLETED")
         if free < 4:
-            held = 4 if cluster.suite != "sid" else free
-            cluster.wait_until(
-                lambda held=held: guarded(cluster) == {node: held},  # type: ignore[misc]
-                30,
-                f"a reservation of {held} GPUs of {node}",
-            )
+            cluster.wait_until(lambda: guarded(cluster) == held, 30, f"a reservation of {held}")
         now = ["srun", "--immediate", "--gres=gpu:1", *LOWER, "true"]
         assert cluster.run("ctl", now, "bob").returncode != 0
     cluster.wait(head, {"RUNNING", "COMPLETED"})
@@ -214,26 +207,28 @@ def in_line(run: Run) -> tuple[int, float, int]:
     return -run.priority, run.submit, int(run.job)
 
 
-def promised_s(head: Run, one: Run, runs: list[Run], most: int) -> float:
-    """When the first in line could start without ``one``, by the limits of what runs."""
-    running = [r for r in runs if r is not one and r.start <= one.start < r.end]
-    for at in sorted(r.start + r.limit for r in running):
-        left = [r for r in running if r.start + r.limit > at]
-        free = max(4 - sum(r.gpus for r in left if r.node == node) for node in NODES)
-        if head.gpus <= min(free, most - sum(r.gpus for r in left)):
-            return at
-    return one.start
+def fits(head: Run, busy: list[Run], most: int) -> bool:
+    """Whether it would have its GPUs on one node beside these; ``most``: GPUs busy at a time."""
+    free = max(4 - sum(r.gpus for r in busy if r.node == node) for node in NODES)
+    return head.gpus <= min(free, most - sum(r.gpus for r in busy))
+
+
+def promised_s(head: Run, one: Run, passed: list[Run], runs: list[Run], most: int) -> float:
+    """When the first in line could start without ``one`` and these, by the limits of the rest."""
+    left = [r for r in runs if r not in (one, *passed) and r.start <= one.start < r.end]
+    ends = sorted({one.start, *(r.start + r.limit for r in left)})
+    return next(at for at in ends if fits(head, [r for r in left if r.start + r.limit > at], most))
 
 
 def delayed(
     runs: list[Run], most: int = 4 * len(NODES), slack_s: float = 4.0
-) -> list[tuple[str, str]]:
-    """(job, the first job in line that it delayed): without the former that would have fitted.
+) -> list[tuple[list[str], str]]:
+    """(jobs, the first job in line that they delayed together): without them it would have fitted.
 
     ``most``: GPUs that can be busy at a time.
     """
-    found = []
-    for one in runs:
+    passed: dict[str, list[Run]] = {}
+    for one in sorted(runs, key=lambda run: run.start):
         before = [
             r
             for r in runs
@@ -242,22 +237,18 @@ def delayed(
         head = min(before, key=in_line, default=one)
         if head.start - slack_s <= one.start:
             continue  # none waits, or the first in line has just got its place
-        if one.start + one.limit <= promised_s(head, one, runs, most):
-            continue  # backfill: it had to end before, by its limit
-        moments = {
-            r.end + slack_s for r in runs if one.start < r.end + slack_s < head.start - slack_s
-        }
-        for at in moments:
-            if not one.start <= at < one.end:
-                continue
+        known = passed.get(head.job, [])
+        if one.start + one.limit > promised_s(head, one, known, runs, most):
+            passed[head.job] = [*known, one]  # no backfill, which had to end before by its limit
+    found = []
+    for head in runs:
+        others = passed.get(head.job, [])
+        moments = (r.end + slack_s for r in runs if others and others[0].start < r.end + slack_s)
+        for at in (at for at in moments if at < head.start - slack_s):
             busy = [r for r in runs if r.start <= at < r.end + slack_s]
-            here = 4 - sum(r.gpus for r in busy if r.node == one.node)
-            in_all = most - sum(r.gpus for r in busy)
-            fits = min(here, in_all) < head.gpus <= min(here, in_all) + one.gpus
-            nodes = max(4 - sum(r.gpus for r in busy if r.node == node) for node in NODES)
-            fits |= in_all < head.gpus <= in_all + one.gpus and nodes >= head.gpus
-            if fits:
-                found.append((one.job, head.job))
+            rest = [r for r in busy if r not in others]
+            if not fits(head, busy, most) and fits(head, rest, most):
+                found.append(([r.job for r in others], head.job))
                 break
     return found
 
@@ -290,7 +281,7 @@ def check_mixed(cluster: Cluster, most: int) -> None:
     runs = accounted(cluster, jobs)
     assert len(runs) == count
     passed = delayed(runs, most)
-    told = [cluster.sh("ctl", ["gpu-aware", "explain", one, "--details"]) for one, _ in passed]
+    told = [cluster.sh("ctl", ["gpu-aware", "explain", head, "--details"]) for _, head in passed]
     assert passed == [], (told, [str(run) for run in sorted(runs, key=lambda run: run.start)])
 
 

@@ -18,7 +18,7 @@ class Reservations:
         self.there: dict[str, str] = {}
 
     def create_reservation(self, wanted: NewReservation) -> None:
-        gpus = int(str(wanted.tres).split("=")[1].split(",")[0])
+        gpus = int(wanted.tres.split("=")[1].split(",")[0]) if wanted.tres else 0
         if gpus > self.free and not self.whole:
             raise SourceError("Slurm, create reservation: Requested nodes are busy")
         self.there[wanted.name] = str(wanted.tres)
@@ -34,20 +34,28 @@ class Reservations:
 def test_it_holds_the_free_gpus_where_slurm_refuses_those_in_use(whole: bool) -> None:
     slurm = Reservations(2, whole=whole)
     guard = HeadGuard(slurm)  # type: ignore[arg-type]
-    for free in (2, 2, 3):
+    for free in (1, 1, 2):
         slurm.free = free
-        guard.keep({"n1": (4, free)}, 100.0)
-    held = 4 if whole else 3
+        guard.keep({"n1": (3, free, False)}, 100.0)
+    held = 3 if whole else 2
     assert slurm.there == {"gpuaware_head_n1": f"gres/gpu={held},cpu={held}"}
     guard.keep({}, 100.0)
     assert slurm.there == {}
+
+
+def test_it_holds_a_node_of_which_the_head_gets_all_gpus() -> None:
+    slurm = Reservations(2, whole=False)
+    guard = HeadGuard(slurm)  # type: ignore[arg-type]
+    for _ in range(3):
+        guard.keep({"n1": (4, 2, True)}, 100.0)
+    assert slurm.there == {"gpuaware_head_n1": ""}
 
 
 def test_nothing_is_reserved_where_no_gpu_is_free() -> None:
     slurm = Reservations(0, whole=False)
     guard = HeadGuard(slurm)  # type: ignore[arg-type]
     for _ in range(3):
-        guard.keep({"n1": (4, 0)}, 100.0)
+        guard.keep({"n1": (3, 0, False)}, 100.0)
     assert slurm.there == {}
 
 

@@ -230,3 +230,28 @@ def test_a_heterogeneous_job_has_the_time_of_several_passes_of_backfill(slurm: S
     bench.steady += 11.0
     assert bench.rounds.start_monitor.poll() == 1
     assert not is_open(slurm, "7")
+
+
+def test_a_heterogeneous_job_that_does_not_start_holds_up_no_job_before_it(
+    slurm: SlurmFolder,
+) -> None:
+    """Slurm accepts some that it never starts, and until then they keep all their nodes."""
+    times = {"start_time": 1_789_999_000, "end_time": 1_790_003_600}
+    running = parked("5", state="RUNNING", nodes="n1", slots=[0], licenses="", **times)
+    whole = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1", "tres_per_node": "gres/gpu:4"}
+    before = parked("6", priority=900, stuck=True, tres_req_str="gres/gpu=4", **whole)
+    first = left(het_job_id=7, admin_comment=HET, time_limit=1)
+    one = {"tres_per_node": "gres/gpu:1", "tres_req_str": "gres/gpu=1"}
+    other = parked("8", het_job_id=7, licenses="", stuck=True, time_limit=1, **one)
+    bench = bench_of(slurm, [running, before, first, other], ["n1"])
+    assert bench.rounds.run().placed == ["7"]
+    slurm.change("7", reason="Resources")
+    for ended in (False, True):
+        if ended:
+            slurm.change("5", state="COMPLETED")
+        bench.rounds.run()
+        bench.steady += 5.0
+        bench.rounds.run()
+        bench.rounds.start_monitor.poll()
+        assert is_open(slurm, "7") is not ended
+    assert bench.rounds.run().placed == ["6"]

@@ -165,6 +165,11 @@ def test_a_clock_that_is_set_back_keeps_no_job_bound(slurm: SlurmFolder) -> None
     ("reason", "placed"),
     [
         ("ReqNodeNotAvail,_May_be_reserved_for_other_job", ["7"]),
+        (
+            "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority"
+            "_partitions",
+            ["7"],
+        ),
         ("ReqNodeNotAvail,_Reserved_for_maintenance", []),
         ("Dependency", []),
     ],
