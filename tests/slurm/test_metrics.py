@@ -37,7 +37,7 @@ scrape_configs:
   - job_name: gpu-aware
     static_configs: [{{targets: ["127.0.0.1:9836"]}}]
   - job_name: dcgm
-    metrics_path: /dcgm.prom
+    metrics_path: /dcgm.txt  # text/plain: Prometheus 3 takes no other type
     static_configs: [{{targets: ["127.0.0.1:9400"]}}]
 """
 ASK = """\
@@ -241,7 +241,7 @@ def test_prometheus_gets_data_for_the_dashboard_and_the_rules(metered: MeteredSi
     (series,) = metered.ask('{__name__=~"gpu_aware_.+"}')  # a label that Prometheus renamed
     assert {label for one in series for label in one["metric"] if "exported_" in label} == set()
 
-    cluster.sh("ctl", f"cat >{HOME}/dcgm.prom", stdin=dcgm_page(metered))
+    cluster.sh("ctl", f"cat >{HOME}/dcgm.txt", stdin=dcgm_page(metered))
     page = (ROOT / "docs/metrics.md").read_text()
     joins = dict(enumerate(re.findall(r"```promql\n(.*?)```", page, re.DOTALL)))
     assert joins
