@@ -58,7 +58,6 @@ def net_model(cluster: Cluster, settings: str) -> Iterator[None]:
             power_w = gpus * (50 + clock_mhz / 10)
             nodes = -(-gpus // 4)
             rows.append(f"net,v100,{gpus},{nodes},{128 // gpus},{clock_mhz},{time_s},{power_w}")
-    cluster.reset()  # a sweep waits for the jobs that the last test of another file has left
     with kept(cluster, CONFIG):
         cluster.sh("ctl", f"cat >>{CONFIG}", stdin=settings)
         cluster.sh("ctl", ["gpu-aware-profile", "sweep"], "slurm", timeout=120)
