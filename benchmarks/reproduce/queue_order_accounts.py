@@ -69,7 +69,7 @@ def section(firsts: Sequence[int], processes: int | None) -> str:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    text = section(FIRST_JOBS[:1] if options.quick else FIRST_JOBS, options.processes)
+    text = section(FIRST_JOBS[:2] if options.quick else FIRST_JOBS, options.processes)
     finish("queue_order_accounts", text, write=options.write)
 
 
