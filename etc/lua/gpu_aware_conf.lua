@@ -9,8 +9,8 @@ return {
     place_off = true,
     -- Slurm's commands mark --test-only (setup.cli_filter).
     cli_filter = false,
-    -- ScronParameters of slurm.conf enables scrontab; else its mark is forged, and refused.
-    scrontab = false,
+    -- ScronParameters of slurm.conf enables scrontab; if not, its mark is forged, and refused.
+    scrontab = true,
     -- sbatch -M has a choice of clusters: it asks each, and submits to one.
     several_clusters = true,
     -- Partitions that are managed; empty: all (site.partitions).

@@ -32,7 +32,7 @@ local function checked(raw)
         policies = raw.policies or {},
         place_off = raw.place_off ~= false,
         cli_filter = raw.cli_filter == true,
-        scrontab = raw.scrontab == true,
+        scrontab = raw.scrontab ~= false,
         several_clusters = raw.several_clusters ~= false,
         licence = raw.licence or rules.licence,
         reservation = raw.reservation or rules.reservation,

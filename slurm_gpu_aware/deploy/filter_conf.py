@@ -22,7 +22,7 @@ _MIRRORED = {
     "reservation": f'"{rules.RESERVATION}"',
     "submit_file": None,
     "park_uncommented": "true",
-    "scrontab": "false",
+    "scrontab": "true",
 }
 """Key that the filter's configuration takes from config.toml or Slurm -> default of the filter."""
 

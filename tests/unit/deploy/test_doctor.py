@@ -287,7 +287,7 @@ def test_a_host_that_is_no_controller(cluster: Cluster, tmp_path: Path):
     assert code == 0
     skipped = {name for name, c in found.items() if c["status"] == "skipped"}
     local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events", "links"}
-    local |= {"changes of jobs", "clockd", "units"}
+    local |= {"changes of jobs", "clockd", "units", "records of jobs"}
     assert skipped == local | {"filter", "prolog, epilog", "files of nodes"}
     assert {found[name]["cure"] for name in skipped} == {"run doctor on the controller"}
     assert found["filter answers"]["status"] == found["gate"]["status"] == "ok"
@@ -684,7 +684,7 @@ def test_a_filter_configuration_written_by_hand_may_look_different(cluster: Clus
         '-- by hand\nreturn {\n  licence="gpuaware", -- ours\n  classes = { "A", "B", "C" },\n'
         f'  submit_file = "{cluster.root}/spool/submitted",\n'
         '  policies = {"topo-aware", "pal+mapa", "eft", "pal", "pm-first", "packed",'
-        ' "mapa-preserve",}\n}'
+        ' "mapa-preserve",},\n  scrontab = false }'
     )
     assert cluster.doctor()[1]["filter config"]["status"] == "ok"
 
