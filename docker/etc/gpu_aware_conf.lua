@@ -9,6 +9,7 @@ return {
   park_uncommented = true,
   cli_filter = true,
   several_clusters = false,
+  scrontab = false,
   max_gpus_per_node = 4,
   max_cpus_per_node = 16,
   max_memory_mb_per_node = 64000,
