@@ -15,6 +15,8 @@ the job runs at the default clock.
 
 from __future__ import annotations
 
+import time
+
 from slurm_gpu_aware.clocks.accounts import Account, Accounts, energy_record
 from slurm_gpu_aware.clocks.driver import (
     Result,
@@ -161,9 +163,11 @@ class Hook:
             for index, note in own.items():
                 note.ended, note.tried_at = True, None
                 self._write(index, note)
+            began = time.monotonic()
             changed = self._undo({i: note.method for i, note in own.items()}, DRIVER_LIMIT_S)
             if closed:
-                meters = None if self._is_late() else self._meters(sorted(closed), changed)
+                late = self._is_late() or time.monotonic() - began > LATE_S
+                meters = None if late else self._meters(sorted(closed), changed)
                 self._record("energy", **energy_record(closed, meters, self._heard_at))
 
     def reset_all(self, every: bool) -> None:
@@ -228,7 +232,7 @@ class Hook:
     @staticmethod
     def _meters(indices: Sequence[int], changed: Iterable[Result]) -> list[Result]:
         """Counters of GPUs: those that their change has told, so that no other child starts."""
-        told = {one.index: one for one in changed if one.index in indices and not one.error}
+        told = {one.index: one for one in changed if one.index in indices and one.uuid}
         others = [index for index in indices if index not in told]
         return [*told.values(), *(read_meters(others, METER_LIMIT_S) if others else ())]
 
