@@ -35,12 +35,13 @@ _AGAIN_S = 10.0  # pause of a node for which Slurm refused a reservation, as of 
 
 @dataclass
 class HeadGuard:
-    """The reservations that there are: node -> (GPUs, end)."""
+    """The reservations that there are."""
 
     client: SlurmClient
     enabled: bool = True
     timer: Callable[[], float] = time.monotonic
-    _held: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _held: dict[str, tuple[int | None, float]] = field(default_factory=dict)
+    """Node -> (GPUs, end); None: the whole node, which Slurm shows without a number of GPUs."""
     _refused: dict[str, float] = field(default_factory=dict)
     """Node -> when Slurm refused one, in seconds of the timer."""
     _busy: set[str] = field(default_factory=set)
@@ -49,7 +50,7 @@ class HeadGuard:
     def take_over(self, reservations: Iterable[SlurmReservation]) -> None:
         """Note those that Slurm has, also of an earlier selector."""
         there = [one for one in reservations if guards_head(one.name)]
-        self._held = {node: (one.gpus or 0, one.end_s) for one in there for node in one.nodes}
+        self._held = {node: (one.gpus, one.end_s) for one in there for node in one.nodes}
 
     def drop(self, nodes: Iterable[str]) -> None:
         """Remove the reservations of nodes, before jobs are placed there."""
@@ -68,17 +69,17 @@ class HeadGuard:
         """
         self._busy &= kept.keys()
         wanted = {
-            node: free if node in self._busy and not every else gpus
+            node: gpus if node not in self._busy else None if every else free
             for node, (gpus, free, every) in kept.items()
         }
-        wanted = {node: gpus for node, gpus in wanted.items() if gpus}
-        self.drop([node for node, (gpus, _) in self._held.items() if wanted.get(node) != gpus])
+        wanted = {node: gpus for node, gpus in wanted.items() if gpus != 0}
+        self.drop([node for node, (gpus, _) in self._held.items() if wanted.get(node, 0) != gpus])
         now = self.timer()
         self._refused = {node: at for node, at in self._refused.items() if now - at < _AGAIN_S}
         free = [node for node in wanted if self.enabled and node not in self._refused]
         for node in free[:_MOST]:
             try:
-                self._hold(node, wanted[node], until_s, whole=node in self._busy and kept[node][2])
+                self._hold(node, wanted[node], until_s)
             except SourceError as exc:
                 if _BUSY in str(exc) and node not in self._busy:
                     self._busy.add(node)
@@ -86,7 +87,7 @@ class HeadGuard:
                 self._refused[node] = now
                 log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
 
-    def _hold(self, node: str, gpus: int, until_s: float, *, whole: bool) -> None:
+    def _hold(self, node: str, gpus: int | None, until_s: float) -> None:
         """Make a reservation, or put its end off. Raises SourceError."""
         if node in self._held:
             if self._held[node][1] < until_s and self.client.move_reservation(_name(node), until_s):
@@ -97,7 +98,7 @@ class HeadGuard:
             until_s,
             nodes=node,
             # With CPUs: else Slurm takes more cores, and refuses a node without free ones.
-            tres="" if whole else f"gres/gpu={gpus},cpu={gpus}",
+            tres="" if gpus is None else f"gres/gpu={gpus},cpu={gpus}",
             flags=frozenset({"IGNORE_JOBS", "PURGE_COMP"}),
         )
         self.client.create_reservation(wanted)
@@ -117,7 +118,8 @@ def passes_gate(job: SlurmJob) -> bool:
 def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
     """Whether a pending job may take GPUs of a planned node past the gate.
 
-    That is also one that asks for whole nodes and for no GPU: Slurm gives it all GPUs there.
+    That is also one that asks for whole nodes and for no GPU: Slurm gives it all GPUs there. One
+    that is held, or waits for other jobs or its time, does not count until it may start.
     """
     names = frozenset(context.cluster.nodes)
     there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
@@ -125,7 +127,8 @@ def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
     return any(
         not there.isdisjoint(job.partitions) and (passes_gate(job) or _takes_nodes(job, whole))
         for job in jobs
-        if job.state == "PENDING"
+        if job.state == "PENDING" and job.priority and not job.dependency
+        if job.reason != "BeginTime"
     )
 
 

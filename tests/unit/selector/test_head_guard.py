@@ -7,6 +7,7 @@ from make import context_of, slurm_job, slurm_node
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.selector.head_guard import HeadGuard, passing
+from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 
 
@@ -16,12 +17,19 @@ class Reservations:
     def __init__(self, free: int, *, whole: bool) -> None:
         self.free, self.whole = free, whole
         self.there: dict[str, str] = {}
+        self.created = 0
 
     def create_reservation(self, wanted: NewReservation) -> None:
         gpus = int(wanted.tres.split("=")[1].split(",")[0]) if wanted.tres else 0
         if gpus > self.free and not self.whole:
             raise SourceError("Slurm, create reservation: Requested nodes are busy")
         self.there[wanted.name] = str(wanted.tres)
+        self.created += 1
+
+    def shown(self) -> list[SlurmReservation]:
+        """As Slurm lists them: one of whole nodes without a number of GPUs."""
+        gpus = {n: int(t.split("=")[1].split(",")[0]) if t else None for n, t in self.there.items()}
+        return [SlurmReservation(n, 0.0, 100.0, frozenset({"n1"}), gpus=g) for n, g in gpus.items()]
 
     def delete_reservation(self, name: str) -> None:
         del self.there[name]
@@ -34,8 +42,9 @@ class Reservations:
 def test_it_holds_the_free_gpus_where_slurm_refuses_those_in_use(whole: bool) -> None:
     slurm = Reservations(2, whole=whole)
     guard = HeadGuard(slurm)  # type: ignore[arg-type]
-    for free in (1, 1, 2):
+    for free in (1, 1, 2, 2):
         slurm.free = free
+        guard.take_over(slurm.shown())
         guard.keep({"n1": (3, free, False)}, 100.0)
     held = 3 if whole else 2
     assert slurm.there == {"gpuaware_head_n1": f"gres/gpu={held},cpu={held}"}
@@ -46,9 +55,11 @@ def test_it_holds_the_free_gpus_where_slurm_refuses_those_in_use(whole: bool) ->
 def test_it_holds_a_node_of_which_the_head_gets_all_gpus() -> None:
     slurm = Reservations(2, whole=False)
     guard = HeadGuard(slurm)  # type: ignore[arg-type]
-    for _ in range(3):
+    for _ in range(4):
+        guard.take_over(slurm.shown())
         guard.keep({"n1": (4, 2, True)}, 100.0)
     assert slurm.there == {"gpuaware_head_n1": ""}
+    assert slurm.created == 1
 
 
 def test_nothing_is_reserved_where_no_gpu_is_free() -> None:
@@ -72,6 +83,10 @@ PARKED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1", "tres_per_node": "gr
         (PARKED, False),
         ({**PARKED, "exclusive": True}, False),
         ({"exclusive": True}, True),
+        ({"exclusive": True, "priority": 0, "reason": "JobHeldUser"}, False),
+        ({"exclusive": True, "dependency": "afterok:5(unfulfilled)"}, False),
+        ({"exclusive": True, "reason": "BeginTime"}, False),
+        ({"exclusive": True, "reason": "Resources"}, True),
         ({"exclusive": True, "partitions": ("cpu",)}, False),
         ({}, False),
     ],
