@@ -291,7 +291,7 @@ class Selector:
         if happened == {"submit"}:
             pause_s = 4 * cost_s if cost_s >= _SHORT_S else cost_s
             pause_s = max(pause_s, _FULL_S if self._outcome.full else _BURST_S)
-        elif happened == {"end"} and self._outcome.served:
+        elif happened == {"end"} and self._outcome.served and not self._repeats:
             pause_s = max(pause_s, _FULL_S)
         return min(self._config.selector.round_s, pause_s) - since
 

@@ -55,7 +55,8 @@ class Outcome:
     @property
     def served(self) -> bool:
         """Whether no job waits for a round to give it a GPU that is freed."""
-        return self.ahead or not self.waiting
+        soon = self.untried or self.unpooled or self.doubtful
+        return not soon and (self.ahead or not self.waiting)
 
     def note_full(self, cluster: Cluster, assignments: Sequence[Assignment]) -> None:
         """Note whether no GPU of the cluster is free once these jobs have started."""

@@ -359,6 +359,7 @@ def test_the_pause_after_a_round_follows_its_cpu_time(
         (Outcome(waiting=[WAITS]), {"end"}, 0.0),
         (Outcome(waiting=[WAITS], ahead=True), {"end"}, 0.4),
         (Outcome(), {"end"}, 0.4),
+        (Outcome(untried=1), {"end"}, 0.0),
         (Outcome(), {"end", "submit"}, 0.0),
         (Outcome(), {"end", "woken"}, 0.0),
     ],
@@ -375,6 +376,8 @@ def test_an_end_starts_a_round_at_once_only_if_a_job_waits_for_its_gpus(
     monkeypatch.setattr(selector._rounds, "run", lambda: outcome)
     selector._round("end")
     assert selector._rest_s(happened) == pytest.approx(pause_s)
+    selector._round("submit")  # its job may come a moment later
+    assert selector._rest_s({"end"}) == 0.0
     selector.close()
 
 
