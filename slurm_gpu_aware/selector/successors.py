@@ -72,6 +72,9 @@ class Successors:
     _left: dict[str, tuple[float, frozenset[str]]] = field(default_factory=dict)
     """Released job of which Slurm chooses the nodes -> (when a round first saw it, jobs that were
     parked then)."""
+    _parked_het: dict[str, float] = field(default_factory=dict)
+    """Heterogeneous job that was parked again for the first one before it -> when a round first
+    saw it released that time."""
     _tiers: Mapping[str, int] = field(default_factory=dict)
 
     def observe(self, gated: Iterable[GatedJob]) -> None:
@@ -157,7 +160,7 @@ class Successors:
 
         The round keeps GPUs for them: the one that came would wait for these, too. For those of
         ``lasting`` it keeps none, so any that waits before them counts. A heterogeneous one keeps
-        all its nodes, and may never start: any counts that would fit beside it.
+        all its nodes, and may never start: once the first counts that would fit without it.
         """
         now, parked = self.timer(), frozenset(job.id for job in view.parked)
         released = (j for j in view.released if j.id not in self.opened)
@@ -166,6 +169,8 @@ class Successors:
         never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
         come = {one.job_id for one in plan.waiting} - never
         known, cluster = candidates.to_plan, candidates.context.cluster
+        there_still = {job.id for job in (*view.released, *view.parked)}
+        self._parked_het = {i: at for i, at in self._parked_het.items() if i in there_still}
         found = set()
         for job_id, (since, there) in self._left.items():
             rank = _rank(left[job_id].job, self._tiers)
@@ -175,9 +180,12 @@ class Successors:
             old = frozenset() if job_id in lasting else there
             came = any(j.id not in old for j in before)
             if not came and left[job_id].job.het_id is not None:
-                free = _without(cluster, job_id)
-                some = (known[j.id].request for j in before[:_MOST] if j.id in known)
-                came = any(fits(request, free) for request in some)
+                # Only the first of them, as others wait for it; and once, or it would never start.
+                first = next((known[j.id].request for j in before[:1] if j.id in known), None)
+                again = self._parked_het.get(job_id, since) != since
+                came = first is not None and not again and fits(first, _without(cluster, job_id))
+                if came:
+                    self._parked_het[job_id] = since
             if came:
                 found.add(job_id)
         return found

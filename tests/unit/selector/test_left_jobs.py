@@ -255,3 +255,28 @@ def test_a_heterogeneous_job_that_does_not_start_holds_up_no_job_before_it(
         bench.rounds.start_monitor.poll()
         assert is_open(slurm, "7") is not ended
     assert bench.rounds.run().placed == ["6"]
+
+
+def test_a_heterogeneous_job_is_parked_once_for_jobs_that_wait_all_the_same(
+    slurm: SlurmFolder,
+) -> None:
+    """Regression: each round parked it again for a long job that waits for the first, and none
+    started.
+    """
+    times = {"start_time": 1_789_999_000, "end_time": 1_790_003_600}
+    running = parked("5", state="RUNNING", nodes="n1", slots=[0], licenses="", **times)
+    whole = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1", "tres_per_node": "gres/gpu:4"}
+    before = parked("6", priority=900, stuck=True, tres_req_str="gres/gpu=4", **whole)
+    one = {"tres_per_node": "gres/gpu:1", "tres_req_str": "gres/gpu=1"}
+    long = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1", "time_limit": 6000, **one}
+    second = parked("9", priority=800, stuck=True, **long)
+    first = left(het_job_id=7, admin_comment=HET, time_limit=1)
+    other = parked("8", het_job_id=7, licenses="", stuck=True, time_limit=1, **one)
+    bench = bench_of(slurm, [running, before, second, first, other], ["n1"])
+    assert bench.rounds.run().placed == ["7"]
+    slurm.change("7", reason="Resources")
+    for _ in range(6):
+        bench.steady += 5.0
+        bench.rounds.run()
+        bench.rounds.start_monitor.poll()
+        assert is_open(slurm, "7")
