@@ -291,7 +291,7 @@ class Simulator:
         power, gpus, table = self.settings.power, active.request.gpus, active.request.get(TABLE)
         if power is not None and self.settings.sizing == "zeus" and table is not None:
             clock_mhz = zeus_clock(table, gpus, gpus * power.max_w)
-            assignment = replace(assignment, clock_mhz=clock_mhz)
+            assignment = replace(assignment, clock_mhz=clock_mhz, power_limit_w=None)
         self.rounds.stop_waiting(active)
         assignment, active.target = self.state.given(active, assignment), None
         self.state.enter(active, assignment, cost)

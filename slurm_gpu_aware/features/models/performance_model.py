@@ -220,8 +220,8 @@ class PerformanceModel:
         of shape (1,). A limit counts as the clock at which the curve's power meets it, with the
         held-out error of times under limits; of one that lowers no clock the error is NaN. A
         setting that was measured counts as it was measured, moved as `corrected` moves the default
-        one, and one between two of these at its clock as the most that it can be: over 1 / limit
-        times are convex. Where the measured times are not, it is inf.
+        one, and one between two of these at its clock as the most that it can be, on the
+        line over the limit. Where the measured times are not convex, it is inf.
         """
         kept = kept_clocks(self.throughput, self.power, at, limits_w)
         kept_at = replace(at, clock_mhz=kept)

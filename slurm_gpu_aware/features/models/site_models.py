@@ -74,8 +74,8 @@ def _fit(
 ) -> SiteFit:
     """``times_of``: model whose time counts at each clock; None: that of the samples.
 
-    Of samples without a time those of one number of GPUs are fitted: the class's time says nothing
-    of how the application scales.
+    Of samples without a time those of one number of GPUs are fitted, and none under a power limit:
+    the class's time says nothing of how the application scales, or how a limit slows it.
     """
     locked = [s.clock_mhz for s in samples if s.clock_mhz > 0]
     reference = max([float(default_mhz or 0), *locked])
@@ -83,6 +83,8 @@ def _fit(
         return SiteFit(kind, *key, None, "no clock is known: no sweep has seen this GPU model")
     located = _located(samples, reference)
     if times_of is not None:
+        located = [s for s in located if not s.limit_w]
+    if times_of is not None and located:
         numbers = Counter(s.gpus for s in located)
         often = max(numbers, key=lambda gpus: (numbers[gpus], -gpus))
         located = [s for s in located if s.gpus == often]

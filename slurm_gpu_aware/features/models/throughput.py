@@ -122,19 +122,23 @@ def _overlapped(a: FloatArray, b: FloatArray, gamma: float) -> FloatArray:
 def between_clocks(clock_mhz: FloatArray, known_mhz: FloatArray, known_s: FloatArray) -> FloatArray:
     """Times on the lines between known clocks (ascending) over 1 / clock; inf beyond them.
 
-    Power limits may stand for the clocks. ``known_s``: (..., A). Where it rises with the clock, or
-    is not convex, it bounds nothing: inf.
+    ``known_s``: (..., A). Where it rises with the clock, or is not convex over 1 / clock, it bounds
+    nothing: inf.
     """
-    mhz = clock_mhz.reshape(-1)
-    if len(known_mhz) < 2:
-        return np.full((*known_s.shape[:-1], len(mhz)), np.inf)
-    right = np.clip(np.searchsorted(known_mhz, mhz), 1, len(known_mhz) - 1)
-    slower = 1.0 / known_mhz
-    part = (1.0 / mhz - slower[right - 1]) / (slower[right] - slower[right - 1])
+    return _on_lines(1.0 / clock_mhz.reshape(-1), 1.0 / known_mhz, known_s)
+
+
+def _on_lines(at: FloatArray, known: FloatArray, known_s: FloatArray) -> FloatArray:
+    """Times at places between known ones; these ascend or descend, and times fall along them."""
+    if len(known) < 2:
+        return np.full((*known_s.shape[:-1], len(at)), np.inf)
+    sign = 1.0 if known[0] < known[-1] else -1.0
+    right = np.clip(np.searchsorted(sign * known, sign * at), 1, len(known) - 1)
+    part = (at - known[right - 1]) / (known[right] - known[right - 1])
     found = known_s[..., right - 1] * (1.0 - part) + known_s[..., right] * part
-    inside = (mhz >= known_mhz[0]) & (mhz <= known_mhz[-1])
+    inside = (at >= known.min()) & (at <= known.max())
     falls = np.diff(known_s, axis=-1) <= _UNSTEADY * known_s[..., -1:]
-    middle = (slower[1:-1] - slower[:-2]) / (slower[2:] - slower[:-2])
+    middle = (known[1:-1] - known[:-2]) / (known[2:] - known[:-2])
     lines = known_s[..., :-2] * (1.0 - middle) + known_s[..., 2:] * middle
     convex = known_s[..., 1:-1] <= (1.0 + _UNSTEADY) * lines
     sound = falls.all(axis=-1, keepdims=True) & convex.all(axis=-1, keepdims=True)
@@ -144,8 +148,12 @@ def between_clocks(clock_mhz: FloatArray, known_mhz: FloatArray, known_s: FloatA
 def between_limits(
     limits_w: FloatArray, known_w: FloatArray, known_s: FloatArray, known_power_w: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The most that times and powers can be under limits between known ones (ascending)."""
+    """The most that times and powers can be under limits between known ones (ascending).
+
+    Times lie on the lines over the limit: where power is convex in the clock, the clock is concave
+    in the limit, and 1 / clock convex. Over 1 / limit it is concave far above the idle power.
+    """
     above = np.searchsorted(known_w, limits_w)
     used = known_power_w / known_w
     power_w = limits_w * np.maximum(used[above - 1], used[above])
-    return between_clocks(limits_w, known_w, known_s), np.minimum(known_power_w[above], power_w)
+    return _on_lines(limits_w, known_w, known_s), np.minimum(known_power_w[above], power_w)

@@ -167,16 +167,29 @@ class JobTables:
             if own:
                 table = self._checked(table, app_class, gpu_model)
             most_w = table.gpus[:, None] * self.limit_w(gpu_model)
-            self._tables[key] = replace(table, power_w=np.minimum(table.power_w, most_w))
+            limited = table.limited and replace(
+                table.limited, power_w=np.minimum(table.limited.power_w, most_w)
+            )
+            power_w = np.minimum(table.power_w, most_w)
+            self._tables[key] = replace(table, power_w=power_w, limited=limited)
         return self._tables[key]
 
     def _checked(self, table: SizeTable, app_class: str, gpu_model: str) -> SizeTable:
-        """The table with at least the power of the class, which one GPU draws, on each GPU."""
+        """The table with at least the power of the class, which one GPU draws, on each GPU.
+
+        Under a limit below that power, with at least the limit.
+        """
         known = self.model(None, app_class, gpu_model, "")
         least_w = np.full(table.clocks_mhz.shape, np.nan)
         if known is not None:
             least_w = size_table(known, (1,), self.clocks_of(gpu_model), 1).power_w[0]
-        return replace(table, power_w=np.maximum(table.power_w, np.outer(table.gpus, least_w)))
+        limited = table.limited
+        if limited is not None:
+            of_clock = least_w[np.searchsorted(table.clocks_mhz, limited.clocks_mhz)]
+            under_w = np.outer(table.gpus, np.minimum(of_clock, limited.limits_w))
+            limited = replace(limited, power_w=np.maximum(limited.power_w, under_w))
+        power_w = np.maximum(table.power_w, np.outer(table.gpus, least_w))
+        return replace(table, power_w=power_w, limited=limited)
 
     def gpu_model(self, request: Request) -> str | None:
         """The model of all GPUs that a request may get; None: several, or not known."""

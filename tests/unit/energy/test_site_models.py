@@ -121,6 +121,19 @@ def test_power_alone_makes_a_model_with_the_time_of_the_class():
     assert (watts > 1.2 * class_watts).all()
 
 
+def test_power_without_a_time_under_a_limit_tells_no_time_there():
+    """Regression: it counted as not slowed, and `models show` named 100 W as free."""
+    limited = [
+        one._replace(sample=one.sample._replace(limit_w=100.0, power_w=90.0)) for one in untimed()
+    ]
+    (_, fit) = fit_site(swept(), [*untimed(), *limited], {"a100": 1410})
+    assert fit.model is not None
+    assert not any(anchor.limit_w for anchor in fit.model.anchors)
+    assert fit.model.quality.limit_error is None
+    (_, fit) = fit_site(swept(), limited, {"a100": 1410})
+    assert fit.reason == "no usable sample"
+
+
 def test_an_unknown_batch_size_is_that_of_the_other_samples():
     unknown = [
         one._replace(sample=one.sample._replace(batch_size=UNKNOWN_BATCH)) for one in untimed()

@@ -71,6 +71,25 @@ def test_a_users_own_power_is_not_taken_below_that_of_the_class(tmp_path):
     assert power_w(more, user="ada") == pytest.approx(700.0, rel=0.1)
 
 
+def test_a_users_own_power_under_a_limit_is_not_taken_below_that_limit(tmp_path):
+    """Regression: a row of 20 W under 100 W made the site's savings 15 times as large."""
+    own = model_row("application", own_name("ada", "bert"), 20.0)
+    values = json.loads(own.content)
+    values["anchors"] = [
+        {"clock_mhz": 1000.0, "time_ratio": 1.0, "power_ratio": 1.0}
+        | {"limit_w": limit_w, "locked_mhz": 1400.0}
+        for limit_w in (100.0, 300.0)
+    ]
+    own = own._replace(content=json.dumps(values))
+    found = tables_of(tmp_path, own, model_row("class", "A", 250.0))
+    job = job_request("7", 2, app_class="A", performance_model="bert", user="ada")
+    table = found.tabled(job).get(TABLE)
+    limited, row = table.limited, table.row(2)
+    least = np.minimum(limited.limits_w, table.power_w[row, -1] / 2)
+    assert limited.limits_w.tolist()[0] == 100
+    assert limited.power_w[row] == pytest.approx(2 * least)
+
+
 def test_a_users_own_power_is_unknown_without_a_model_of_the_class(tmp_path):
     found = tables_of(tmp_path, model_row("application", own_name("ada", "bert"), 1.0))
     assert np.isnan(power_w(found, user="ada"))
