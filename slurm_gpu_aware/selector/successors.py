@@ -5,7 +5,7 @@ part of the machine. There the first jobs of the queue are opened ahead: Slurm s
 on the next GPU that becomes free, in its own order, and chooses that GPU. No job passes another
 one so:
 
-- The queue must be long, unless jobs run for a few seconds only.
+- The queue must be long.
 - Only jobs of one GPU are opened, and only without a gap from the front of the queue: none behind
   the first job that needs more, that a limit holds, or that waits by its own choice.
 - As soon as such a job stands before one that was opened, that one is parked again.
@@ -34,9 +34,7 @@ from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
 _LEAST = 8
-"""Jobs that must wait, and as many as run, before one is opened: a short queue needs no haste,
-unless jobs run for a `_HASTE`-th of ``short_s`` only."""
-_HASTE = 4.0
+"""Jobs that must wait, and as many as run, before one is opened: a short queue needs no haste."""
 _MOST = 100  # jobs that are open at a time
 _STUCK_S = 3.0  # opened jobs that leave GPUs free for so long need something else
 _LEEWAY = 4.0
@@ -137,8 +135,7 @@ class Successors:
         stuck = self._is_stuck(candidates, started=self.opened != known)
         may = may and not stuck and not passing(view.jobs, candidates.context)
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
-        brief = sum(count for _, count in self._ended) >= _HASTE * max(1, len(self._running))
-        wanted = self.wanted if may and (long or pending or brief) else 0
+        wanted = self.wanted if may and (long or pending) else 0
         first, kept = list[Candidate](), set[str]()
         if wanted:
             queue = [*pending, *view.parked]
