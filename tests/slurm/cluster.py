@@ -425,6 +425,7 @@ class Cluster:
         """
         pending = lambda: self.job(job_id)["JobState"] == "PENDING"  # noqa: E731
         self.wait_until(pending, 60, lambda: self.job(job_id)[""])
+        time.sleep(2)  # slurmd refuses credentials of the second in which it revoked the first's
         self.sh(self.controller, ["scontrol", "update", f"jobid={job_id}", "starttime=now"])
 
     def cancel_all(self) -> None:

@@ -511,7 +511,7 @@ def test_a_job_starts_and_stays_at_the_clock_that_saves_energy(powered: SlurmFol
 
 @pytest.fixture
 def limiting(powered: SlurmFolder) -> SlurmFolder:
-    """A site whose jobs may be 2% slower: no clock saves so much there, 198 W at 1530 MHz do.
+    """A site whose jobs may be 2% slower: no clock saves so much there, but 200 W at 1530 MHz do.
 
     The last clock below it is 9% slower.
     """
@@ -531,10 +531,10 @@ def test_a_job_starts_with_the_power_limit_that_saves_energy(limiting: SlurmFold
     limiting.write([class_a("7"), *given], NODES)
     assert limiting.round(3) == 0, limiting.said
     extras = {name: limiting.jobs[name]["extra"].partition("@")[0] for name in ("7", "9", "10")}
-    assert extras == {"7": "freq=1530:198", "9": "freq=0", "10": "freq=1530:200"}
+    assert extras == {"7": "freq=1530:200", "9": "freq=0", "10": "freq=1530:200"}
     done = " ".join(gpu_aware("explain", "7", config=limiting.config).stdout.split())
-    assert "clock 1530 MHz, 198 W" in done
-    assert "saves energy about 19% at 1530 MHz and 198 W, at most 1.9% slower" in done
+    assert "clock 1530 MHz, 200 W" in done
+    assert "saves energy about 19% at 1530 MHz and 200 W, at most 1.0% slower" in done
 
 
 def explored(site: SlurmFolder) -> tuple[Rounds, list[float]]:
