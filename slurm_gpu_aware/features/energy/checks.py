@@ -15,7 +15,7 @@ _WRITE, _STICKY, _READ = 0o3, 0o1000, 0o4
 
 
 def _records(g: DoctorContext) -> Iterator[Check]:
-    """Users may leave records in the folder and see nobody else's; the selector reads all."""
+    """Users may leave records in the folder and see no others; the selector reads all."""
     folder = g.config.of(EnergyConfig).records
     if folder is None:
         return

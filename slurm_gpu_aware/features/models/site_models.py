@@ -82,9 +82,7 @@ def _fit(
     if reference <= 0:
         return SiteFit(kind, *key, None, "no clock is known: no sweep has seen this GPU model")
     located = _located(samples, reference)
-    if times_of is not None:
-        located = [s for s in located if not s.limit_w]
-    if times_of is not None and located:
+    if times_of is not None and (located := [s for s in located if not s.limit_w]):
         numbers = Counter(s.gpus for s in located)
         often = max(numbers, key=lambda gpus: (numbers[gpus], -gpus))
         located = [s for s in located if s.gpus == often]

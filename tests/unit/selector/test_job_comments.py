@@ -162,12 +162,20 @@ def test_a_job_that_its_user_requeues_after_its_end_waits_again(
     assert unmarked(back["admin_comment"]) == record
 
 
-def test_the_ledger_is_asked_once_about_a_requeued_job_that_is_not_ours(
-    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def ledger_asked(slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> tuple[Rounds, list[str]]:
+    """Rounds beside a requeued job of which no record is left, and the jobs that the ledger, which
+    knows none, is asked about.
+    """
     slurm.write([parked(admin_comment="", licenses="", restart_cnt=1, stuck=True)], ["n1"])
     rounds, asked = rounds_of(slurm), list[str]()
     monkeypatch.setattr(rounds.tracker.ledger, "decisions", lambda i: asked.append(i) or [])
+    return rounds, asked
+
+
+def test_the_ledger_is_asked_once_about_a_requeued_job_that_is_not_ours(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds, asked = ledger_asked(slurm, monkeypatch)
     for _ in range(3):
         rounds.run()
     assert asked == ["7"]
@@ -179,9 +187,7 @@ def test_the_ledger_is_asked_once_about_a_requeued_job_that_is_not_ours(
 def test_the_ledger_is_asked_again_in_case_it_could_not_be_read(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm.write([parked(admin_comment="", licenses="", restart_cnt=1, stuck=True)], ["n1"])
-    rounds, asked = rounds_of(slurm), list[str]()
-    monkeypatch.setattr(rounds.tracker.ledger, "decisions", lambda i: asked.append(i) or [])
+    rounds, asked = ledger_asked(slurm, monkeypatch)
     monkeypatch.setattr("slurm_gpu_aware.selector.job_comments._AGAIN_S", 0.0)
     for _ in range(2):
         rounds.run()
