@@ -132,6 +132,6 @@ def _goes_on(pid: int) -> bool:
 def all_end(pids: Iterable[str | int]) -> bool:
     """A process that was killed ends when it runs next, which a busy machine may delay."""
     left, watch = [int(pid) for pid in pids], Stopwatch()
-    while (left := [pid for pid in left if _goes_on(pid)]) and watch.idle_s < 10:
+    while (left := [pid for pid in left if _goes_on(pid)]) and watch.idle_s < 60:
         time.sleep(0.01)
     return not left

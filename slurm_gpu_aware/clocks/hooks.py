@@ -134,7 +134,7 @@ class Hook:
                 kept = kept and self._open_accounts(asked, indices, ())
                 changed = self._set(asked, indices)
             if kept:
-                meters = () if self._is_late() else self._meters(indices, changed)
+                meters = () if self._is_late(LATE_S) else self._meters(indices, changed)
                 self._open_accounts(asked, indices, meters)
 
     def epilog(self) -> None:
@@ -166,7 +166,7 @@ class Hook:
             began = time.monotonic()
             changed = self._undo({i: note.method for i, note in own.items()}, DRIVER_LIMIT_S)
             if closed:
-                late = self._is_late() or time.monotonic() - began > LATE_S
+                late = self._is_late(LATE_S) or time.monotonic() - began > LATE_S
                 meters = None if late else self._meters(sorted(closed), changed)
                 self._record("energy", **energy_record(closed, meters, self._heard_at))
 
@@ -243,7 +243,7 @@ class Hook:
         opened = self._accounts.all().items()
         return {i for i, account in opened if self._heard_at < account.at <= self._at}
 
-    def _is_late(self, after_s: float = LATE_S) -> bool:
+    def _is_late(self, after_s: float) -> bool:
         """Whether counters read now tell nothing about the job's start or end."""
         return not 0.0 <= self._at - self._heard_at < after_s
 

@@ -9,13 +9,26 @@ from fake_nvml import ROOT
 from idle_clock import Stopwatch
 
 HOOKS = {kind: ROOT / "etc" / f"{kind}.d" / "50-gpu-aware" for kind in ("prolog", "epilog")}
+UNHURRIED = (
+    "from slurm_gpu_aware.clocks import hooks\n"
+    "hooks.DRIVER_LIMIT_S = hooks.MAKE_UP_LIMIT_S = hooks.METER_LIMIT_S = hooks.LATE_S = 20.0\n"
+    "hooks.ALONE_S = hooks.TOGETHER_S = 20.0\n"
+)
+UNHURRIED_AGENT = (
+    f"{UNHURRIED}from slurm_gpu_aware.clocks import agent\nagent.DRIVER_LIMIT_S = 20.0\n"
+)
+"""Limits that a busy machine does not exceed."""
+CLOCKD = [
+    *(sys.executable, "-c", f"{UNHURRIED_AGENT}from slurm_gpu_aware.cli.main import main\nmain()"),
+    *("clockd", "--node", "n1"),
+]
 
 
 def until(condition):
     """Wait until it holds."""
     watch = Stopwatch()
     while not condition():
-        assert watch.idle_s < 10
+        assert watch.idle_s < 60
         time.sleep(0.02)
 
 
@@ -28,12 +41,26 @@ class Hooks:
         self.locks = folder / "locks"
         self.accounts = folder / "accounts"
         self.calls = folder / "calls"
-        self.program = self.script("gpu-aware-clock", "-m slurm_gpu_aware.clocks")
+        self.hooks = dict(HOOKS)
+        unhurried = folder / "unhurried_clock.py"
+        unhurried.write_text(
+            f"{UNHURRIED}from slurm_gpu_aware.clocks.program import main\nexit(main())\n"
+        )
+        self.program = self.script("gpu-aware-clock", str(unhurried))
         self.conf = folder / "clock.conf"
         self.conf.write_text(
             f"# paths of this test\nspool = {self.spool}\n\nlocks={self.locks}\n"
             f"command = {self.program}\n" + (f"accounts = {self.accounts}\n" if accounts else "")
         )
+
+    def wait_longer(self):
+        """The scripts wait half a minute for an agent to begin, not three seconds."""
+        for kind, script in HOOKS.items():
+            self.hooks[kind] = self.node.folder / kind
+            text = script.read_text()
+            assert text.count(" -lt 150 ") == 1
+            self.hooks[kind].write_text(text.replace(" -lt 150 ", " -lt 1500 "))
+            self.hooks[kind].chmod(0o755)
 
     def script(self, name, options):
         """A script in bin/ that counts its calls and starts Python."""
@@ -47,7 +74,7 @@ class Hooks:
 
     def run(self, kind, job, gpus="", extra="", **env):
         done = subprocess.run(
-            [HOOKS[kind]],
+            [self.hooks[kind]],
             env={
                 **self.node.env,
                 "GPU_AWARE_CLOCK_CONFIG": str(self.conf),
@@ -59,7 +86,7 @@ class Hooks:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert (done.returncode, done.stdout) == (0, "")
 

@@ -63,7 +63,7 @@ class FakeNode:
             env={**self.env, **env},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -78,7 +78,7 @@ class FakeNode:
             env={**self.env, **env},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
 
     def set_to(self, minor, name):

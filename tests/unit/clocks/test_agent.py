@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from clock_hooks import Hooks, gres_conf, until
+from clock_hooks import UNHURRIED_AGENT, Hooks, gres_conf, until
 from fake_nvml import ROOT, FakeNode, machines
 from idle_clock import all_end
 
@@ -24,7 +24,7 @@ sys.path.insert(0, {root!r})
 from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.clocks import agent
 agent.GRACE_S = {grace}
-{before}
+{unhurried}{before}
 one = agent.Agent(read_clock_conf(), "n1", top={top!r})
 print("ready", flush=True)
 one.turn()
@@ -36,9 +36,9 @@ while {forever}:
 
 LATER = (
     "import functools\n"
-    "agent.Agent = functools.partial(agent.Agent, clock=lambda: time.time() + 100)"
+    "agent.Agent = functools.partial(agent.Agent, clock=lambda: time.time() + 1000)"
 )
-"""A turn 100 s from now: of what expires by then nothing counts."""
+"""A turn 1000 s from now: of what expires by then nothing counts."""
 
 
 class Process(subprocess.Popen):
@@ -60,7 +60,7 @@ class AgentNode(Hooks):
         folder.chmod(0o755)
         self.conf.write_text(self.conf.read_text() + f"orders = {self.orders}\nslurm_user = 0\n")
 
-    def order(self, seq, *lines, valid_s=60):
+    def order(self, seq, *lines, valid_s=600):
         self.put(f"{HEAD} {seq} {int(time.time() + valid_s)}\n" + "".join(f"{x}\n" for x in lines))
 
     def put(self, text):
@@ -71,7 +71,9 @@ class AgentNode(Hooks):
 
     def start(self, forever=True, grace=10.0, before=""):
         where = {"root": str(ROOT), "top": str(self.node.folder)}
-        code = AGENT.format(**where, forever=forever, grace=grace, before=before)
+        code = AGENT.format(
+            **where, forever=forever, grace=grace, unhurried=UNHURRIED_AGENT, before=before
+        )
         return Process(
             [sys.executable, "-c", code],
             env={**self.node.env, "GPU_AWARE_CLOCK_CONFIG": str(self.conf)},
@@ -162,13 +164,13 @@ def test_a_lower_number_is_obeyed_once_the_higher_one_has_expired(agent_node):
     agent_node.run("prolog", 17, "0")
     agent_node.order(9_999_999_999, "17 900 0")
     agent_node.turn()
-    agent_node.order(5, "17 600 0", valid_s=600)
+    agent_node.order(5, "17 600 0", valid_s=3000)
     agent_node.turn()
     assert agent_node.locked() == {}
     assert "orders 5 are older than 9999999999" in agent_node.said("agent")[-1]["error"]
     agent_node.turn(before=LATER)
     assert agent_node.locked() == {0: 600}
-    agent_node.order(4, "17 900 0", valid_s=600)  # an older file, still
+    agent_node.order(4, "17 900 0", valid_s=3000)  # an older file, still
     agent_node.turn(before=LATER)
     assert "orders 4 are older than 5" in agent_node.said("agent")[-1]["error"]
 
@@ -250,9 +252,9 @@ def test_an_agent_that_hooks_keep_waiting_comes_back_later(agent_node):
     hold = (
         "import sys, time; from slurm_gpu_aware.clocks.notes import Notes\n"
         f"with Notes({str(agent_node.locks)!r}).together(0):\n"
-        "    print('held', flush=True); time.sleep(60)"
+        "    print('held', flush=True); time.sleep(600)"
     )
-    with subprocess.Popen(
+    with Process(
         [sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True, env=agent_node.node.env
     ) as hook:
         hook.stdout.readline()
@@ -339,12 +341,12 @@ def test_the_command_gives_the_clocks_back_when_it_stops(agent_node):
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as agent:
         assert "agent of n1" in agent.stderr.readline()
         second = subprocess.run(
-            [*command, "--once"], env=env, capture_output=True, text=True, timeout=60
+            [*command, "--once"], env=env, capture_output=True, text=True, timeout=300
         )
         assert second.returncode == 1
         assert "another clockd runs" in second.stderr
         agent.send_signal(signal.SIGTERM)
-        agent.wait(30)
+        agent.wait(300)
     assert agent.returncode == 0
     assert account.read_text().split()[-1] == "-"
     assert agent_node.said("agent")[-1]["error"] == "the agent has stopped"

@@ -212,7 +212,7 @@ def test_a_script_that_has_nothing_to_do_runs_no_command(hooks, kind, tmp_path):
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -380,7 +380,7 @@ from slurm_gpu_aware.clocks import hooks
 from slurm_gpu_aware.clocks.notes import Notes
 env = {"SLURM_JOB_ID": "9", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_EXTRA": "freq=900",
        "SLURMD_NODENAME": "n1"}
-hooks.DRIVER_LIMIT_S = 1.0
+hooks.DRIVER_LIMIT_S = 5.0
 hook = hooks.Hook(env, Notes(sys.argv[1]), 1.0)
 hook.prolog()
 print(json.dumps(hook.records))
@@ -390,7 +390,7 @@ print(json.dumps(hook.records))
         ("clock_set", [0]),
         ("clock_failed", [1]),
     ]
-    assert records[1]["error"] == "no answer within 1 s"
+    assert records[1]["error"] == "no answer within 5 s"
     machines.heal(hooks.node.state)
     hooks.run("epilog", 9, "0,1")
     assert hooks.locked() == {}
@@ -480,7 +480,7 @@ def test_hooks_import_no_more_than_they_need(hooks):
         "SLURM_CONF": gres_conf(hooks.node.folder, "NodeName=n[1-2] Name=gpu Type=g0"),
     }
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=300
     )
     assert done.stdout.strip() == "[]"
     assert hooks.locked() == {0: 900, 1: 900}
@@ -489,7 +489,7 @@ def test_hooks_import_no_more_than_they_need(hooks):
 def test_hook_scripts_are_valid_for_a_posix_shell():
     for script in HOOKS.values():
         assert os.access(script, os.X_OK)
-        subprocess.run(["sh", "-n", script], check=True, timeout=10)
+        subprocess.run(["sh", "-n", script], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(

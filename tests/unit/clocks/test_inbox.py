@@ -9,12 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from clock_hooks import Hooks, until
+from clock_hooks import CLOCKD, Hooks, until
 from fake_nvml import FakeNode
 
 from slurm_gpu_aware.clocks.inbox import Inbox
-
-COMMAND = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "clockd", "--node", "n1"]
 
 
 class InboxNode(Hooks):
@@ -22,7 +20,8 @@ class InboxNode(Hooks):
 
     def agent(self):
         env = {**self.node.env, "GPU_AWARE_CLOCK_CONFIG": str(self.conf)}
-        agent = subprocess.Popen(COMMAND, env=env, stderr=subprocess.DEVNULL)
+        self.wait_longer()
+        agent = subprocess.Popen(CLOCKD, env=env, stderr=subprocess.DEVNULL)
         until((self.accounts / "agent").exists)
         return agent
 
@@ -62,7 +61,7 @@ def test_beside_an_agent_no_hook_starts_python(inbox_node, agent):
     assert record["energy_j"] > 0
     assert (inbox_node.started(), inbox_node.opened(), inbox_node.left()) == ([], [], [])
     agent.send_signal(signal.SIGTERM)
-    assert agent.wait(30) == 0
+    assert agent.wait(300) == 0
     assert not (inbox_node.accounts / "agent").exists()
 
 
@@ -147,6 +146,7 @@ def test_a_hook_waits_some_seconds_for_an_agent_that_is_busy_and_then_does_it_it
 
 def test_a_hook_whose_agent_dies_meanwhile_does_it_itself(inbox_node):
     """The next agent does not lock once more what may be of an ended job."""
+    inbox_node.wait_longer()
     (inbox_node.accounts / "inbox").mkdir(parents=True)
     takes = """
 import os, time
@@ -212,11 +212,11 @@ def leave(site, name, line="- 0 - - n1 .\n", ago_s=0.0):
 
 def once(site):
     env = {**site.node.env, "GPU_AWARE_CLOCK_CONFIG": str(site.conf)}
-    subprocess.run([*COMMAND, "--once"], env=env, check=True, capture_output=True, timeout=60)
+    subprocess.run([*CLOCKD, "--once"], env=env, check=True, capture_output=True, timeout=300)
 
 
 def test_what_an_agent_that_died_has_left_is_done_and_its_energy_is_not_known(inbox_node):
-    leave(inbox_node, "17.prolog", ago_s=30)
+    leave(inbox_node, "17.prolog", ago_s=30)  # later than a counter tells of its start
     once(inbox_node)
     assert inbox_node.opened() == ["gpu0"]
     leave(inbox_node, "17.epilog", ago_s=0)
@@ -237,20 +237,20 @@ def test_what_an_agent_that_died_has_left_is_done_and_its_energy_is_not_known(in
 
 def test_a_late_word_changes_nothing_of_a_later_job(inbox_node):
     inbox_node.run("prolog", 18, "0")
-    leave(inbox_node, "17.prolog", ago_s=30)
-    leave(inbox_node, "18.epilog", ago_s=20)  # of its run before it was requeued
+    leave(inbox_node, "17.prolog", ago_s=300)
+    leave(inbox_node, "18.epilog", ago_s=200)  # of its run before it was requeued
     once(inbox_node)
     assert (inbox_node.accounts / "gpu0").read_text().startswith("18 ")
     assert (inbox_node.energies(), inbox_node.left()) == ([], [])
 
 
 def test_a_late_word_takes_no_clock_of_a_later_job_or_run(inbox_node):
+    began = time.time()
     inbox_node.run("prolog", 18, "0", "freq=900")
-    leave(
-        inbox_node, "17.prolog", ago_s=4
-    )  # short jobs without a clock: their hooks have not waited
-    leave(inbox_node, "16.prolog", ago_s=60)
-    leave(inbox_node, "18.epilog", ago_s=3)  # of its run before it was requeued
+    ago_s = time.time() - began + 1
+    leave(inbox_node, "17.prolog", ago_s=ago_s + 1)  # short, without a clock: its hook did not wait
+    leave(inbox_node, "16.prolog", ago_s=ago_s + 60)
+    leave(inbox_node, "18.epilog", ago_s=ago_s)  # of its run before it was requeued
     once(inbox_node)
     assert (inbox_node.locked(), inbox_node.opened(), inbox_node.left()) == ({0: 900}, ["gpu0"], [])
     inbox_node.run("epilog", 18, "0")

@@ -3,10 +3,9 @@
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
-from clock_hooks import Hooks, gres_conf, until
+from clock_hooks import CLOCKD, Hooks, gres_conf, until
 from fake_nvml import FakeNode
 
 from slurm_gpu_aware.clocks.job_map import JobMap
@@ -138,11 +137,11 @@ def test_where_the_agent_runs_it_keeps_the_map(library, tmp_path):
     map_hooks = with_map(
         Hooks(FakeNode(library, tmp_path, nvml_order=ORDER), tmp_path, True), tmp_path
     )
-    program = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "clockd", "--node", "n1"]
     env = {**map_hooks.node.env, "GPU_AWARE_CLOCK_CONFIG": str(map_hooks.conf)}
-    agent = subprocess.Popen(program, env=env, stderr=subprocess.DEVNULL)
+    agent = subprocess.Popen(CLOCKD, env=env, stderr=subprocess.DEVNULL)
     try:
         until(lambda: (map_hooks.accounts / "agent").exists())
+        map_hooks.wait_longer()
         map_hooks.run("prolog", 17, "2")
         until(lambda: map_hooks.map.exists() and shown_map(map_hooks.map) == {"0": ["17"]})
         map_hooks.run("epilog", 17, "2")
@@ -150,4 +149,4 @@ def test_where_the_agent_runs_it_keeps_the_map(library, tmp_path):
         assert map_hooks.started() == []
     finally:
         os.kill(agent.pid, signal.SIGTERM)
-        agent.wait(20)
+        agent.wait(300)
