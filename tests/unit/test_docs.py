@@ -98,7 +98,7 @@ def test_generated_pages_are_current():
         [sys.executable, str(DOCS / "generate.py"), "--check"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

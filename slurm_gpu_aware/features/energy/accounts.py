@@ -307,13 +307,11 @@ class EnergyComments:
             saving = _saving(last[0], energy, events) if last else Saving()
             comment = comment_of(energy, saving) if self._comment else ""
             tres = f"energy={energy.energy_j:.0f}" if self._tres and not energy.unknown else ""
-            try:
+            with suppress(Full):
                 self._ready.put_nowait((job_id, _Texts(comment, tres)))
-            except Full:
-                continue
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="energy", daemon=True)
-                self._thread.start()
+        if self._thread is None and not self._ready.empty():
+            self._thread = threading.Thread(target=self._work, name="energy", daemon=True)
+            self._thread.start()
 
     def _work(self) -> None:
         while True:

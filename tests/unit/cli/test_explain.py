@@ -465,7 +465,7 @@ def _run_script(script: str, config: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", script, str(config)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

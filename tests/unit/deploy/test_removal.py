@@ -350,8 +350,11 @@ def test_our_record_does_not_stay_on_jobs(own: Site) -> None:
     assert "kept AdminComment of job 9: Slurm changes no job that has ended" in done.stderr
 
 
-def test_slurmctld_loads_a_filter_that_changes_twice_in_a_second(own: Site) -> None:
+def test_slurmctld_loads_a_filter_that_changes_twice_in_a_second(
+    own: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It loads a script only if that is newer, in whole seconds, than its last look."""
+    monkeypatch.setattr("slurm_gpu_aware.deploy.removal.RELOAD_S", 60.0)
     install(own)
     script, loaded, seen = own.slurm / "job_submit.lua", own.root / "loaded", own.root / "seen"
     loaded.write_text(script.read_text())

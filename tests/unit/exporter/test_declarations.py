@@ -108,7 +108,7 @@ def test_without_the_extra_the_command_says_what_to_install(store_path: Path) ->
         [sys.executable, "-c", f"{code} as m; m.main(['metrics', '--textfile', 'x.prom'])"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 1

@@ -30,7 +30,7 @@ def server() -> Iterator[MetricsServer]:
 def get_page(
     server: MetricsServer, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     return answer.status, answer.read()
@@ -86,11 +86,14 @@ def test_clients_that_hold_their_connections_keep_no_thread_beyond_the_limit(
             assert get_page(server, "/metrics") == (200, PAGE.text)
             return
         except (http.client.HTTPException, OSError):
-            assert watch.idle_s < 10
+            assert watch.idle_s < 60
             time.sleep(0.1)
 
 
-def test_clients_that_send_a_byte_now_and_then_are_cut_off() -> None:
+def test_clients_that_send_a_byte_now_and_then_are_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slurm_gpu_aware.exporter.server._Handler.timeout", 600.0)  # of a read
     with MetricsServer(("127.0.0.1", 0), lambda: PAGE, longest_s=1.0) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         held = [socket.create_connection(made.server_address[:2]) for _ in range(8)]
@@ -103,7 +106,7 @@ def test_clients_that_send_a_byte_now_and_then_are_cut_off() -> None:
                 assert get_page(made, "/metrics") == (200, PAGE.text)
                 break
             except (http.client.HTTPException, OSError):
-                assert watch.idle_s < 8  # less than the timeout of a read
+                assert watch.idle_s < 60
                 time.sleep(0.2)
         for one in held:
             one.close()

@@ -39,7 +39,7 @@ class Accounting:
 
     def wait(self, calls):
         for _ in range(calls):
-            assert self.asked.acquire(timeout=10)
+            assert self.asked.acquire(timeout=60)
 
 
 class Clock:

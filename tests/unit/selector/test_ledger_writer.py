@@ -323,13 +323,13 @@ def test_a_copy_beside_is_made_once_at_a_time(
     def slow(store: Store, **_: Any) -> None:
         copies.append(threading.current_thread().name)
         started.set()
-        assert go_on.wait(10)
+        assert go_on.wait(300)
 
     monkeypatch.setattr("slurm_gpu_aware.store.database.publish", slow)
     writer = LedgerWriter(tmp_path / "store.db")
     writer.event("7", "parked", {}, 1.0)
     writer.publish(beside=True)
-    assert started.wait(10)
+    assert started.wait(60)
     writer.event("8", "parked", {}, 1.0)
     writer._publish_s = -1.0
     writer.publish(beside=True)

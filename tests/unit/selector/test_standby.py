@@ -250,7 +250,7 @@ def looping(selector: Selector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         yield
     finally:
         selector._on_signal(signal.SIGTERM, None)
-        thread.join(20)
+        thread.join(60)
         selector.close()
         assert not thread.is_alive()
 
@@ -258,7 +258,7 @@ def looping(selector: Selector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def until(condition: Callable[[], bool]) -> None:
     watch = Stopwatch()
     while not condition():
-        assert watch.idle_s < 20
+        assert watch.idle_s < 60
         time.sleep(0.05)
 
 

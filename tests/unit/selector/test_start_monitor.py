@@ -239,7 +239,7 @@ class Blocked:
 
         def slow(policy: Eft, *arguments: Any) -> Any:
             self.planning.set()
-            assert self._go_on.wait(10)
+            assert self._go_on.wait(300)
             return place(policy, *arguments)
 
         monkeypatch.setattr(Eft, "place", slow)
@@ -257,12 +257,12 @@ class Blocked:
         self.bench.ledger.close()  # its connection is of the thread that opened it
         self.bench.ledger._tried = -float("inf")
         self._thread.start()
-        assert self.planning.wait(10)
+        assert self.planning.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._go_on.set()
-        self._thread.join(10)
+        self._thread.join(60)
         self.bench.ledger.close()
         self.bench.ledger._tried = -float("inf")
         self.bench.ledger._owner = threading.current_thread()
@@ -272,7 +272,7 @@ class Blocked:
 def wait_until(condition: Callable[[], bool]) -> None:
     watch = Stopwatch()
     while not condition():
-        assert watch.idle_s < 10
+        assert watch.idle_s < 60
         time.sleep(0.01)
 
 
@@ -606,7 +606,7 @@ def test_what_the_monitor_parks_again_starts_a_round(
         monitor = selector._rounds.start_monitor
         monkeypatch.setattr(monitor, "poll", lambda: 1)
         monitor.start()
-        assert selector._events.wait(10.0) == {"woken"}
+        assert selector._events.wait(60.0) == {"woken"}
     finally:
         selector.close()
     assert not monitor._thread.is_alive()

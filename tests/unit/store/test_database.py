@@ -227,7 +227,7 @@ def test_another_user_reads_the_copy_and_not_the_live_file(tmp_path: Path) -> No
         [sys.executable, "-c", READ_AS_NOBODY, str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.stdout.split() == ["store.public.db", "4"], done.stderr
@@ -295,7 +295,7 @@ def test_selector_and_merge_write_at_once_and_neither_fails(tmp_path: Path) -> N
             ingest(store, report(f"n{i}", taken_at=float(i)))
             if i % 20 == 0:
                 recompute_scores(store, ("A",))
-        _, complaints = selector.communicate(timeout=120)
+        _, complaints = selector.communicate(timeout=300)
         assert selector.returncode == 0, complaints
         ledger = Ledger(store)
         assert len(ledger.last_decisions(1000)) == 150
@@ -351,7 +351,7 @@ def test_the_ledger_opens_without_heavy_imports(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.strip() == "[]"

@@ -229,8 +229,8 @@ def test_of_two_processes_one_brings_the_store_forward(tmp_path: Path) -> None:
         with start() as second:
             assert second.stdout is not None
             assert second.stdout.readline() == "opens\n"
-            assert first.communicate("\n", timeout=60)[0] == "['step1']\n"
-            assert second.communicate("\n", timeout=60)[0] == "['step1']\n"
+            assert first.communicate("\n", timeout=300)[0] == "['step1']\n"
+            assert second.communicate("\n", timeout=300)[0] == "['step1']\n"
     assert {file.name for file in tmp_path.iterdir()} == {"store.db", "store.schema8.db"}
 
 

@@ -44,7 +44,7 @@ def says(text):
     return python(f"print({text!r})")
 
 
-def timed_ms(command, pattern=None, unit="ms", limit_s=20.0, control=None):
+def timed_ms(command, pattern=None, unit="ms", limit_s=120.0, control=None):
     timing = CommandTiming(command, "A", pattern, unit, limit_s)
     run = RunSpec(0, "GPU-7", {"VISIBLE": "GPU-7"}, "A", "idle", 0)
     return timing.measure(run, control or Control()).value_ms
@@ -100,7 +100,7 @@ def test_no_shell_reads_the_command():
 
 def test_a_program_that_reads_its_input_finds_it_empty():
     code = "import sys; print(sys.stdin.read() == '', 5)"
-    assert timed_ms(python(code), r"True (\d+)", limit_s=15.0) == 5.0
+    assert timed_ms(python(code), r"True (\d+)") == 5.0
 
 
 def test_a_flood_of_output_is_bounded_and_its_end_counts():
@@ -108,7 +108,7 @@ def test_a_flood_of_output_is_bounded_and_its_end_counts():
         "import sys\nfor _ in range(500): sys.stdout.write('1' * 65536)\nprint('\\n\\x00\\xff 3.5')"
     )
     assert timed_ms(python(code)) == 3.5
-    with Child(shlex.split(python(code)), limit_s=20, merged=True) as child:
+    with Child(shlex.split(python(code)), limit_s=120, merged=True) as child:
         assert max(len(line) for line in child.lines()) <= 2 * KEPT_BYTES
         assert len(child.output) <= KEPT_BYTES
 
@@ -137,8 +137,8 @@ def hanging(folder):
 
 
 def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path):
-    with pytest.raises(LateError, match="no end within 2 s"):
-        timed_ms(hanging(tmp_path), limit_s=2.0)
+    with pytest.raises(LateError, match="no end within 5 s"):
+        timed_ms(hanging(tmp_path), limit_s=5.0)
     assert all_end((tmp_path / "pids").read_text().split())
 
 
@@ -148,7 +148,7 @@ def test_what_a_program_leaves_behind_does_not_delay_the_end():
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print(5)\n"
     )
-    assert timed_ms(python(code), limit_s=20.0) == 5.0
+    assert timed_ms(python(code)) == 5.0
 
 
 def test_the_program_runs_on_until_the_others_are_measured(tmp_path):
@@ -180,7 +180,7 @@ def node_argv(*options):
 
 def probe(node, *options):
     done = subprocess.run(
-        node_argv(*options), env=node.env, capture_output=True, text=True, timeout=60
+        node_argv(*options), env=node.env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -204,11 +204,11 @@ def test_one_gpu_that_hangs_costs_only_its_own_time(library, tmp_path):
     uuid = json.loads(node.machine.read_text())["gpus"][1]["uuid"]
     code = f'[ "$CUDA_VISIBLE_DEVICES" != {uuid} ] || sleep 600; echo 5'
     bench = shlex.join(["sh", "-c", code])  # which starts within the limit on a busy machine, too
-    report = probe(node, "--bench", bench, "--runs", "2", "--bench-limit", "2")
+    report = probe(node, "--bench", bench, "--runs", "2", "--bench-limit", "6")
     assert [row["index"] for row in report["timings"]] == [0, 2, 3] * 4
     (fault,) = report["errors"]
     assert (fault["index"], fault["call"]) == (1, "timeout")
-    assert "no end within 2 s" in fault["error"]
+    assert "no end within 6 s" in fault["error"]
 
 
 @pytest.mark.parametrize("xid", [79, 45])
@@ -298,7 +298,7 @@ def test_a_signal_ends_the_program_and_keeps_what_was_measured(library, tmp_path
 def test_wrong_options(library, tmp_path, options, words):
     node = FakeNode(library, tmp_path)
     done = subprocess.run(
-        node_argv(*options), env=node.env, capture_output=True, text=True, timeout=60
+        node_argv(*options), env=node.env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode in (1, 2)
     assert words in done.stderr

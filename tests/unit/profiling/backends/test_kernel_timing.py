@@ -44,7 +44,7 @@ class Control:
         return self.done
 
 
-def run_kernels(what, control=None, limit_s=60.0):
+def run_kernels(what, control=None, limit_s=300.0):
     run = RunSpec(0, "GPU-7", {"CUDA_VISIBLE_DEVICES": "GPU-7"}, "C", "idle", 0)
     return KernelTiming([*PROGRAM, what], limit_s).measure(run, control or Control())
 
@@ -72,7 +72,7 @@ def test_the_gpu_works_until_the_others_are_measured():
         time.sleep(0.02)
     assert readings == []
     control.done.set()
-    thread.join(30)
+    thread.join(300)
     assert len(readings) == 1
 
 
@@ -143,7 +143,7 @@ def test_no_variable_changes_the_precision(name):
 def test_no_module_is_taken_from_the_working_directory(tmp_path, program):
     """Slurm starts a probe in /tmp where the folder of the sweep does not exist."""
     (tmp_path / "cupy.py").write_text("open('ran', 'w').close()\n")
-    subprocess.run(program, cwd=tmp_path, input=b'{"pair": [0, 1]}\n', check=True, timeout=60)
+    subprocess.run(program, cwd=tmp_path, input=b'{"pair": [0, 1]}\n', check=True, timeout=300)
     assert not (tmp_path / "ran").exists()
 
 

@@ -57,8 +57,9 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # it may be ignored where tests ru
 print("#Entity   SMACT     TENSO     DRAMA     FP64A     FP32A     FP16A", flush=True)
 print("ID", flush=True)
 for number in range({samples}):
+    # The first two are seen together, however short an application is
     print("GPU 0     %.3f        0.000        0.740        0.000        0.080        0.000"
-          % min(number, 0.9), flush=True)
+          % min(number, 0.9), flush=number > 0)
     time.sleep(0.02)
 {end}
 """
@@ -210,9 +211,9 @@ def test_what_hangs_is_stopped_with_all_that_it_started(centres: ClassifyFolder,
     centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
     centres.tool("dcgmi", DCGMI, samples=10_000, end="")
     said = centres.error(
-        "--tool", tool.rstrip("i"), "--time-limit", "1.5", "--run", centres.app(HANGS)
+        "--tool", tool.rstrip("i"), "--time-limit", "5", "--run", centres.app(HANGS)
     )
-    assert "did not end within 1.5 s; give a higher --time-limit" in said
+    assert "did not end within 5 s; give a higher --time-limit" in said
     pids = (centres.folder / "pids").read_text().split()
     assert all_end(pids)
 
@@ -229,7 +230,7 @@ def test_a_dcgm_that_hangs_or_fails(
     assert f"dcgmi dmon counts nothing: {NO_WATCH}" in centres.error("--run", app)
     assert not (centres.folder / "ran").exists()
     centres.tool("dcgmi", DCGMI, samples=1, end="print('host engine is gone'); sys.exit(1)")
-    slow = centres.app("import time; time.sleep(1)")
+    slow = centres.app("import time; time.sleep(2)")
     assert f"dcgmi dmon ended before {sys.executable}: host engine is gone" in centres.error(
         "--run", slow
     )
@@ -324,13 +325,13 @@ def test_a_signal_leaves_nothing_running(tmp_path: Path, number: signal.Signals)
             watch = Stopwatch()
             while not (pids.exists() and pids.read_text()):
                 assert process.poll() is None
-                assert watch.idle_s < 40
+                assert watch.idle_s < 100
                 time.sleep(0.05)
             for _ in range(2):
                 process.send_signal(number)
                 time.sleep(0.1)
             # A second one that comes after the clearing up ends the process at once
-            assert process.wait(60) in (130, -number)
+            assert process.wait(300) in (130, -number)
             assert "Traceback" not in (process.stderr.read() if process.stderr else "")
         finally:
             process.kill()

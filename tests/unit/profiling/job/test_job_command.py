@@ -15,9 +15,11 @@ from idle_clock import Stopwatch
 from memory_slurm import job_record, opened
 
 ITERATIONS = """
-import os, sys, time
+import glob, os, sys, time
 ends = [time.time()]
-for _ in range(int(sys.argv[1])):
+for number in range(600):
+    if number >= int(sys.argv[1]) and eval(sys.argv[2]):
+        break
     time.sleep(0.1)
     ends.append(time.time())
     if "GPU_AWARE_MARKS" in os.environ:
@@ -50,14 +52,19 @@ class JobNode:
         argv = [sys.executable, str(RUNNER), str(self.slurm), "gpu-aware-profile", "job", *words]
         job = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_PROCID": "0"}
         job |= {"TMPDIR": str(self.folder)}
-        return subprocess.run(
-            argv,
-            env={**self.fake.env, **job, **env},
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        with (self.folder / "errors").open("w+") as errors:
+            done = subprocess.run(
+                argv,
+                env={**self.fake.env, **job, **env},
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                timeout=300,
+            )
+            errors.seek(0)
+            done.stderr = errors.read()
+        return done
 
     def records(self):
         return list(self.folder.glob("gpu-aware-job-7*.csv"))
@@ -73,13 +80,19 @@ def job_node(library, tmp_path):
     return JobNode(library, tmp_path)
 
 
-def program(iterations):
-    return ["--", sys.executable, "-c", ITERATIONS, str(iterations)]
+def program(iterations, until="True"):
+    """So many at least, and ``until`` that holds: on a busy machine what watches begins late."""
+    return ["--", sys.executable, "-c", ITERATIONS, str(iterations), until]
+
+
+def recorded(number):
+    """That there are so many records."""
+    return f"len(glob.glob('gpu-aware-job-7-*.csv')) >= {number}"
 
 
 def test_a_program_runs_as_usual_and_is_measured(job_node):
     labels = ["--model", "resnet50", "--batch-size", "64", "--class", "A"]
-    done = job_node.run(*labels, "--slice", "1", *program(40))
+    done = job_node.run(*labels, "--slice", "1", *program(40, recorded(1)))
     assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
     (row,) = job_node.rows()
     assert (row["application"], row["gpus"], row["nodes"]) == ("resnet50", "2", "1")
@@ -89,7 +102,7 @@ def test_a_program_runs_as_usual_and_is_measured(job_node):
     assert float(row["power_w"]) > 2 * 30.0  # both of its GPUs, and no other
     assert float(row["power_w"]) < 2 * 310.0
     watch = Stopwatch()
-    while list(job_node.folder.glob("gpu-aware-job-*/marks")) and watch.idle_s < 10:
+    while list(job_node.folder.glob("gpu-aware-job-*/marks")) and watch.idle_s < 60:
         time.sleep(0.05)
     assert list(job_node.folder.glob("gpu-aware-job-*/marks")) == []
 
@@ -97,8 +110,8 @@ def test_a_program_runs_as_usual_and_is_measured(job_node):
 def test_no_name_of_a_record_is_foreseen(job_node):
     """Two steps of a job leave two records, and what another user creates first is in no way."""
     (job_node.folder / "gpu-aware-job-7.csv").mkdir()
-    for _ in range(2):
-        job_node.run("--model", "m", "--slice", "1", *program(25))
+    for number in (1, 2):
+        job_node.run("--model", "m", "--slice", "1", *program(25, recorded(number)))
     names = sorted(record.name for record in job_node.records() if record.is_file())
     assert len(names) == 2
     assert all(re.fullmatch(r"gpu-aware-job-7-[0-9a-f]{8}\.csv", name) for name in names)
@@ -139,7 +152,8 @@ def test_a_program_that_cannot_be_run_is_named(job_node):
 
 
 def test_a_folder_that_is_read_only_does_not_end_the_job(job_node):
-    done = job_node.run("--model", "m", "--slice", "1", "--out", "/proc/none/x.csv", *program(25))
+    options = ["--model", "m", "--slice", "1", "--out", "/proc/none/x.csv"]
+    done = job_node.run(*options, *program(25, "os.path.getsize('errors')"))
     assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
     assert "the job goes on, but is not measured" in done.stderr
 

@@ -58,7 +58,7 @@ class FakeNccl:
 
     def __init__(self, engines: list[Engine], lost: float = 0.0) -> None:
         self.engines, self.lost = engines, lost
-        self.barrier = threading.Barrier(len(engines), timeout=20)
+        self.barrier = threading.Barrier(len(engines), timeout=60)
         self.parts: dict[int, tuple[Any, float]] = {}
 
     def get_unique_id(self) -> bytes:

@@ -36,7 +36,7 @@ class Node(FakeNode):
 
     def probe(self, *options):
         done = subprocess.run(
-            self.argv(*options), env=self.env, capture_output=True, text=True, timeout=60
+            self.argv(*options), env=self.env, capture_output=True, text=True, timeout=3000
         )
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)
@@ -89,7 +89,7 @@ def wait_for_hang(node, process):
     watch = Stopwatch()
     while not (node.folder / "hangs").exists() or not (node.folder / "hangs").read_text():
         assert process.poll() is None
-        assert watch.idle_s < 40
+        assert watch.idle_s < 100
         time.sleep(0.05)
     assert node.locked() == [0, 1, 2, 3]
 
@@ -149,7 +149,7 @@ def test_no_power_limit_outlives_a_sweep_that_is_ended(node, kills):
     wait_for_hang(node, process)
     assert node.limited() == dict.fromkeys(range(4), 225)
     process.send_signal(kills)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     if kills == signal.SIGKILL:
         assert node.limited() == dict.fromkeys(range(4), 225)  # nothing could be done
         assert node.probe("--no-timings")["errors"] == []
@@ -170,15 +170,10 @@ def test_a_gpu_that_refuses_power_limits_costs_only_their_times(node):
 
 
 def test_a_limit_that_the_driver_forgets_has_no_time(node):
-    code = (
-        "import pathlib, time\n"
-        f"pathlib.Path({str(node.state / 'gpu0.power_limit')!r}).unlink(missing_ok=True)\n"
-        f"pathlib.Path({str(node.state / 'gpu0.load')!r}).write_text('90')\n"
-        "time.sleep(0.7)\n"
-        "print(5)\n"
-    )
+    forgets = f"rm -f {node.state}/gpu0.power_limit; echo 90 >{node.state}/gpu0.load"
     node.state.mkdir(exist_ok=True)
-    bench = ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
+    bench = ["--bench", shlex.join(["sh", "-c", f"{forgets}; sleep 1; echo 5"])]
+    bench += ["--bench-class", "A"]
     report = node.probe("--clocks", "1", *LIMITED[2:], *bench)
     assert [r["limit_w"] for r in report["timings"] if r["index"] == 0] == [0, 0]
     assert "W, not 225: does nvidia-persistenced run?" in report["errors"][0]["error"]
@@ -196,7 +191,7 @@ def test_sigterm_resets_the_clocks_and_keeps_what_was_measured(node):
     wait_for_hang(node, process)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 130
     assert [row["clock_mhz"] for row in json.loads(out)["timings"]] == [0, 0, 0, 0]
     assert node.is_as_before()
@@ -207,7 +202,7 @@ def test_after_kill_9_clocks_are_reset_by(node, how):
     process = node.begin(*SWEEP, *hang_when_locked(node))
     wait_for_hang(node, process)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert node.locked() == [0, 1, 2, 3]  # nothing could be done
     assert node.notes() == ["gpu0", "gpu1", "gpu2", "gpu3"]
     if how == "the next probe":
@@ -231,7 +226,7 @@ def test_neither_probe_nor_hook_resets_the_clocks_of_a_sweep_that_runs(node):
     node.run("slurm_gpu_aware.clocks", "epilog", SLURM_JOB_ID="77", SLURMD_NODENAME="n1")
     assert node.locked() == [0, 1, 2, 3]
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert node.is_as_before()
 
 
@@ -258,7 +253,7 @@ def test_the_clock_of_a_job_that_starts_during_a_sweep_is_its_own(node):
     )
     of_job = node.set_to(1, "locked_clocks")
     wait.touch()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=3000)
     report = json.loads(out)
     assert node.set_to(1, "locked_clocks") == of_job
     assert node.notes() == ["gpu1"]
@@ -334,12 +329,9 @@ def test_a_gpu_that_is_lost_during_the_sweep_costs_only_itself(node):
 
 def test_a_lock_that_the_driver_forgets_has_no_time(node):
     """Without a client the driver leaves a GPU, whose clock is the default one then."""
-    code = (
-        "import pathlib\n"
-        f"pathlib.Path({str(node.state / 'gpu0.locked_clocks')!r}).unlink(missing_ok=True)\n"
-        "print(5)\n"
-    )
-    bench = ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
+    forgets = f"rm -f {node.state}/gpu0.locked_clocks"
+    bench = ["--bench", shlex.join(["sh", "-c", f"{forgets}; sleep 0.2; echo 5"])]
+    bench += ["--bench-class", "A"]
     report = node.probe(*SWEEP, *bench)
     clocks = {k: [r["clock_mhz"] for r in report["timings"] if r["index"] == k] for k in (0, 1)}
     assert clocks == {0: [0, 1530], 1: [0, 1530, 832, 135]}  # the default clock is 1312 MHz

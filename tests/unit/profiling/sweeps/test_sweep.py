@@ -168,7 +168,7 @@ def test_a_sweep_stores_times_and_power_at_several_clocks(fleet):
     assert powers[1] < powers[2] < powers[3]
     probe = [str(fleet.bin / "profile"), "node", *wanted[2:], "--allow-clock-changes"]
     environment = fleet.env | {"FAKE_NVML_MACHINE": str(fleet.folder / "n2.json")}
-    shown = subprocess.run(probe, env=environment, capture_output=True, text=True, timeout=60)
+    shown = subprocess.run(probe, env=environment, capture_output=True, text=True, timeout=300)
     lines = [line.split()[:3] for line in shown.stdout.splitlines()]
     assert all(["0", "A", str(mhz)] in lines for mhz in clocks[1:])
 
@@ -259,7 +259,7 @@ def test_a_sweep_says_which_probes_wait_for_their_nodes(fleet, monkeypatch):
     fleet.let("n2", "hang")
     said = []
     program = str(fleet.bin / "profile")
-    running = Sweep("s1", lambda report: None, program, probe_s=1.0, queue_s=0.5, grace_s=0.1)
+    running = Sweep("s1", lambda report: None, program, probe_s=5.0, queue_s=0.5, grace_s=0.1)
     running.busy = said.append
     (outcome,) = running.run([Target("n2", "gpu", 4)])
     assert outcome.state == "timeout"
@@ -277,8 +277,10 @@ def test_a_sweep_says_which_probes_wait_for_their_nodes(fleet, monkeypatch):
 )
 def test_signals_cancel_what_runs_and_say_how_to_go_on(fleet, numbers):
     fleet.let("n1", "hang")
-    # So slow that the second signal comes while the first one's work is going on.
-    fleet._program("scancel", f"#!{sys.executable}\nimport time\ntime.sleep(0.3)\n{SCANCEL}")
+    # It ends when all signals were sent: they come while the first one's work is going on.
+    sent = fleet.folder / "sent"
+    waits = f"while not os.path.exists({str(sent)!r}): time.sleep(0.02)"
+    fleet._program("scancel", f"#!{sys.executable}\nimport os, time\n{waits}\n{SCANCEL}")
     started = fleet.folder / "n1.started"
     os.mkfifo(started)  # readable when the fake srun has opened it
     reader = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
@@ -292,12 +294,13 @@ def test_signals_cancel_what_runs_and_say_how_to_go_on(fleet, numbers):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         first = process.stderr.readline()
-        assert select.select([reader], [], [], 60.0)[0]
+        assert select.select([reader], [], [], 300.0)[0]
         watch = Stopwatch()
         for number in numbers:
             process.send_signal(number)
             time.sleep(0.05)
-        _, said = process.communicate(timeout=60)
+        sent.touch()
+        _, said = process.communicate(timeout=300)
     assert watch.idle_s < 20.0
     os.close(reader)
     sweep_id = first.split()[1].rstrip(":")
@@ -397,7 +400,7 @@ def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(fleet):
 )
 def test_wrong_options_name_the_valid_values(fleet, options, words):
     done = subprocess.run(
-        fleet.argv(*options), env=fleet.env, capture_output=True, text=True, timeout=60
+        fleet.argv(*options), env=fleet.env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode in (1, 2)
     assert words in done.stderr
