@@ -131,11 +131,11 @@ def test_what_watch_found_is_shown(site: SlurmFolder, tmp_path: Path) -> None:
         assert "watch: 11 of 12 NVLinks are active" in text
         fleet = Reading(tmp_path / "watched/index.html").text
         assert "watch: class A: 3.1% slower than its peers" in fleet
-        assert "watched 1 min ago" in fleet
+        assert re.search(r"watched \d+ min( \d+ s)? ago", fleet)
         write_state(file, WatchState(at=time.time() - 4 * 86_400, gpus=bad))
         gpu_aware("page", str(tmp_path / "stopped"), config=site.config)
         old = Reading(tmp_path / "stopped/index.html").text
-        assert "watched 4 d ago" in old
+        assert re.search(r"watched 4 d( \d+ \w+)? ago", old)
         assert "watch: class A" not in old
         file.write_text("{")
         gpu_aware("page", str(tmp_path / "broken"), config=site.config)
