@@ -170,7 +170,9 @@ NAMES = st.one_of(
 
 
 @given(st.lists(NAMES, min_size=1, max_size=5, unique=True), NAMES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None
+)
 def test_any_name_is_found_and_no_other(filter_: Filter, names: list[str], other: str) -> None:
     write_runs(filter_, shortest_text({name[:128]: [(1, 9 * H)] for name in names}))
     for name in names:
@@ -191,7 +193,9 @@ GPUS = (1, 2, 4, 8)
     st.integers(1, 300),
     st.none() | st.tuples(st.integers(1, 90), st.integers(1, 3600)),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None
+)
 def test_what_it_tells_is_what_the_selector_finds(
     make_filter: MakeFilter,
     runs: list[tuple[int, float]],

@@ -200,7 +200,9 @@ def test_models_are_no_index(filter_: Filter) -> None:
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(st.text(st.characters(codec="ascii", exclude_characters="\x00,:="), max_size=20))
 def test_the_sum_is_slurms(filter_: Filter, name: str) -> None:
@@ -272,7 +274,9 @@ PIECES = [
 
 
 @settings(
-    max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=500,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     st.dictionaries(

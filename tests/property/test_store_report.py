@@ -70,7 +70,9 @@ def test_the_valid_report_is_read() -> None:
 @given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=2))
 @example([(("node",), LONG)])
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_changed_fields_are_merged_or_refused(
     store: Store, changes: list[tuple[tuple[Any, ...], Any]]

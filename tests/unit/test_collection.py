@@ -7,6 +7,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 
 import pytest
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +54,11 @@ def test_every_process_collects_the_same_tests_on_every_day(folders: tuple[str, 
     here, there = map(collected, processes)
     assert len(here) > 100
     assert here == there
+
+
+def test_every_process_tries_the_same_examples() -> None:
+    """Whatever it has imported by then."""
+    assert len(providers._get_local_constants()) == 0
 
 
 DIFFERENT = """import datetime, os, time, pytest

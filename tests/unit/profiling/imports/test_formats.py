@@ -402,7 +402,10 @@ def fuzz(text: str, value: str | None) -> None:
                 raise
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(
     st.sampled_from([LOG, dcgm4({0: 2e4, 1: 1.9e4}), reframe_report(gemm=500.0)]),
     st.lists(st.tuples(st.integers(0, 900), st.integers(0, 9), st.text(max_size=9)), max_size=4),
