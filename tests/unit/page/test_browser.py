@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+LONGEST_MS = 300_000
+"""No claim: a machine may be busy."""
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 PAGES = (
     *("index", "queue", "drift", "power", "shadow", "racks/3", "jobs/9002", "jobs/9103"),
@@ -49,6 +51,12 @@ WIDE = """() => [...document.querySelectorAll("html, .scroll")]
   .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.className || "page")"""
 
 
+def new_tab(browser: Any) -> Any:
+    tab = browser.new_page()
+    tab.set_default_timeout(LONGEST_MS)
+    return tab
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -56,7 +64,8 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"no browser: apt-get install {BROWSERS[0]}")
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as engine:
-        launched = engine.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        options = {"executable_path": program, "args": ["--no-sandbox"]}
+        launched = engine.chromium.launch(**options, timeout=LONGEST_MS)
         yield launched
         launched.close()
 
@@ -68,7 +77,7 @@ def test_pages_can_be_read(
 ) -> None:
     """No sideways scrolling, no error, nothing loaded from elsewhere, and enough contrast."""
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    tab = context.new_page()
+    tab = new_tab(context)
     said: list[str] = []
     asked: list[str] = []
     tab.on("console", lambda message: said.append(message.text))
@@ -92,7 +101,7 @@ def test_pages_can_be_read(
 
 
 def test_a_reader_gets_from_the_fleet_to_a_job(pages: Path, browser: Any) -> None:
-    tab = browser.new_page()
+    tab = new_tab(browser)
     tab.goto((pages / "index.html").as_uri())
     for link, title in (
         ("v100-r1", "Rack v100-r1"), ("v100-r1-01", "v100-r1-01"), ("9001", "Job 9001: started"),
@@ -100,7 +109,7 @@ def test_a_reader_gets_from_the_fleet_to_a_job(pages: Path, browser: Any) -> Non
         ("Shadow", "Shadow"), ("Fleet", "Fleet"),
     ):  # fmt: skip
         tab.get_by_role("link", name=link, exact=True).first.click()
-        assert tab.locator("h1").inner_text() == title
+        tab.get_by_role("heading", name=title, exact=True, level=1).wait_for()
     tab.close()
 
 
@@ -109,7 +118,7 @@ def test_the_browser_runs_no_script_of_a_page(tmp_path: Path, pages: Path, brows
     page = (pages / "index.html").read_text(encoding="utf-8")
     bad = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
     (tmp_path / "bad.html").write_text(page.replace("<main>", f"<main>{bad}"), encoding="utf-8")
-    tab = browser.new_page()
+    tab = new_tab(browser)
     tab.goto((tmp_path / "bad.html").as_uri())
     assert tab.title() == "Fleet - tessa"
     tab.close()

@@ -267,6 +267,7 @@ def test_the_daemon_stands_by_works_and_stands_by_again(
 ) -> None:
     monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
     pair.slurm.write([parked()], ["n1", "n2"])
+    pair.now += 300.0  # so that on a busy machine ctl1 is not silent meanwhile
     pair.control(0)
     assert pair.turn("ctl1")
     pair.on("ctl2")
@@ -287,6 +288,7 @@ def test_the_daemon_stands_by_works_and_stands_by_again(
         pair.control(0)
         with pair.slurm.state() as state:  # ctl1 is back
             state["reservations"][0]["comment"] = "gpu-aware: host ctl1, process 7"
+            state["reservations"][0]["end_time"] += 300
         until(lambda: selector._heartbeat.other is None and not selector._heartbeat.held_until)
         pair.slurm.write([parked("8")], ["n1", "n2"])
         time.sleep(2.5)
