@@ -166,9 +166,9 @@ def simulate(context: Context, /, **given: Any) -> None:
     """Run a trace through the live planner on a virtual clock, one run per policy.
 
     TRACE is a CSV (job_id, submit_s, gpus, duration_s; optional class, model, nodes,
-    time_limit_s, deadline_s, weight, bw, pattern, priority, sizes, move, user, name, account) or
-    sacct output (- reads stdin). The cluster is the store's unless --nodes is given. Bad rows are
-    reported on stderr with their line numbers.
+    time_limit_s, deadline_s, weight, bw, pattern, priority, sizes, move, slower, user, name,
+    account) or sacct output (- reads stdin). The cluster is the store's unless --nodes is given.
+    Bad rows are reported on stderr with their line numbers.
 
     \b
     Examples:

@@ -133,8 +133,8 @@ class Plan(Faceted):
     clocks: tuple[ClockChange, ...] = ()
     """New clocks of running jobs: first those that save power, then those that take it."""
     wake_s: float = math.inf
-    """When a job that starts or runs should grow; a round should run then, on the clock of
-    ``now``."""
+    """When a round should run, on the clock of ``now``. A stage that still wants one says so in
+    each round."""
     moved: tuple[Assignment, ...] = ()
     """New GPUs of running jobs that begin to move, before the starts."""
     notes: tuple[Note, ...] = ()

@@ -37,6 +37,8 @@ class Stage:
     """The round goes on without the stage if that fails."""
     passes: ClassVar[bool] = False
     """Jobs may start although others that stand before them wait, without backfill, too."""
+    sees_running: ClassVar[bool] = False
+    """It reads ``cluster.running``; a simulation lists these jobs only where something does."""
 
     def before(self, one: Round) -> Round:
         """The round as the placement finds it."""

@@ -90,6 +90,7 @@ class Rounds:
         self._whole = settings.due_order != PlanSettings.due_order or settings.queue.exchanges
         self._whole |= any(stage.passes for stage in stages) or state.shares is not None
         """Any job of the queue may start."""
+        self._sees_running = any(stage.sees_running for stage in stages)
         self._patient = settings.backfill or policy.may_postpone or self._whole
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
 
@@ -194,7 +195,7 @@ class Rounds:
     ) -> Plan:
         """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
         holders = self.settings.backfill or self.profiled or self._weighs or self.limited
-        holders |= moving is not None
+        holders |= moving is not None or self._sees_running
         holders |= any(active.request.get(DUE_DATE) is not None for active in queue)
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:

@@ -12,8 +12,9 @@ import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_TIME_S, MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
+from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.features.moves.hints import MOVE
-from slurm_gpu_aware.model.job_hints import NO_HINTS, JobHints
+from slurm_gpu_aware.model.job_hints import NO_HINTS, Hint, HintValue, JobHints
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -158,6 +159,16 @@ def _move(row: Row, column: str) -> str | int:
     return move
 
 
+def _hints(row: Row) -> JobHints:
+    values: dict[str, HintValue] = {}
+    for key, hint in _CARRIED.items():
+        if text := row.cells.get(key):
+            if (value := hint.read(text)) is None:
+                raise ValueError(f"{key} is {quoted(text)}: expected {hint.valid({})}")
+            values[key] = value
+    return JobHints(values)
+
+
 def what_moves(move: str | int | None) -> dict[str, object]:
     """Fields of a job that says this of moves (`MOVE`)."""
     if move is None:
@@ -197,6 +208,8 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[Row, str], object]]] = {
     "vc": ("account", Row.text),  # virtual cluster, in traces of Philly
     "account": ("account", Row.text),
 }
+_CARRIED: Mapping[str, Hint[HintValue]] = {hint.key: hint for hint in HINTS if hint.carried}
+"""Keys of the comment that a stage reads; a column of the same name gives them."""
 
 
 def read_csv(
@@ -210,9 +223,9 @@ def read_csv(
 
     Columns: job_id, submit_s, gpus, duration_s; optional: class (or ``class_column``), model,
     nodes, time_limit_s, deadline_s, weight, bw (high, low), pattern, priority, sizes (MIN-MAX),
-    move (ok, no, 90s), user, name, account (or vc). Other columns are ignored. An empty optional
-    cell means the default. Raises SourceError if the file cannot be read, is not CSV, or lacks a
-    required column.
+    move (ok, no, 90s), user, name, account (or vc), and keys of the comment that a stage reads
+    (slower). Other columns are ignored. An empty optional cell means the default. Raises
+    SourceError if the file cannot be read, is not CSV, or lacks a required column.
     """
     table = read_table(source, text)
     no_times = {*_REQUIRED} - {*table.columns} == {"duration_s"}
@@ -228,6 +241,7 @@ def read_csv(
             if row.cells[column]:
                 values[target] = read(row, column)
         values |= what_moves(values.pop("move", None))  # type: ignore[arg-type]
+        values["hints"] = _hints(row)
         if "sizes" in values:
             values["sizes"] = _doubling(Row.count(row, "gpus"), *_range(row, "sizes"))
         return row.line, checked(TraceJob(**values))  # type: ignore[arg-type]

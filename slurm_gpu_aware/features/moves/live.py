@@ -45,7 +45,7 @@ class Mover:
         """Job that Slurm does not requeue -> its restarts."""
         self._looked = -math.inf
         self.wake_s = math.inf
-        """When a job should grow by its due date, Unix seconds; inf: none is known."""
+        """When a round should run (`Plan.wake_s`), Unix seconds; inf: no such time is known."""
 
     def load(self, now: float) -> None:
         """Read the moves of a previous selector from the ledger."""
@@ -63,8 +63,10 @@ class Mover:
         return False
 
     def _is_due(self, now: float) -> bool:
-        late = self._timer() - self._looked >= LOOK_S or now >= self.wake_s
-        return self._config.of(MovesConfig).enabled and late
+        if not self._config.of(MovesConfig).enabled:
+            self.wake_s = math.inf  # that of the last plan; this round's says its own
+            return False
+        return self._timer() - self._looked >= LOOK_S or now >= self.wake_s
 
     def moving(
         self,

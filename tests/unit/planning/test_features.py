@@ -3,9 +3,11 @@
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from make import job_request, sizes
 
 from slurm_gpu_aware.features import found
@@ -84,6 +86,25 @@ def test_a_simulation_without_features_places_all_jobs() -> None:
     dated = TraceJob("2", 1.0, 4, 100.0, "A", sizes=(1, 2, 4), table=TABLE, deadline_s=900.0)
     jobs = [TraceJob("1", 0.0, 8, 50.0, "A"), dated]
     assert start_times((), jobs, policy="packed") == {"1": 0.0, "2": 50.0}
+
+
+class _Alone(Stage):
+    """No job starts beside another one."""
+
+    name = "alone"
+    sees_running = True
+
+    def before(self, one: Round) -> Round:
+        if not one.cluster.running:
+            return one
+        return replace(one, queue=[], aside=tuple(one.queue))
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+def test_a_stage_that_says_so_sees_the_running_jobs_of_a_simulation(backfill: bool) -> None:
+    jobs = [TraceJob("1", 0.0, 1, 50.0, "A"), TraceJob("2", 1.0, 1, 50.0, "A")]
+    found = start_times([_Alone()], jobs, policy="packed", backfill=backfill)
+    assert found == {"1": 0.0, "2": 50.0}
 
 
 def test_no_two_facets_have_the_same_name() -> None:

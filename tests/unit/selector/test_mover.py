@@ -1,18 +1,22 @@
 """Moves of running jobs by the selector, against a small Slurm of ours."""
 
 import itertools
+import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from make import as_gated, slurm_job
 from memory_slurm import MemorySlurm
+from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.model.profile import GpuScore
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -356,3 +360,28 @@ def test_a_job_that_allows_moves_is_told_that_the_site_has_none(
         done = slurm.run("gpu-aware", "--config", str(slurm.config), "explain", job_id)
         told = "moves are off on this site" in " ".join(done.stdout.split())
         assert told == ("move=ok" in comment), done
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_without_moves_the_time_of_a_stage_is_forgotten_when_it_has_come(
+    slurm: SlurmFolder, *, waits: bool
+) -> None:
+    """Else a round would run each second from then on, whether or not jobs wait."""
+
+    class Alarm(Stage):
+        name = "alarm"
+
+        def after(self, one: Round) -> Round:
+            return replace(one, plan=replace(one.plan, wake_s=at)) if one.now < at else one
+
+    slurm.write([parked(), parked("8"), parked("9")], ["n1"])
+    bench = RoundsBench(slurm)
+    at = bench.wall + 60.0
+    bench.rounds.planner.features = (Alarm(),)
+    bench.rounds.run()
+    assert bench.rounds.mover.wake_s == at
+    if not waits:
+        slurm.write([], ["n1"])
+    bench.wall = at
+    bench.rounds.run()
+    assert bench.rounds.mover.wake_s == math.inf

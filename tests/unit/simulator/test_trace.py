@@ -9,6 +9,7 @@ import pytest
 from gpu_aware_profile.sweeps.sweep import Sweep
 from slurm_gpu_aware.bounds import MIN_RUN_S
 from slurm_gpu_aware.errors import PolicyError, SourceError
+from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import read_csv
@@ -473,6 +474,14 @@ def test_a_move_is_ok_or_no_or_the_time_of_a_restart():
     trace = read_csv("t", text=text)
     assert "expected ok, no, or how long a restart takes" in trace.bad_rows[0].reason
     assert [(job.elastic, job.restart_s) for job in trace.jobs] == [(True, 90.0), (True, None)]
+
+
+def test_a_key_of_the_comment_that_a_stage_reads_is_a_column():
+    text = "job_id,submit_s,gpus,duration_s,slower,other\na,0,4,10,5,x\nb,0,4,10,,\nc,0,4,10,60,\n"
+    trace = read_csv("t", text=text)
+    assert [job.hints for job in trace.jobs] == [JobHints({"slower": 5}), JobHints()]
+    (bad,) = trace.bad_rows
+    assert bad.reason == "slower is '60': expected percent from 0 to 50"
 
 
 def test_recorded_jobs_say_in_their_comments_whether_they_move():
