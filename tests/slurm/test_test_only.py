@@ -63,7 +63,7 @@ def ask(cluster: Cluster, line: str, environment: str = "") -> Answer:
     words += ["--wrap=true"] if words[0] == "sbatch" else ["true"]
     if ":" in words:  # a component more
         words.insert(words.index(":") + 1, "--test-only")
-    done = cluster.run("ctl", ["env", *environment.split(), *words], "alice", timeout=30)
+    done = cluster.run("ctl", ["env", *environment.split(), *words], "alice", timeout=60)
     text = (done.stdout + done.stderr).decode()
     text = "".join(line for line in text.splitlines(True) if "gpu-aware: " not in line)
     start = re.search(r"to start at (\S+)", text)
