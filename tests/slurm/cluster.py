@@ -140,7 +140,7 @@ class Cluster:
         command: str | Sequence[str],
         user: str = "root",
         *,
-        timeout: float = 60,
+        timeout: float = 120,
         stdin: str | bytes | None = None,
         check: bool = True,
     ) -> str:
@@ -165,7 +165,7 @@ class Cluster:
         command: str | Sequence[str],
         user: str = "root",
         *,
-        timeout: float = 60,
+        timeout: float = 120,
         stdin: str | bytes | None = None,
         check: bool = False,
     ) -> subprocess.CompletedProcess[bytes]:

@@ -9,7 +9,7 @@ from cluster import Cluster
 
 @pytest.fixture(scope="module")
 def swept(cluster: Cluster) -> Cluster:
-    cluster.sh("ctl", "gpu-aware-profile sweep", user="slurm")
+    cluster.sh("ctl", "gpu-aware-profile sweep", user="slurm", timeout=300)
     return cluster
 
 
