@@ -43,10 +43,12 @@ def accounts_with_shares(cluster: Cluster) -> Iterator[None]:
     sacctmgr(cluster, "modify", "account", "root", "set", "rawusage=0")
     configure(cluster, SETTINGS)
     yield
-    cluster.cancel_all()
+    cluster.end_all()
     for account in ("physics", "ocean", "ice"):
         sacctmgr(cluster, "delete", "user", "alice,bob,root", "where", f"account={account}")
-        sacctmgr(cluster, "delete", "account", account)
+        delete = ["sacctmgr", "-i", "delete", "account", account]
+        gone = lambda delete=delete: cluster.run("ctl", delete).returncode == 0  # noqa: E731
+        cluster.wait_until(gone, 60, f"slurmdbd hears of the last job of {account}")
     configure(cluster, [])
 
 

@@ -27,7 +27,7 @@ def limit(cluster: Cluster) -> Iterator[str]:
     sacctmgr(cluster, "add", "qos", LIMIT, "set", "MaxTRESPerUser=gres/gpu=2")
     sacctmgr(cluster, "modify", "user", "alice", "set", f"qos+={LIMIT}")
     yield LIMIT
-    cluster.cancel_all()
+    cluster.end_all()
     sacctmgr(cluster, "modify", "user", "alice", "set", f"qos-={LIMIT}")
     sacctmgr(cluster, "delete", "qos", LIMIT)
 
