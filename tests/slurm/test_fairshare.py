@@ -141,7 +141,7 @@ def test_factors_usage_and_priorities_are_slurms(cluster: Cluster) -> None:
     qos = [theirs[i, 3] - theirs[i, :3].sum() + nice[i] for i in range(3)]
     assert qos == pytest.approx([qos[0]] * 3, abs=3)  # what all have: partition and QOS
     ages = theirs[:, 0] / site.age_per_s
-    assert ((time.time() - submitted - 65 <= ages) & (ages <= time.time() - submitted + 10)).all()
+    assert ((time.time() - submitted - 100 <= ages) & (ages <= time.time() - submitted + 10)).all()
     more = np.array(qos[0]) - np.array(nice, dtype=float)
     shares = np.array(nodes) / NODES, np.array(gpus) / CPUS
     ours = priorities(site, ages, factor, *shares, more)
