@@ -403,11 +403,11 @@ class Cluster:
 
     def await_slurmds(self) -> None:
         """Until all nodes have registered, and their slurmds take what slurmctld sends."""
-        show = ["scontrol", "show", "slurmd"]
+        listens = "grep -q ':1AA2 [0:]* 0A ' /proc/net/tcp*"  # SlurmdPort, 6818
 
         def answer() -> bool:
-            known = len(self.slurmd_starts()) == len(NODES)
-            return known and all(self.run(node, show).returncode == 0 for node in NODES)
+            known = self.slurmd_starts().keys() >= set(NODES)
+            return known and all(self.run(node, listens).returncode == 0 for node in NODES)
 
         self.wait_until(answer, 120, lambda: f"all slurmds register: {self.slurmd_starts()}")
 

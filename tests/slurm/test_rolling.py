@@ -63,6 +63,7 @@ def lay_out(cluster: Cluster, slurm_conf: str, gres_conf: str) -> None:
     """Change types on the idle cluster at once; a slurmd that registers before it has read the new
     files would be drained later."""
     before = cluster.slurmd_starts()
+    time.sleep(1)  # they are whole seconds
     cluster.sh("ctl", f"rm -f {STATE} /etc/slurm/*.before-gpu-aware")
     cluster.sh("ctl", ["tee", GRES_CONF], stdin=gres_conf)
     cluster.sh("ctl", ["tee", SLURM_CONF], stdin=slurm_conf)
