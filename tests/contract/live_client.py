@@ -44,7 +44,7 @@ class LiveHands:
 
     def _await(self, job_id: str, state: str) -> None:
         seen = ""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             seen = command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").strip()
             if seen == state:

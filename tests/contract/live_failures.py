@@ -1,60 +1,85 @@
 """Calls the client while Slurm fails, and prints JSON; see ``tests/slurm/test_client.py``.
 
 python live_failures.py open                 open it once
-python live_failures.py calls SECONDS        call it again and again, each call with 2 s, until it
-                                             has failed and works again, for so long at most
+python live_failures.py calls SECONDS FILE   call it again and again, each call with 2 s, until it
+                                             has failed and works again, for so long at most; FILE
+                                             is made when each call was made once
 python live_failures.py rights JOB           what an ordinary user may not do
-python live_failures.py busy SECONDS JOB     eight threads at a time; with PYTHONMALLOC=malloc
+python live_failures.py busy CALLS JOB       so many calls by each of eight threads at a time, then
+                                             again; with PYTHONMALLOC=malloc
 
-All seconds are those of an idle machine.
+SECONDS are those of an idle machine, others those in which another process goes on (`Heartbeat`).
 """
 
 import ctypes
 import gc
 import json
+import multiprocessing
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from idle_clock import Stopwatch, idle_s
+from idle_clock import Stopwatch
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
 TIMEOUT_S = 2.0
+BEAT_S = 0.01
 MALLINFO = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
 class Heartbeat:
-    """How long another thread of Python was held up at most."""
+    """How long another thread of Python was held up at most.
+
+    Time is counted by a process beside this one: where the machine stands still, both do.
+    """
 
     def __init__(self) -> None:
         self.longest_s = 0.0
+        alike = multiprocessing.get_context("fork")  # before there is any thread
+        self._beats = alike.RawValue("L", 0)
+        alike.Process(target=self._count, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
 
+    @property
+    def now_s(self) -> float:
+        """Seconds since the start in which the other process went on."""
+        return BEAT_S * float(self._beats.value)
+
+    def _count(self) -> None:
+        parent = os.getppid()
+        while os.getppid() == parent:
+            time.sleep(BEAT_S)
+            self._beats.value += 1
+
     def _beat(self) -> None:
-        last = idle_s()
+        last = self.now_s
         while True:
-            time.sleep(0.01)
-            now = idle_s()
+            time.sleep(BEAT_S)
+            now = self.now_s
             self.longest_s = max(self.longest_s, now - last)
             last = now
 
 
+HEARTBEAT = Heartbeat()
+
+
 def timed(call: Callable[[], object]) -> tuple[float, str]:
     """(seconds, what it raised or refused; empty: nothing)."""
-    watch = Stopwatch()
+    began_s = HEARTBEAT.now_s
     said = ""
     try:
         found = call()
         said = "; ".join(found.values()) if isinstance(found, dict) else ""
     except SourceError as exc:
         said = f"SourceError: {exc}"
-    return watch.idle_s, said
+    return HEARTBEAT.now_s - began_s, said
 
 
 def update_extra(client: SlurmClient, job_id: str, value: str) -> dict[str, str]:
@@ -62,7 +87,7 @@ def update_extra(client: SlurmClient, job_id: str, value: str) -> dict[str, str]
     return client.update_jobs([JobUpdate(job_id, (("Extra", value),))])
 
 
-def calls(seconds: float) -> list[Any]:
+def calls(seconds: float, called: Path) -> list[Any]:
     """(call, seconds, what it raised or refused) of each, until all work again after a failure."""
     client = open_client(TIMEOUT_S)
     each: dict[str, Callable[[], object]] = {
@@ -76,6 +101,7 @@ def calls(seconds: float) -> list[Any]:
     while watch.idle_s < seconds:
         for name, call in each.items():
             found.append([name, *timed(call)])
+        called.touch()
         works = not any(said for _, _, said in found[-len(each) :])
         if works and any(said for _, _, said in found):
             break
@@ -117,8 +143,8 @@ def memory_kb() -> float:
     return (found.uordblks + found.hblkhd) / 1024
 
 
-def busy(seconds: float, job_id: str) -> dict[str, Any]:
-    """Calls of each thread, what went wrong, and by how much memory grew in the second half."""
+def busy(count: int, job_id: str) -> dict[str, Any]:
+    """What went wrong, and by how much memory grew in the second half."""
     assert os.environ.get("PYTHONMALLOC") == "malloc"
     client = open_client(10.0)
     each = [
@@ -133,46 +159,37 @@ def busy(seconds: float, job_id: str) -> dict[str, Any]:
     ]
     failed: list[str] = []
 
-    def half() -> list[int]:
-        counts = [0] * len(each)
-        watch = Stopwatch()
-
+    def half() -> None:
         def work(number: int) -> None:
-            turn = number
-            while watch.idle_s < seconds / 2:
+            for turn in range(number, number + count):
                 try:
                     each[turn % len(each)]()
-                    counts[number] += 1
                 except Exception as exc:
                     failed.append(repr(exc))
-                turn += 1
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(len(each))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return counts
 
-    first = half()
+    half()
     before_kb = memory_kb()
-    second = half()
-    grew_kb = memory_kb() - before_kb
-    return {"counts": [first, second], "failed": failed, "grew_kb": grew_kb}
+    half()
+    return {"failed": failed, "grew_kb": memory_kb() - before_kb}
 
 
 def run_one() -> None:
     what, *given = sys.argv[1:]
-    heartbeat = Heartbeat()
     if what == "open":
         found: Any = timed(lambda: open_client(TIMEOUT_S))
     elif what == "calls":
-        found = calls(float(given[0]))
+        found = calls(float(given[0]), Path(given[1]))
     elif what == "rights":
         found = rights(given[0])
     else:
-        found = busy(float(given[0]), given[1])
-    print(json.dumps({"found": found, "longest_s": heartbeat.longest_s}))
+        found = busy(int(given[0]), given[1])
+    print(json.dumps({"found": found, "longest_s": HEARTBEAT.longest_s}))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ ENDED = frozenset(
 )
 ROOT = Path(__file__).resolve().parents[2]
 GATE = "gpuaware_gate"
+GATE_LEFT_S = 35.0
+"""Time that a selector's last heartbeat leaves at least, even with the shortest lease of a test."""
 HANGS = "/var/log/cluster/hangs.txt"
 SLURM_COMMANDS = frozenset(
     ("sacctmgr", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "squeue")
@@ -116,6 +119,9 @@ class Cluster:
         self.gated = name == "aware"
         if self.gated:
             self.await_gate()
+        else:
+            gone = lambda: self.service_pid(self.controller, "selectd") is None  # noqa: E731
+            self.wait_until(gone, 60, "the selector ends")
 
     @contextlib.contextmanager
     def plain(self) -> Iterator[None]:
@@ -134,7 +140,7 @@ class Cluster:
         command: str | Sequence[str],
         user: str = "root",
         *,
-        timeout: float = 60,
+        timeout: float = 120,
         stdin: str | bytes | None = None,
         check: bool = True,
     ) -> str:
@@ -159,7 +165,7 @@ class Cluster:
         command: str | Sequence[str],
         user: str = "root",
         *,
-        timeout: float = 60,
+        timeout: float = 120,
         stdin: str | bytes | None = None,
         check: bool = False,
     ) -> subprocess.CompletedProcess[bytes]:
@@ -222,11 +228,14 @@ class Cluster:
 
         ``Nodes``, ``GRES`` and the other fields that repeat per group of nodes keep their first
         value; `gpus` reads them all. The whole line is under ``""``. A line without a state is
-        no record but a user's text, as `hostile_attack` writes it.
+        no record but a user's text, as `hostile_attack` writes it. A slurmctld that does not answer
+        is asked again: no answer is not no jobs.
         """
-        out = self.run(
-            self.controller, ["scontrol", "-o", "show", "job", "-d", *([job_id] if job_id else [])]
-        )
+        show = ["scontrol", "-o", "show", "job", "-d", *([job_id] if job_id else [])]
+        out = self.run(self.controller, show)
+        if out.returncode and NO_ANSWER.search(out.stderr):
+            self.await_answer()
+            out = self.run(self.controller, show)
         lines = out.stdout.decode(errors="replace").splitlines()
         found = [_fields(line) for line in lines if line.startswith("JobId=")]
         return [fields for fields in found if "JobState" in fields]
@@ -293,12 +302,15 @@ class Cluster:
     ) -> None:
         """Poll until the condition holds; fail after ``deadline`` seconds with ``what``.
 
-        The deadline is that of an idle machine (`idle_clock`). A hang of slurmctld (`hung_since`)
-        begins it anew.
+        The deadline is that of an idle machine (`idle_clock`), and the last look is after it: this
+        process may have stood still. A hang of slurmctld (`hung_since`) begins it anew.
         """
         began, end = time.time(), idle_s() + deadline
-        while not condition():
-            if idle_s() > end:
+        while True:
+            late = idle_s() > end
+            if condition():
+                return
+            if late:
                 if not self.hung_since(began):
                     text = what if isinstance(what, str) else what()
                     raise ClusterError(f"not within {deadline:g} s: {text}")
@@ -318,7 +330,7 @@ class Cluster:
             found.update(decisions[-1] if decisions else {})
             return bool(decisions)
 
-        self.wait_until(told, 20, f"a decision in explain {job_id}")
+        self.wait_until(told, 60, f"a decision in explain {job_id}")
         return found
 
     def wait_told(self, job_id: str, pattern: str) -> None:
@@ -330,7 +342,7 @@ class Cluster:
             said = self.sh("ctl", ["gpu-aware", "explain", job_id, "--details"], "alice")
             return re.search(pattern, said) is not None
 
-        self.wait_until(told, 20, lambda: said)
+        self.wait_until(told, 60, lambda: said)
 
     def output(self, job_id: str, user: str) -> str:
         """Return what a finished batch job of the user wrote (``slurm-JOBID.out``)."""
@@ -381,14 +393,42 @@ class Cluster:
         """Until slurmctld answers; one that hangs is restarted by its supervisor meanwhile."""
         self.wait_until(self.answers, 90, "slurmctld answers")
 
+    def slurmd_starts(self) -> dict[str, str]:
+        """Node that has registered with this slurmctld -> when its slurmd started.
+
+        Slurm knows a node's GPUs then; a job before that never learns its own.
+        """
+        shown = self.sh(self.controller, ["scontrol", "-o", "show", "nodes"], check=False)
+        return dict(re.findall(r"^NodeName=(\S+) .* SlurmdStartTime=(\d\S+)", shown, re.M))
+
+    def await_slurmds(self) -> None:
+        """Until all nodes have registered, and their slurmds take what slurmctld sends."""
+        listens = "grep -q ':1AA2 [0:]* 0A ' /proc/net/tcp*"  # SlurmdPort, 6818
+
+        def answer() -> bool:
+            known = self.slurmd_starts().keys() >= set(NODES)
+            return known and all(self.run(node, listens).returncode == 0 for node in NODES)
+
+        self.wait_until(answer, 120, lambda: f"all slurmds register: {self.slurmd_starts()}")
+
     def gate_closed(self) -> bool:
         """Whether jobs wait for the selector: one that has just started tries a job first."""
         shown = self.run(self.controller, ["scontrol", "-o", "show", "reservation", GATE]).stdout
         return b"State=ACTIVE" in shown
 
     def await_gate(self) -> None:
-        """Until the gate is closed; a job before that starts as on plain Slurm."""
-        self.wait_until(self.gate_closed, 120, "the gate is closed")
+        """Until the gate is closed; a job before that starts as on plain Slurm.
+
+        A selector holds it: what is left of an earlier gate may end at any moment.
+        """
+        show = ["scontrol", "-o", "show", "reservation", GATE]
+
+        def held() -> bool:
+            shown = self.run(self.controller, show).stdout.decode()
+            end = re.search(r" EndTime=(\S+) .*State=ACTIVE", shown)
+            return end is not None and _unix(end[1]) > time.time() + GATE_LEFT_S
+
+        self.wait_until(held, 120, "the gate is closed")
 
     def resume(self, states: Mapping[str, str]) -> None:
         """Resume those of the nodes that are out of service but answer; ``states`` by ``sinfo``."""
@@ -413,7 +453,7 @@ class Cluster:
         state = "$(scontrol show config | sed -n 's/^StateSaveLocation *= //p')/job_state"
         self.wait_until(
             lambda: self.run(self.controller, f"grep -q {name} {state}").returncode == 0,
-            30,
+            60,
             "slurmctld has saved its state",
         )
         self.sh(self.controller, ["scancel", job])
@@ -435,15 +475,19 @@ class Cluster:
     def end_all(self) -> None:
         """Cancel every job, and wait until none is left."""
         self.cancel_all()
-        self.wait_until(
-            lambda: self.run(self.controller, ["squeue", "-h"]).stdout == b"", 60, "no job is left"
-        )
+
+        def none_left() -> bool:
+            shown = self.run(self.controller, ["squeue", "-h"])
+            return shown.returncode == 0 and shown.stdout == b""
+
+        self.wait_until(none_left, 60, "no job is left")
 
     def reset(self) -> None:
         """End all jobs and bring everything up again: services, containers, nodes.
 
-        Reservations other than the gate are deleted. Waits until all nodes are idle and the gate
-        is closed, where it ever is.
+        Reservations other than the gate are deleted. Waits until all nodes are idle and registered,
+        their slurmds answer (Slurm calls a node idle for a while whose slurmd is away), and the
+        gate is closed, where it ever is.
         """
         ids = [self._id(name) for name in self.CONTAINERS]
         running = self._docker("inspect", "-f", "{{.State.Running}}", *ids).split()
@@ -473,7 +517,8 @@ class Cluster:
             lines = last.split("\n")
             return len(states) == len(NODES) == len(lines) - 1 and set(states.values()) == {"idle"}
 
-        self.wait_until(idle, 90, lambda: f"all nodes idle, no jobs:\n{last}")
+        self.wait_until(idle, 120, lambda: f"all nodes idle, no jobs:\n{last}")
+        self.await_slurmds()
         if self.gated:
             self.await_gate()
 
@@ -544,6 +589,11 @@ def _fields(line: str) -> dict[str, str]:
     for mark, end in zip(marks, ends, strict=True):
         fields.setdefault(mark.group(1), line[mark.end() : end].strip())
     return fields
+
+
+def _unix(text: str) -> float:
+    """Unix time of a time that Slurm shows; containers have no zone of their own."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 def _numbers(text: str) -> list[int]:

@@ -9,7 +9,7 @@ from cluster import Cluster
 
 @pytest.fixture(scope="module")
 def swept(cluster: Cluster) -> Cluster:
-    cluster.sh("ctl", "gpu-aware-profile sweep", user="slurm")
+    cluster.sh("ctl", "gpu-aware-profile sweep", user="slurm", timeout=300)
     return cluster
 
 
@@ -40,7 +40,7 @@ def test_explain_names_the_gpus_that_slurm_gave(swept: Cluster) -> None:
         told[:] = as_json(swept, "bob", f"gpu-aware explain {job}")["decisions"]
         return bool(told)
 
-    swept.wait_until(known, 10, "the decision in the copy for all users")
+    swept.wait_until(known, 60, "the decision in the copy for all users")
     newest = told[-1]
     given = dict(zip(newest["nodes"], (tuple(s) for s in newest["slots"]), strict=True))
     assert given == swept.gpus(job)
@@ -61,7 +61,7 @@ def test_a_waiting_job_tells_why_and_is_let_go_by_hand(swept: Cluster) -> None:
         entry = next((p for p in queue["parked"] if p["job_id"] == second), None)
         return entry["reason"] if entry and "n4 has no free GPU" in entry["reason"] else None
 
-    swept.wait_until(lambda: reason() is not None, 30, "a reason in the queue")
+    swept.wait_until(lambda: reason() is not None, 60, "a reason in the queue")
     refused = swept.sh("ctl", f"gpu-aware release {second} 2>&1; echo rc=$?", user="bob")
     assert "rc=1" in refused
     assert "denied" in refused

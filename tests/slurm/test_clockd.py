@@ -9,7 +9,7 @@ from typing import Any
 from cluster import NODES, Cluster
 from site_files import kept
 from test_clocks_live import locked
-from test_power import FILE, GPUS, IDLE_W, MARGIN, decision, with_model
+from test_power import FILE, GPUS, IDLE_W, MARGIN, with_model
 
 ORDERS = "/etc/slurm/gpu-aware-orders"
 WAIT = "sleep 300"
@@ -235,7 +235,7 @@ def test_clocks_follow_a_power_limit_as_jobs_start_and_end(cluster: Cluster) -> 
         cluster.sh("ctl", ["scancel", first])
         cluster.wait_until(lambda: locked(cluster) == {}, 30, lambda: str(locked(cluster)))
         end = cluster.sh("ctl", ["date", "-d", cluster.job(second)["EndTime"], "+%s"])
-        planned = [decision(cluster, job)["why"]["power"] for job in (first, second)]
+        planned = [cluster.explained(job)["why"]["power"] for job in (first, second)]
         model_w = {one["clock_mhz"]: one["power_w"] for one in planned}
         ends = {f"{other[0]}gpu{other[1]}": float(end)}
         power = power_over_time(cluster, since, ends, model_w)

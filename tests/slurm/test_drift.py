@@ -96,7 +96,7 @@ def test_a_preempted_probe_is_reported_and_resumed(cluster: Cluster, sweeps: Swe
         ]
         cluster.sh("ctl", f"cat >>{SLURM_CONF}", stdin="\n".join([*lines, ""]))
         restart(cluster)
-        script = '#!/bin/sh\nsleep 30\nexec gpu-aware-profile "$@"\n'
+        script = '#!/bin/sh\nsleep 300\nexec gpu-aware-profile "$@"\n'
         cluster.sh("ctl", "cat >/shared/slow-probe && chmod +x /shared/slow-probe", stdin=script)
         argv = ["gpu-aware-profile", "sweep", "--json", "--store", f"{sweeps.folder}/store.db"]
         argv += ["--node", "n1", "--background", "--srun-option=--partition=idle"]
@@ -107,8 +107,8 @@ def test_a_preempted_probe_is_reported_and_resumed(cluster: Cluster, sweeps: Swe
             job = cluster.submit(
                 "alice", ["-w", "n1", "--gres=gpu:1", "--comment=place=off"], "true"
             )
-            cluster.wait(job, "COMPLETED", 90)
-            out, _ = cluster.finish(running, 90)
+            cluster.wait(job, "COMPLETED", 120)
+            out, _ = cluster.finish(running, 120)
         (n1,) = json.loads(out)["nodes"]
         assert (n1["state"], n1["reason"]) == ("preempted", "Slurm gave the node to another job")
         cluster.sh("ctl", ["rm", "/shared/slow-probe"])

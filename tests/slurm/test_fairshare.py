@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,10 +43,12 @@ def accounts_with_shares(cluster: Cluster) -> Iterator[None]:
     sacctmgr(cluster, "modify", "account", "root", "set", "rawusage=0")
     configure(cluster, SETTINGS)
     yield
-    cluster.cancel_all()
+    cluster.end_all()
     for account in ("physics", "ocean", "ice"):
         sacctmgr(cluster, "delete", "user", "alice,bob,root", "where", f"account={account}")
-        sacctmgr(cluster, "delete", "account", account)
+        delete = ["sacctmgr", "-i", "delete", "account", account]
+        gone = lambda delete=delete: cluster.run("ctl", delete).returncode == 0  # noqa: E731
+        cluster.wait_until(gone, 60, f"slurmdbd hears of the last job of {account}")
     configure(cluster, [])
 
 
@@ -66,7 +69,7 @@ def check_factors(cluster: Cluster) -> Multifactor:
         at = site.associations.is_user
         return bool(fair_tree(site.associations, usage)[at] == pytest.approx(factor[at], abs=1e-6))
 
-    cluster.wait_until(same, 10, lambda: f"Slurm's factors:\n{cluster.sh('ctl', SHOW)}")
+    cluster.wait_until(same, 90, lambda: f"Slurm's factors:\n{cluster.sh('ctl', SHOW)}")
     site, usage, _ = seen(cluster)
     tree = site.associations
     assert {("physics", "alice"), ("ocean", "bob"), ("ice", "alice")} <= tree.places.keys()
@@ -76,12 +79,17 @@ def check_factors(cluster: Cluster) -> Multifactor:
 
 
 def next_usage(cluster: Cluster, after: np.ndarray) -> np.ndarray:
-    """Usage once slurmctld has renewed it (each minute)."""
-    for _ in range(75):
-        if not np.array_equal(now := seen(cluster)[1], after):
-            return now
+    """Usage once slurmctld has renewed it (each minute), of all jobs: it adds one after another."""
+    found = after
+
+    def renewed() -> bool:
+        nonlocal found
+        before, found = found, seen(cluster)[1]
         time.sleep(1)
-    raise AssertionError("slurmctld does not renew usage")
+        return not np.array_equal(found, after) and np.array_equal(found, before)
+
+    cluster.wait_until(renewed, 120, "slurmctld renews usage")
+    return found
 
 
 def test_factors_usage_and_priorities_are_slurms(cluster: Cluster) -> None:
@@ -110,19 +118,30 @@ def test_factors_usage_and_priorities_are_slurms(cluster: Cluster) -> None:
     held = np.zeros(len(tree.names))
     for name, cpus in ((("physics", "alice"), 8), (("ocean", "bob"), 3)):
         held[tree.places[name]] = cpus
-    ours = later_usage(site, before, held, 1)[held > 0]
-    assert ours == pytest.approx(after[held > 0], rel=0.02)
-    assert (before[held > 0] + 60 * held[held > 0] > 1.1 * after[held > 0]).all()  # it decays
+    users = held > 0
+    late = [replace(site, calc_period_s=60.0 + s) for s in range(-1, 31)]  # slurmctld may be busy
+    ours = [later_usage(one, before, held, 1)[users] for one in late]
+    same = [usage == pytest.approx(after[users], rel=0.005, abs=1) for usage in ours]
+    assert any(same), (ours, after[users])
+    assert (before[users] + 60 * held[users] > 1.1 * after[users]).all()  # it decays
 
-    sprio = cluster.sh("ctl", ["sprio", "-h", "-o", "%i %A %F %J %Y"]).splitlines()
-    found = {row[0]: [float(cell) for cell in row[1:]] for row in map(str.split, sprio)}
     names, nodes, gpus, nice = zip(*waiting.values(), strict=True)
-    factor = fair_tree(tree, seen(cluster)[1])[[tree.places[name] for name in names]]
-    theirs = np.array([found[job_id] for job_id in waiting])
+    theirs, factor = np.array([]), np.array([])
+
+    def settled() -> bool:
+        """Whether slurmctld has renewed priorities, too, by the factors of the usage now."""
+        nonlocal theirs, factor
+        sprio = cluster.sh("ctl", ["sprio", "-h", "-o", "%i %A %F %J %Y"]).splitlines()
+        found = {row[0]: [float(cell) for cell in row[1:]] for row in map(str.split, sprio)}
+        factor = fair_tree(tree, seen(cluster)[1])[[tree.places[name] for name in names]]
+        theirs = np.array([found[job_id] for job_id in waiting])
+        return bool(theirs[:, 1] == pytest.approx(factor * site.weight_fairshare, abs=1))
+
+    cluster.wait_until(settled, 90, lambda: f"{theirs[:, 1]} of the factors {factor}")
     qos = [theirs[i, 3] - theirs[i, :3].sum() + nice[i] for i in range(3)]
     assert qos == pytest.approx([qos[0]] * 3, abs=3)  # what all have: partition and QOS
     ages = theirs[:, 0] / site.age_per_s
-    assert ((time.time() - submitted - 65 <= ages) & (ages <= time.time() - submitted + 10)).all()
+    assert ((time.time() - submitted - 100 <= ages) & (ages <= time.time() - submitted + 10)).all()
     more = np.array(qos[0]) - np.array(nice, dtype=float)
     shares = np.array(nodes) / NODES, np.array(gpus) / CPUS
     ours = priorities(site, ages, factor, *shares, more)

@@ -12,6 +12,8 @@ from idle_clock import Stopwatch
 from test_way_of_a_job import GATE_LICENCE, decisions, events, let_go
 
 WAIT = "while [ ! -e go-$SLURM_JOB_ID ]; do sleep 0.2; done"
+WAIT_ALL = WAIT.replace("JOB_ID", "ARRAY_JOB_ID")
+"""For a file of the whole array: no task ends before the test has changed all that it changes."""
 LIMIT = "two_gpus"
 
 
@@ -25,7 +27,7 @@ def limit(cluster: Cluster) -> Iterator[str]:
     sacctmgr(cluster, "add", "qos", LIMIT, "set", "MaxTRESPerUser=gres/gpu=2")
     sacctmgr(cluster, "modify", "user", "alice", "set", f"qos+={LIMIT}")
     yield LIMIT
-    cluster.cancel_all()
+    cluster.end_all()
     sacctmgr(cluster, "modify", "user", "alice", "set", f"qos-={LIMIT}")
     sacctmgr(cluster, "delete", "qos", LIMIT)
 
@@ -63,11 +65,11 @@ def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> N
     asked = Stopwatch()
     third = cluster.submit("bob", [*job, "--nice=1000000"], WAIT)
     third_s = running_after(cluster, third, asked)
-    cluster.wait(first, "RUNNING", 30)
-    cluster.wait_until(lambda: is_parked(cluster, second), 15, lambda: str(cluster.job(second)[""]))
+    cluster.wait(first, "RUNNING", 60)
+    cluster.wait_until(lambda: is_parked(cluster, second), 60, lambda: str(cluster.job(second)[""]))
     reasons = ("QOSMaxGRESPerUser", "Licenses", "Priority")  # None: Slurm has not looked yet
     cluster.wait_until(
-        lambda: cluster.job(second)["Reason"] in reasons, 15, lambda: cluster.job(second)["Reason"]
+        lambda: cluster.job(second)["Reason"] in reasons, 60, lambda: cluster.job(second)["Reason"]
     )
 
     # The rest of the node is taken: the second waits for the limit and for GPUs, the first's.
@@ -80,27 +82,26 @@ def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> N
         for kind, detail in events(cluster, second)
         if kind == "parked" and "why" in detail
     ]
-    # A busy test run is far above the bounds; a job that is blocked here waits for minutes. Queries
-    # to the cluster take up to half a second of the measured time.
-    bounds = (2.5, 5.5) if asked.quiet else (9.0, 13.5)
+    # On an idle machine below 2 and 5 s. The bounds are those of a machine that is busy or stands
+    # still for a while: behind a job that blocks its node, it takes 16 s and more.
     print(
-        f"\nthird job ran after {third_s:.1f} s (bound 2), second job {second_s:.1f} s after the"
-        f" first was told to end (bound 5); held to {bounds}; parked again: {parked}"
+        f"\nthird job ran after {third_s:.1f} s, second job {second_s:.1f} s after the first was"
+        f" told to end; parked again: {parked}"
     )
-    assert third_s <= bounds[0]
-    assert second_s <= bounds[1]
+    assert third_s <= 9.0
+    assert second_s <= 13.5
     assert len(parked) <= 2
     assert all(why == "held by QOSMaxGRESPerUser" for why in parked)
 
 
 def test_a_limit_is_not_tried_in_a_loop(cluster: Cluster, limit: str) -> None:
     first = cluster.submit("alice", ["--gres=gpu:2", f"--qos={limit}"], WAIT)
-    cluster.wait(first, "RUNNING", 30)
+    cluster.wait(first, "RUNNING", 60)
     others = [cluster.submit("alice", ["--gres=gpu:1", f"--qos={limit}"], WAIT) for _ in range(5)]
     time.sleep(20)
     for job_id in others:  # one may be on its way back just now
         cluster.wait_until(
-            lambda job_id=job_id: is_parked(cluster, job_id), 15, lambda: str(cluster.jobs())
+            lambda job_id=job_id: is_parked(cluster, job_id), 60, lambda: str(cluster.jobs())
         )
         assert len(decisions(cluster, job_id)) <= 2
 
@@ -117,7 +118,7 @@ def held(cluster: Cluster, first: str) -> dict[str, tuple[list[str], str]]:
 @pytest.mark.parametrize("way", ["dependency", "begin time", "hold"])
 def test_what_is_held_is_not_planned(cluster: Cluster, way: str) -> None:
     first = cluster.submit("alice", ["--gres=gpu:1"], WAIT)
-    cluster.wait(first, "RUNNING", 30)
+    cluster.wait(first, "RUNNING", 60)
     options, reason = held(cluster, first)[way]
     job_id = cluster.submit("alice", ["--gres=gpu:4", *options], "true")
     # Jobs behind it take all that is free.
@@ -145,9 +146,9 @@ def test_limit_of_a_partition(cluster: Cluster) -> None:
     try:
         job_id = cluster.submit("alice", ["--gres=gpu:4", "-t", "60"], "true")
         short = cluster.submit("bob", ["--gres=gpu:4", "-t", "20"], "true")
-        cluster.wait(short, "COMPLETED", 30)
+        cluster.wait(short, "COMPLETED", 60)
         cluster.wait_until(
-            lambda: cluster.job(job_id)["Reason"] == "PartitionTimeLimit", 15, "its reason"
+            lambda: cluster.job(job_id)["Reason"] == "PartitionTimeLimit", 60, "its reason"
         )
         assert is_parked(cluster, job_id)
         assert not decisions(cluster, job_id)
@@ -161,16 +162,16 @@ def test_limit_of_an_association(cluster: Cluster) -> None:
     sacctmgr(cluster, "modify", "user", "alice", "set", "GrpTRES=gres/gpu=3")
     try:
         first = cluster.submit("alice", ["--gres=gpu:3"], WAIT)
-        cluster.wait(first, "RUNNING", 30)
+        cluster.wait(first, "RUNNING", 60)
         second = cluster.submit("alice", ["--gres=gpu:1"], "true")
         third = cluster.submit("bob", ["--gres=gpu:4"], "true")
-        cluster.wait(third, "COMPLETED", 30)
+        cluster.wait(third, "COMPLETED", 60)
         cluster.wait_until(
-            lambda: cluster.job(second)["Reason"] == "AssocGrpGRES", 15, "its reason"
+            lambda: cluster.job(second)["Reason"] == "AssocGrpGRES", 60, "its reason"
         )
-        cluster.wait_until(lambda: is_parked(cluster, second), 10, "it is parked")
+        cluster.wait_until(lambda: is_parked(cluster, second), 60, "it is parked")
         let_go(cluster, "alice", first)
-        cluster.wait(second, "COMPLETED", 40)
+        cluster.wait(second, "COMPLETED", 60)
         assert len(decisions(cluster, second)) <= 2
     finally:
         sacctmgr(cluster, "modify", "user", "alice", "set", "GrpTRES=gres/gpu=-1")
@@ -178,35 +179,37 @@ def test_limit_of_an_association(cluster: Cluster) -> None:
 
 def test_a_held_task_does_not_stop_its_throttled_array(cluster: Cluster) -> None:
     """Its owner holds one task of ``%1``: Slurm goes on with the others, and so do we."""
-    array = cluster.submit("alice", ["--hold", "--gres=gpu:1", "--array=0-4%1"], "true")
+    array = cluster.submit("alice", ["--hold", "--gres=gpu:1", "--array=0-4%1"], WAIT_ALL)
     cluster.sh(
         "ctl",
         f"scontrol update jobid={array}_4 Nice=0; scontrol release {array};"
         f" scontrol hold {array}_4",
         "alice",
     )
+    let_go(cluster, "alice", array)
 
     def done() -> bool:
         return [job["JobState"] for job in cluster.jobs(array)].count("COMPLETED") == 4
 
-    cluster.wait_until(done, 60, lambda: str([j["JobState"] for j in cluster.jobs(array)]))
+    cluster.wait_until(done, 120, lambda: str([j["JobState"] for j in cluster.jobs(array)]))
     assert cluster.job(f"{array}_4")["Reason"] == "JobHeldUser"
 
 
 def test_tasks_of_a_lower_priority_do_not_stop_their_array(cluster: Cluster) -> None:
-    array = cluster.submit("alice", ["--gres=gpu:1", "--array=0-9%1"], "true")
+    array = cluster.submit("alice", ["--gres=gpu:1", "--array=0-9%1"], WAIT_ALL)
     cluster.sh("ctl", f"for t in 5 6 7; do scontrol update jobid={array}_$t Nice=1; done", "alice")
+    let_go(cluster, "alice", array)
 
     def done() -> bool:
         return [job["JobState"] for job in cluster.jobs(array)].count("COMPLETED") == 10
 
-    cluster.wait_until(done, 90, lambda: str([j["JobState"] for j in cluster.jobs(array)]))
+    cluster.wait_until(done, 180, lambda: str([j["JobState"] for j in cluster.jobs(array)]))
 
 
 def test_array_throttle_leaves_the_rest_to_others(cluster: Cluster) -> None:
     array = cluster.submit("alice", ["--gres=gpu:4", "--array=1-6%2"], WAIT)
     other = cluster.submit("bob", ["-N2", "--gres=gpu:4", "--nice=1000000"], "true")
-    cluster.wait(other, "COMPLETED", 30)
+    cluster.wait(other, "COMPLETED", 60)
     states = [job["JobState"] for job in cluster.jobs(array)]
     assert states.count("RUNNING") <= 2  # they do not end: the other has not waited for the rest
 
@@ -220,7 +223,7 @@ def test_maintenance_reservation(cluster: Cluster) -> None:
          "duration=60"],
     )  # fmt: skip
     on_n4 = cluster.submit("alice", ["--gres=gpu:4", "-t", "60"], WAIT)
-    cluster.wait(on_n4, "RUNNING", 30)
+    cluster.wait(on_n4, "RUNNING", 60)
     assert list(cluster.gpus(on_n4)) == ["n4"]
     too_long = cluster.submit("alice", ["--gres=gpu:1", "-t", "60"], "true")
     short = [cluster.submit("bob", ["--gres=gpu:4", "-t", "10"], "sleep 2") for _ in range(3)]
@@ -243,7 +246,7 @@ def test_inside_a_reservation(cluster: Cluster) -> None:
          "nodes=n2", "starttime=now", "duration=60"],
     )  # fmt: skip
     inside = cluster.submit("alice", ["--gres=gpu:2", "--reservation=course"], WAIT)
-    cluster.wait(inside, "RUNNING", 30)
+    cluster.wait(inside, "RUNNING", 60)
     assert list(cluster.gpus(inside)) == ["n2"]
     outside = fill(cluster, [4, 4, 4])
     assert {node for job_id in outside for node in cluster.gpus(job_id)} == {"n1", "n3", "n4"}

@@ -31,7 +31,9 @@ def moving(cluster: Cluster) -> Iterator[None]:
 
 def on_slow_gpus(cluster: Cluster, *options: str) -> str:
     """A job of alice beside one of bob that held all of the fast node, and has ended since."""
-    fast = cluster.submit("bob", ["--gres=gpu:4", "--comment=class=A"], "sleep 600")
+    # So long that no job waits for it
+    options = ["--gres=gpu:4", "--comment=class=A", "--time=600"]
+    fast = cluster.submit("bob", options, "sleep 36000")
     cluster.wait(fast, "RUNNING", 60)
     assert list(cluster.gpus(fast)) == ["n4"]
     comment = "--comment=class=A,move=10s"
@@ -51,7 +53,7 @@ def await_requeue(cluster: Cluster, job_id: str) -> None:
 def await_event(cluster: Cluster, job_id: str, wanted: str) -> None:
     cluster.wait_until(
         lambda: wanted in [kind for kind, _ in events(cluster, job_id)],
-        30,
+        90,
         lambda: str(events(cluster, job_id)),
     )
 
@@ -63,7 +65,7 @@ def await_move(cluster: Cluster, job_id: str) -> None:
     assert list(cluster.gpus(job_id)) == ["n4"]
     await_event(cluster, job_id, "moved")
     cluster.sh("ctl", ["touch", f"/shared/home/alice/go-{job_id}"])
-    cluster.wait(job_id, "COMPLETED", 30)
+    cluster.wait(job_id, "COMPLETED", 60)
     await_event(cluster, job_id, "ended")
     lines = cluster.output(job_id, "alice").splitlines()
     first, second = (line.split() for line in lines if line.startswith("run "))
@@ -100,7 +102,7 @@ def test_a_job_that_slurm_may_not_requeue_stays(cluster: Cluster) -> None:
     job_id = on_slow_gpus(cluster, "--no-requeue")
     cluster.wait_until(
         lambda: any(d.get("step") == "move" for _, d in events(cluster, job_id)),
-        60,
+        90,
         lambda: str(events(cluster, job_id)),
     )
     assert cluster.job(job_id)["JobState"] == "RUNNING"

@@ -143,7 +143,7 @@ def await_settled(cluster: Cluster, jobs: list[str]) -> None:
         shown = {job["JobId"]: job for job in cluster.jobs()}
         return all(settled(shown[job]) for job in jobs)
 
-    cluster.wait_until(done, 30, "the selector has taken over all changes")
+    cluster.wait_until(done, 90, "the selector has taken over all changes")
 
 
 def test_parked_jobs_change_as_in_plain_slurm(cluster: Cluster, second: None) -> None:
@@ -175,7 +175,7 @@ def test_more_required_nodes_than_nodes(cluster: Cluster) -> None:
     submitted = twins(cluster, ("--gres=gpu:1", "-N1", "-w", "n[1-2]"))
     cluster.sh("ctl", ["scancel", "-u", "bob"])
     for job in (*both, *submitted):
-        assert cluster.wait(job, "COMPLETED", 60)["NodeList"] in ("n1", "n2")
+        assert cluster.wait(job, "COMPLETED", 90)["NodeList"] in ("n1", "n2")
 
 
 def gpus_of(job: dict[str, str]) -> int:
@@ -298,7 +298,7 @@ def test_an_array_changes_as_a_whole(cluster: Cluster, no_selector: None) -> Non
     def changed() -> bool:
         return all(settled(job) for job in cluster.jobs(array))
 
-    cluster.wait_until(changed, 30, "all tasks are changed")
+    cluster.wait_until(changed, 90, "all tasks are changed")
     for job in cluster.jobs(array):
         fields = job["TresPerNode"], job["ExcNodeList"], job["ReqNodeList"], job["TimeLimit"]
         assert fields == ("gres/gpu:2", "n4", "(null)", "00:05:00")

@@ -53,14 +53,17 @@ def plain(cluster: Cluster) -> Iterator[Cluster]:
         cluster.sh("ctl", ["pkill", "-KILL", "-f", "gpu-aware setup"], check=False)
         cluster.sh("ctl", ["tee", CONFIG], stdin=config)
         cluster.await_answer()
-        cluster.cancel_all()
+        cluster.end_all()  # a job that loses its GPUs' types would be requeued
         lay_out(cluster, original, cluster.sh("ctl", ["cat", "/opt/cluster/etc/gres.conf"]))
         cluster.reset()
         cluster.mode("aware")
 
 
 def lay_out(cluster: Cluster, slurm_conf: str, gres_conf: str) -> None:
-    """Change types on the idle cluster at once."""
+    """Change types on the idle cluster at once; a slurmd that registers before it has read the new
+    files would be drained later."""
+    before = cluster.slurmd_starts()
+    time.sleep(1)  # they are whole seconds
     cluster.sh("ctl", f"rm -f {STATE} /etc/slurm/*.before-gpu-aware")
     cluster.sh("ctl", ["tee", GRES_CONF], stdin=gres_conf)
     cluster.sh("ctl", ["tee", SLURM_CONF], stdin=slurm_conf)
@@ -70,9 +73,12 @@ def lay_out(cluster: Cluster, slurm_conf: str, gres_conf: str) -> None:
     def registered() -> bool:
         states = nodes(cluster)
         cluster.resume({name: state for name, (state, _) in states.items()})
-        return all(f"gpu:{first}" in g and s == "idle" for s, g in states.values())
+        anew = {node for node, at in cluster.slurmd_starts().items() if at != before.get(node)}
+        as_wanted = all(f"gpu:{first}" in g and s == "idle" for s, g in states.values())
+        return anew == set(NODES) and as_wanted
 
-    cluster.wait_until(registered, 60, lambda: f"all nodes idle with gpu:{first}: {nodes(cluster)}")
+    last = lambda: f"all nodes idle with gpu:{first}: {nodes(cluster)}"  # noqa: E731
+    cluster.wait_until(registered, 120, last)
 
 
 def nodes(cluster: Cluster) -> dict[str, tuple[str, str]]:
@@ -87,7 +93,7 @@ def nodes(cluster: Cluster) -> dict[str, tuple[str, str]]:
     return found
 
 
-def roll(cluster: Cluster, *args: str, timeout: float = 150) -> tuple[int, dict[str, Any], str]:
+def roll(cluster: Cluster, *args: str, timeout: float = 300) -> tuple[int, dict[str, Any], str]:
     """Run setup --roll (or --undo) to its end: (exit code, summary, talk)."""
     done = cluster.run("ctl", ["gpu-aware", "setup", *args, "--yes", "--json"], timeout=timeout)
     talk = done.stderr.decode()
@@ -118,7 +124,7 @@ class Load(threading.Thread):
         self._end = threading.Event()
         self.jobs: list[str] = []
         self.refused: list[str] = []
-        """What Slurm did not take within 20 s."""
+        """What Slurm did not take within a minute."""
 
     def run(self) -> None:
         number = 0
@@ -142,15 +148,15 @@ class Load(threading.Thread):
             if done.returncode == 0:
                 self.jobs.append(done.stdout.decode().split()[-1])
                 return
-            if "node configuration is not available" not in said or watch.idle_s > 20:
+            if "node configuration is not available" not in said or watch.idle_s > 60:
                 self.refused.append(f"{form}: {said}")
                 return
             time.sleep(0.3)
 
-    def finish(self, deadline: float = 120) -> list[dict[str, str]]:
+    def finish(self, deadline: float = 180) -> list[dict[str, str]]:
         """Stop submitting and wait for the last job; what became of each."""
         self._end.set()
-        self.join(60)
+        self.join(300)
         wanted = set(self.jobs)
 
         def left() -> list[str]:
@@ -179,12 +185,13 @@ def assert_none_lost(load: Load, ended: list[dict[str, str]]) -> None:
 
 def kill_now_and_then(cluster: Cluster, *args: str, times: int, chance: random.Random) -> None:
     """Start it and kill it with SIGKILL, again and again."""
+    kill = ["pkill", "-KILL", "-f", "gpu-aware setup"]
     for _ in range(times):
-        command = ["sh", "-c", f"echo $$ >/tmp/roll.pid; exec gpu-aware setup {' '.join(args)}"]
-        process = cluster.start_command("ctl", command)
+        process = cluster.start_command("ctl", ["gpu-aware", "setup", *args])
         # From before the first change to the middle of a node
         time.sleep(chance.uniform(0.3, 3.0))
-        cluster.sh("ctl", "kill -KILL $(cat /tmp/roll.pid)", check=False)
+        dead = lambda p=process: cluster.run("ctl", kill).returncode == 0 or p.poll() is not None  # noqa: E731
+        cluster.wait_until(dead, 60, "it has started, and is killed")
         cluster.finish(process, 60)
 
 
@@ -247,11 +254,11 @@ def test_typed_jobs_that_wait_run_after_their_nodes_have_changed(plain: Cluster)
             and "drain" not in state["n1"][0] + state["n2"][0]
         )
 
-    plain.wait_until(one_left, 60, lambda: f"one of two nodes is changed: {nodes(plain)}")
+    plain.wait_until(one_left, 120, lambda: f"one of two nodes is changed: {nodes(plain)}")
     plain.sh("ctl", ["scontrol", "release", old])
     assert plain.wait(old, ENDED)["JobState"] == "COMPLETED"
     assert "SLURM_GPUS_PER_NODE=v100:2" in plain.output(old, "alice")
-    out, told = plain.finish(process, 120)
+    out, told = plain.finish(process, 240)
     talk = told.decode()
     assert process.returncode == 0, talk
     summary = json.loads(out)
@@ -312,7 +319,7 @@ def test_some_nodes_indexed_and_some_plain(plain: Cluster) -> None:
             found[:] = json.loads(answer)["decisions"]
             return bool(found)
 
-        plain.wait_until(told, 20, f"explain tells of job {job}")
+        plain.wait_until(told, 60, f"explain tells of job {job}")
         return fields, found[-1]
 
     fields, decision = placed("--gres=gpu:v100:2", "-w", "n1", "--comment=class=A")
@@ -346,7 +353,7 @@ def test_a_node_that_does_not_register_is_put_back(plain: Cluster) -> None:
     assert failed["node"] == "n1"
     assert "not registered as configured" in failed["why"]
     assert "it was moved back" in failed["why"]
-    plain.wait_until(lambda: nodes(plain)["n1"] == ("idle", "gpu:v100:4"), 30, "n1 is as it was")
+    plain.wait_until(lambda: nodes(plain)["n1"] == ("idle", "gpu:v100:4"), 90, "n1 is as it was")
     assert plain.wait(running, "COMPLETED")["Restarts"] == "0"
 
 
@@ -355,7 +362,7 @@ def test_interrupted_while_it_waits(plain: Cluster) -> None:
     plain.wait(job, "RUNNING")
     command = "echo $$ >/tmp/roll.pid; exec gpu-aware setup --roll --nodes n3 --yes --json"
     process = plain.start_command("ctl", ["sh", "-c", command])
-    plain.wait_until(lambda: "drain" in nodes(plain)["n3"][0], 30, "n3 is drained")
+    plain.wait_until(lambda: "drain" in nodes(plain)["n3"][0], 90, "n3 is drained")
     again = plain.run("ctl", ["gpu-aware", "setup", "--roll", "--yes"])
     assert again.returncode == 1
     assert b"another" in again.stderr
@@ -391,18 +398,20 @@ exec /usr/bin/scontrol "$@"
     plain.await_saved()
     before = plain.service_pid("ctl", "slurmctld")
     command = "PATH=/tmp/hang:$PATH exec gpu-aware setup --roll --nodes n[1-2] --yes --json"
-    done = plain.run("ctl", command, timeout=240)
+    done = plain.run("ctl", command, timeout=400)
     talk = done.stderr.decode()
     assert done.returncode == 0, talk
     assert results(json.loads(done.stdout)) == {"n1": "changed", "n2": "changed"}
     assert "slurmctld answers again, but the slurmds have not read their files" in talk
-    assert plain.sh("ctl", ["cat", "/tmp/hang/times"]).count("x") == 4  # features, n1 twice, n2
+    # Features, n1 twice, n2; more if Slurm hangs by itself, too
+    assert plain.sh("ctl", ["cat", "/tmp/hang/times"]).count("x") >= 4
     assert plain.service_pid("ctl", "slurmctld") != before
     state = nodes(plain)
     assert [state[n][1] for n in NODES] == [INDEXED, INDEXED, "gpu:v100:4", "gpu:v100:4"]
     assert all("drain" not in state[n][0] for n in NODES)
-    job = plain.wait(running, "COMPLETED", deadline=90)
-    assert (job["Restarts"], job["RunTime"][:6]) == ("0", "00:01:")
+    job = plain.wait(running, "COMPLETED", deadline=180)
+    assert job["Restarts"] == "0"
+    assert job["RunTime"] >= "00:01:00"  # slurmctld hears of its end once it answers
 
 
 def test_removal_loses_no_job(plain: Cluster) -> None:
@@ -430,13 +439,14 @@ def test_removal_loses_no_job(plain: Cluster) -> None:
         found = [j for j in plain.jobs() if j["JobState"] not in ENDED]
         return not found
 
-    plain.wait_until(ended, 90, lambda: plain.sh("ctl", "squeue -o '%i %T %r %b %f %R'"))
+    plain.wait_until(ended, 180, lambda: plain.sh("ctl", "squeue -o '%i %T %r %b %f %R'"))
     assert roll(plain, "--undo")[0] == 0
     found = [j for j in plain.jobs() if int(j["JobId"]) >= int(jobs[0])]
     found = [j for j in found if j["JobName"] != "gpu-aware-look"]  # asks a node for a file
     assert len(found) == 11
     assert {(j["JobState"], j["Restarts"]) for j in found} == {("COMPLETED", "0")}
-    plain.sh("ctl", f"sed -i 's/^Licenses=gpuaware.*//' {SLURM_CONF}; scontrol reconfigure")
+    plain.sh("ctl", f"sed -i 's/^Licenses=gpuaware.*//' {SLURM_CONF}")
+    plain.sh("ctl", ["scontrol", "reconfigure"])
     licences = plain.sh("ctl", ["scontrol", "show", "license"], check=False)
     assert "gpuaware" not in licences
     after = plain.submit("bob", ["--gres=gpu:v100:2"], "true")

@@ -28,7 +28,7 @@ def own_script(cluster: Cluster) -> Iterator[str]:
     write(cluster, text)
     cluster.sh("ctl", "gpu-aware release --all", check=False)
     cluster.kill("ctl", "selectd", "TERM")
-    cluster.wait_until(cluster.gate_closed, 90, "the gate is closed")
+    cluster.await_gate()
 
 
 def with_rule(text: str, *, before: str = "return slurm.SUCCESS") -> str:
@@ -61,7 +61,7 @@ def test_a_site_that_refuses_all_changes_keeps_the_gate_open_until_it_mends_that
     open_the_gate(cluster)
     write(cluster, with_rule(own_script))
     cluster.service_up("ctl", "selectd")
-    cluster.wait_until(lambda: "refused" in status(cluster), 60, "status says why it is open")
+    cluster.wait_until(lambda: "refused" in status(cluster), 120, "status says why it is open")
     assert not cluster.gate_closed()
     assert trials(cluster) == ""
     assert "slurm_job_modify" in status(cluster)
@@ -71,19 +71,19 @@ def test_a_site_that_refuses_all_changes_keeps_the_gate_open_until_it_mends_that
     assert "changes of jobs" in doctor
     assert "modify_uid ==" in doctor.replace("\n", " ")
     write(cluster, own_script)
-    cluster.wait_until(cluster.gate_closed, 270, "the gate closes without a restart")
+    cluster.wait_until(cluster.gate_closed, 400, "the gate closes without a restart")
     job = cluster.submit("alice", ["--gres=gpu:1"])
     cluster.wait(job, "COMPLETED", 60)
-    assert "refused" not in status(cluster)
+    cluster.wait_until(lambda: "refused" not in status(cluster), 60, lambda: status(cluster))
 
 
 def test_a_rule_that_comes_later_opens_the_gate(cluster: Cluster, own_script: str) -> None:
-    cluster.wait_until(cluster.gate_closed, 60, "the gate is closed")
+    cluster.await_gate()
     write(cluster, with_rule(own_script))
     jobs = [cluster.submit("alice", ["--gres=gpu:1"]) for _ in range(MOST + 1)]
     for job in jobs:
         cluster.wait(job, "COMPLETED", 150)
-    cluster.wait_until(lambda: "refuse" in status(cluster), 60, "status says why it is open")
+    cluster.wait_until(lambda: "refuse" in status(cluster), 120, "status says why it is open")
     assert not cluster.gate_closed()
 
 
@@ -91,7 +91,7 @@ def test_a_rule_that_join_calls_keeps_no_job_waiting(cluster: Cluster, own_scrip
     open_the_gate(cluster)
     write(cluster, with_rule(own_script, before="local loaded, gpu_aware"))
     cluster.service_up("ctl", "selectd")
-    cluster.wait_until(cluster.gate_closed, 60, "the test job could be changed")
+    cluster.wait_until(cluster.gate_closed, 120, "the test job could be changed")
     job = cluster.submit("alice", ["--gres=gpu:1"])
     cluster.wait(job, "COMPLETED", 60)
     assert cluster.gate_closed()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from cluster import GATE, NODES, Cluster
+from cluster import NODES, Cluster
 
 CLIENT = "/shared/test-only"
 """Folder with the slurm.conf of the commands that load the file; the cluster's stays as it is."""
@@ -63,7 +63,7 @@ def ask(cluster: Cluster, line: str, environment: str = "") -> Answer:
     words += ["--wrap=true"] if words[0] == "sbatch" else ["true"]
     if ":" in words:  # a component more
         words.insert(words.index(":") + 1, "--test-only")
-    done = cluster.run("ctl", ["env", *environment.split(), *words], "alice", timeout=30)
+    done = cluster.run("ctl", ["env", *environment.split(), *words], "alice", timeout=60)
     text = (done.stdout + done.stderr).decode()
     text = "".join(line for line in text.splitlines(True) if "gpu-aware: " not in line)
     start = re.search(r"to start at (\S+)", text)
@@ -80,15 +80,12 @@ def now(cluster: Cluster) -> str:
 
 
 def test_answers_are_those_of_plain_slurm(cluster: Cluster, client: str) -> None:
-    show = ["scontrol", "-o", "show", "reservation", GATE]
-    cluster.wait_until(
-        lambda: b"State=ACTIVE" in cluster.run("ctl", show).stdout, 30, "the gate is closed"
-    )
+    cluster.await_gate()
     assert "not available" in ask(cluster, ASKED[0]).text, "the gate is not in the way any more"
     free = ask_all(cluster, client)
     for minutes, node in enumerate(NODES, 10):
         full = ["--gres=gpu:4", f"-w{node}", f"-t{minutes}", "--comment=place=off"]
-        cluster.wait(cluster.submit("bob", full, "sleep 900"), "RUNNING", 40)
+        cluster.wait(cluster.submit("bob", full, "sleep 900"), "RUNNING", 60)
     busy = ask_all(cluster, client)
     with cluster.plain():
         plain_busy = ask_all(cluster)

@@ -46,12 +46,7 @@ class Pair(Cluster):
         self.link("ctl", "up")
         super().reset()
         self.wait_until(lambda: self.holder() == "ctl", 60, "the selector of ctl works")
-        self.wait_until(self.registered, 60, "all nodes have registered")
-
-    def registered(self) -> bool:
-        """Whether slurmctld knows the nodes' GPUs; a job before that never learns its own."""
-        shown = self.sh(self.controller, ["scontrol", "-o", "show", "nodes"], check=False)
-        return len(re.findall(r"SlurmdStartTime=\d", shown)) == len(NODES)
+        self.await_slurmds()
 
 
 @pytest.fixture(name="cluster", scope="module")

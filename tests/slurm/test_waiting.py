@@ -15,8 +15,8 @@ def one_fast(cluster: Cluster) -> Iterator[None]:
 
 
 def holding(cluster: Cluster) -> str:
-    """A job of bob that holds all of n4 for two minutes at most."""
-    options = ["--gres=gpu:4", "--comment=class=A", "--time=2"]
+    """A job of bob that holds all of n4 for five minutes at most."""
+    options = ["--gres=gpu:4", "--comment=class=A", "--time=5"]
     job_id = cluster.submit("bob", options, "sleep 600")
     cluster.wait(job_id, "RUNNING", 60)
     assert list(cluster.gpus(job_id)) == ["n4"]
@@ -45,5 +45,5 @@ def test_a_job_waits_for_the_faster_node_and_starts_there(cluster: Cluster) -> N
 def test_a_job_that_gains_nothing_by_waiting_starts_at_once(cluster: Cluster) -> None:
     holding(cluster)
     job_id = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A", "--time=1"], "sleep 1")
-    cluster.wait(job_id, "COMPLETED", 40)
+    cluster.wait(job_id, "COMPLETED", 60)
     assert "n4" not in cluster.gpus(job_id)
