@@ -4,6 +4,8 @@ import re
 
 import pytest
 from cluster import Cluster
+from test_limits import WAIT
+from test_way_of_a_job import let_go
 
 FOUR = ["--gres=gpu:4", "-w", "n4"]
 
@@ -56,9 +58,13 @@ def test_a_prepared_job_shows_its_gpus(cluster: Cluster) -> None:
 
 
 def test_tasks_of_an_array_are_freed_one_by_one(cluster: Cluster) -> None:
-    array = cluster.submit("alice", ["--gres=gpu:1", "--array=0-5%3"], "sleep 8")
+    array = cluster.submit("alice", ["--gres=gpu:1", "--array=0-5%3"], WAIT)
+    for task in (f"{array}_{n}" for n in range(6)):
+        running = cluster.wait(task, "RUNNING")
+        freed(cluster, task)
+        let_go(cluster, "alice", running["JobId"])
     for task in range(6):
-        cluster.wait(f"{array}_{task}", "COMPLETED", deadline=120)
+        cluster.wait(f"{array}_{task}", "COMPLETED")
     cluster.wait_until(lambda: accounted(cluster, array) == [""] * 6, 30, "nothing of ours")
 
 
@@ -76,10 +82,10 @@ def test_a_requeued_job_gets_its_request_back(cluster: Cluster, away: bool) -> N
 
     def parked() -> bool:
         now = cluster.job(job)
-        return now.get("Licenses") == "gpuaware:1" and now["TresPerNode"] == "gres/gpu:2"
+        found = now.get("Licenses"), now["TresPerNode"], now["ReqNodeList"]
+        return found == ("gpuaware:1", "gres/gpu:2", "(null)")
 
     cluster.wait_until(parked, 40, "its own request behind the gate")
-    assert cluster.job(job)["ReqNodeList"] == "(null)"
     cluster.start_requeued(job)
     cluster.wait(job, "RUNNING", deadline=180)
     freed(cluster, job)

@@ -75,7 +75,7 @@ def pair_of_controllers() -> Iterator[Pair]:
 def submit_jobs(cluster: Pair, count: int, gpus: int, seconds: float) -> list[str]:
     """Jobs of two users; of 0 seconds: until they are told to end."""
     script = GUARDED.replace("sleep $1", f"sleep {seconds}" if seconds else AS_TOLD)
-    asked = [f"--gres=gpu:{gpus}", "--comment=class=A", "-t5"]
+    asked = [f"--gres=gpu:{gpus}", "--comment=class=A"]
     return [submit_one(cluster, ("alice", "bob")[n % 2], asked, script) for n in range(count)]
 
 
@@ -129,7 +129,7 @@ def placed_at(cluster: Pair, host: str, job_id: str) -> float | None:
 def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     prepare_storm(cluster)
     stay = submit_jobs(cluster, 5, 2, 0)
-    gone = [submit_one(cluster, "bob", ["--gres=gpu:2", "-t5"], "sleep 600") for _ in range(3)]
+    gone = [submit_one(cluster, "bob", ["--gres=gpu:2"], "sleep 3000") for _ in range(3)]
     for job_id in [*stay, *gone]:
         cluster.wait(job_id, "RUNNING", 60)
     # slurmctld tells a job's GPUs only after the nodes have registered with it
@@ -138,9 +138,10 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
         60,
         lambda: f"the jobs know their GPUs: {notes(cluster)}",
     )
+    jobs = submit_jobs(cluster, 6, 1, 1)
     # GPUs become free behind the back of the first selector, so that jobs wait for the second
     cluster.service_down("ctl", "selectd", "KILL")
-    jobs = submit_jobs(cluster, 6, 1, 1)
+    cluster.sh("ctl", ["scontrol", "update", f"reservation={GATE}", "endtime=now+1hour"])
     for job_id in gone:
         cluster.sh("ctl", ["scancel", job_id])
     for job_id in gone:
@@ -181,6 +182,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
             cluster.wait(job_id, "COMPLETED", 90)
     except ClusterError as exc:
         raise ClusterError(f"{exc}: {notes(cluster)}") from None
-    assert placed_at(cluster, "ctl", last[0]) is not None
+    in_ledger = lambda: placed_at(cluster, "ctl", last[0]) is not None  # noqa: E731
+    cluster.wait_until(in_ledger, 30, "the ledger of ctl has the job")
     assert placed_at(cluster, "ctl2", last[0]) is None, "exactly one selector works"
     check_storm(cluster, [*stay, *jobs])

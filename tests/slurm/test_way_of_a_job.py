@@ -300,11 +300,19 @@ def test_ledger_tells_the_whole_way(cluster: Cluster) -> None:
     expect_kinds(cluster, job_id, ["parked", "prepared", "released", "started", "ended"])
 
 
+def reconfigure(cluster: Cluster) -> None:
+    """For a moment Slurm refuses all GPU jobs by itself: waits until it knows the nodes' GPUs."""
+    cluster.sh("ctl", ["scontrol", "reconfigure"])
+    held = ["sbatch", "--hold", "-N4", "--gpus-per-node=4", "--wrap=:"]
+    cluster.wait_until(lambda: cluster.run("ctl", held).returncode == 0, 60, "GPUs are known")
+    cluster.end_all()
+
+
 def test_own_licences_are_kept(cluster: Cluster) -> None:
     """Needs a licence beside the gate's; the cluster has one added for the test."""
     cluster.sh("ctl", f"sed -i 's/^Licenses=gpuaware:100000.*$/&,matlab:1/' {SLURM_CONF}")
     try:
-        cluster.sh("ctl", ["scontrol", "reconfigure"])
+        reconfigure(cluster)
         first = cluster.submit("alice", ["--gres=gpu:1", "-L", "matlab:1"], SEEN)
         cluster.wait(first, "RUNNING", 40)
         assert cluster.job(first)["Licenses"] == "matlab:1"
@@ -318,4 +326,4 @@ def test_own_licences_are_kept(cluster: Cluster) -> None:
     finally:
         cluster.cancel_all()
         cluster.sh("ctl", f"sed -i 's/,matlab:1$//' {SLURM_CONF}")
-        cluster.sh("ctl", ["scontrol", "reconfigure"])
+        reconfigure(cluster)
