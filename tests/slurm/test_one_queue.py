@@ -140,7 +140,7 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
 
     Slurm 26.05 reserves no GPUs that are in use, but their node.
     """
-    node = NODES[2]
+    node, watch = NODES[2], Stopwatch()
     head = cluster.submit("alice", ["--gres=gpu:4", "-t", "5", "-w", node])
     with several_clusters(cluster):
         past = cluster.submit("bob", ["-M", "all", "--gres=gpu:1", *LOWER])
@@ -157,8 +157,9 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
         assert cluster.run("ctl", now, "bob").returncode != 0
     cluster.wait(head, {"RUNNING", "COMPLETED"})
     cluster.wait(past, "COMPLETED", 60)
-    at = starts(cluster)
-    assert at[head] <= at[past] + 3  # the reservation goes a moment before the head may start
+    at = {run.job: run.start for run in accounted(cluster, {head, past})}
+    # The reservation goes a moment before the head may start
+    assert at[head] <= at[past] + 3 / watch.share
     cluster.wait_until(lambda: not guarded(cluster), 60, "the reservation ends with its use")
 
 

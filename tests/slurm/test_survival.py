@@ -115,7 +115,13 @@ def storm(cluster: Cluster, strike: Callable[[random.Random], None]) -> list[str
 
 
 def check_storm(cluster: Cluster, job_ids: list[str]) -> None:
-    states = {job["JobId"]: job.get("JobState") for job in cluster.jobs()}
+    states: dict[str, str] = {}
+
+    def known() -> bool:  # slurmctld may have answered last at its end
+        states.update({job["JobId"]: job["JobState"] for job in cluster.jobs()})
+        return states.keys() >= set(job_ids)
+
+    cluster.wait_until(known, 60, "slurmctld answers and knows every job")
     assert {states[job_id] for job_id in job_ids} == {"COMPLETED"}
     runs = re.findall(r"^(\d+) (\d+)$", cluster.sh("ctl", "cat /shared/home/storm/runs"), re.M)
     assert sorted(job_id for job_id, _ in runs) == sorted(job_ids), "each exactly once"
