@@ -115,7 +115,7 @@ def open_gate(cluster: Cluster, job: str) -> None:
 def test_parked(cluster: Cluster, args: list[str], expected: OriginalRequest) -> None:
     status, job, said = submit(cluster, *args, "--comment=class=A")
     assert (status, said) == (0, "")
-    cluster.wait_until(lambda: cluster.job(job)["Reason"] == "Licenses", 20, "waits for the gate")
+    cluster.wait_until(lambda: cluster.job(job)["Reason"] == "Licenses", 60, "waits for the gate")
     fields = cluster.job(job)
     assert fields["JobState"] == "PENDING"
     assert fields["Licenses"] == "gpuaware:1"
@@ -236,7 +236,7 @@ def test_interactive_waits_and_goes_on(cluster: Cluster, command: str) -> None:
     process = cluster.start_command("ctl", [command, "--gres=gpu:1", "echo", "ran"], "alice")
     try:
         cluster.wait_until(
-            lambda: [j.get("Reason") for j in waiting(cluster)] == ["Licenses"], 20, "parked"
+            lambda: [j.get("Reason") for j in waiting(cluster)] == ["Licenses"], 60, "parked"
         )
         job = waiting(cluster)[0]
         assert parse(job["AdminComment"]) == OriginalRequest(

@@ -123,7 +123,7 @@ def shadow_sees_a_job(cluster: Cluster) -> None:
         cluster.sh("ctl", ["scancel", job])
     finally:
         cluster.sh("ctl", "pkill -f '[s]electd --shadow'", check=False)
-        cluster.finish(process, 30)
+        cluster.finish(process, 60)
 
 
 def made_state(cluster: Cluster) -> None:
@@ -321,9 +321,9 @@ def test_the_job_map_of_dcgm_exporter_follows_a_job(cluster: Cluster) -> None:
         def shown() -> list[str]:
             return cluster.sh("n3", f"cd {MAP} && grep -lx {job} [0-9]* || true").split()
 
-        cluster.wait_until(lambda: shown() == wanted, 30, lambda: f"{shown()}, wanted {wanted}")
+        cluster.wait_until(lambda: shown() == wanted, 60, lambda: f"{shown()}, wanted {wanted}")
         cluster.sh("ctl", ["scancel", job])
-        cluster.wait_until(lambda: shown() == [], 30, "the map is empty")
+        cluster.wait_until(lambda: shown() == [], 60, "the map is empty")
     finally:
         cluster.cancel_all()
         cluster.sh("n3", f"mv {CONF}.kept {CONF}; rm -rf {MAP}")

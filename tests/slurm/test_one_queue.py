@@ -152,11 +152,11 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
         let_go(cluster, "bob", job)
         cluster.wait(job, "COMPLETED")
         if free < 4:
-            cluster.wait_until(lambda: guarded(cluster) == held, 30, f"a reservation of {held}")
+            cluster.wait_until(lambda: guarded(cluster) == held, 60, f"a reservation of {held}")
         now = ["srun", "--immediate", "--gres=gpu:1", *LOWER, "true"]
         assert cluster.run("ctl", now, "bob").returncode != 0
     cluster.wait(head, {"RUNNING", "COMPLETED"})
-    cluster.wait(past, "COMPLETED", 60)
+    cluster.wait(past, "COMPLETED")
     at = {run.job: run.start for run in accounted(cluster, {head, past})}
     # The reservation goes a moment before the head may start
     assert at[head] <= at[past] + 3 / watch.share

@@ -113,7 +113,7 @@ class Shadow:
         self.cluster.sh("ctl", f"kill -{signal} $(cat {HOME}/pid)")
         gone = f"! kill -0 $(cat {HOME}/pid) 2>/dev/null"
         self.cluster.wait_until(
-            lambda: self.cluster.run("ctl", gone).returncode == 0, 30, lambda: "the shadow ends"
+            lambda: self.cluster.run("ctl", gone).returncode == 0, 60, lambda: "the shadow ends"
         )
 
     def log(self) -> str:
@@ -267,15 +267,15 @@ def test_a_restart_loses_only_what_started_meanwhile(shadow: Shadow) -> None:
     cluster = shadow.cluster
     shadow.start()
     first = cluster.submit("alice", ["--gres=gpu:1"], WAIT)
-    cluster.wait_until(lambda: first in shadow.started(), 30, shadow.log)
+    cluster.wait_until(lambda: first in shadow.started(), 60, shadow.log)
     shadow.stop("KILL")
     second = cluster.submit("alice", ["--gres=gpu:1"], "sleep 300")
     cluster.wait(second, "RUNNING")
     let_go(cluster, "alice", first)
-    cluster.wait(first, "COMPLETED", 60)
+    cluster.wait(first, "COMPLETED")
     shadow.start()
     third = cluster.submit("alice", ["--gres=gpu:1"], "sleep 300")
-    cluster.wait_until(lambda: third in shadow.started(), 30, shadow.log)
+    cluster.wait_until(lambda: third in shadow.started(), 60, shadow.log)
     found = shadow.started()
     assert found[first][0]["ours"] is not None
     assert found[second][1] == "it started while the shadow did not run"

@@ -131,7 +131,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     stay = submit_jobs(cluster, 5, 2, 0)
     gone = [submit_one(cluster, "bob", ["--gres=gpu:2"], "sleep 3000") for _ in range(3)]
     for job_id in [*stay, *gone]:
-        cluster.wait(job_id, "RUNNING", 60)
+        cluster.wait(job_id, "RUNNING")
     # slurmctld tells a job's GPUs only after the nodes have registered with it
     cluster.wait_until(
         lambda: marks(cluster) == 2 * len(stay),
@@ -145,7 +145,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     for job_id in gone:
         cluster.sh("ctl", ["scancel", job_id])
     for job_id in gone:
-        cluster.wait(job_id, "CANCELLED", 30)
+        cluster.wait(job_id, "CANCELLED")
     cluster.await_saved()  # it forgets the rest
     assert {states_of(cluster)[job_id] for job_id in jobs} == {"PENDING"}
 
@@ -157,7 +157,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     cluster.wait_until(lambda: cluster.holder() == "ctl2", 60, "the selector of ctl2 works")
     share = watch.share
     for job_id in jobs:
-        cluster.wait(job_id, "COMPLETED", 60)
+        cluster.wait(job_id, "COMPLETED")
     first = min(placed_at(cluster, "ctl2", job_id) or float("inf") for job_id in jobs)
     late_s = first - in_control_at(cluster, "ctl2")
     print(
@@ -166,7 +166,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     assert late_s * share <= TAKEOVER_S
     jobs += (more := submit_jobs(cluster, 4, 1, 1))
     for job_id in more:
-        cluster.wait(job_id, "COMPLETED", 60)
+        cluster.wait(job_id, "COMPLETED")
 
     cluster.link("ctl", "up")
     cluster.service_up("ctl", "slurmctld")
@@ -183,6 +183,6 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     except ClusterError as exc:
         raise ClusterError(f"{exc}: {notes(cluster)}") from None
     in_ledger = lambda: placed_at(cluster, "ctl", last[0]) is not None  # noqa: E731
-    cluster.wait_until(in_ledger, 30, "the ledger of ctl has the job")
+    cluster.wait_until(in_ledger, 60, "the ledger of ctl has the job")
     assert placed_at(cluster, "ctl2", last[0]) is None, "exactly one selector works"
     check_storm(cluster, [*stay, *jobs])

@@ -166,7 +166,7 @@ def test_a_gpu_that_throttles_under_a_job_is_named_while_it_runs(cluster: Cluste
     def fallen() -> bool:
         return named() and "XID" in str(hot)
 
-    cluster.wait_until(fallen, 30, lambda: str(hot))
+    cluster.wait_until(fallen, 60, lambda: str(hot))
     (one,) = (g for g in hot["gpus"] if g["state"] == "ill")
     assert f"XID 79: GPU has fallen off the bus under job {job}" in one["why"]
     assert cluster.job(job)["JobState"] == "RUNNING"
