@@ -116,7 +116,7 @@ def shadow_sees_a_job(cluster: Cluster) -> None:
     try:
         report = "gpu-aware report --shadow --json"
         look = "the shadow looks"
-        cluster.wait_until(lambda: '"until": null' not in cluster.sh("ctl", report), 30, look)
+        cluster.wait_until(lambda: '"until": null' not in cluster.sh("ctl", report), 60, look)
         job = run_job(cluster, "seen", 300)
         cluster.sh("ctl", ["gpu-aware", "release", job])
         cluster.wait_until(lambda: '"compared": 1' in cluster.sh("ctl", report), 60, look)
