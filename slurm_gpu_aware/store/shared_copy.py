@@ -106,7 +106,7 @@ def _run(source: Path, target: Path) -> None:
     """Copy until stdin ends, and once more then."""
     copied = touched = 0
     said = ""
-    pause_s, ended = 0.0, False
+    pause_s, copied_s, ended = 0.0, 0.0, False
     while not ended:
         ended = bool(select.select([0], [], [], pause_s)[0])
         began = time.monotonic()
@@ -119,11 +119,14 @@ def _run(source: Path, target: Path) -> None:
             if status.st_ino != copied:
                 copy(source, target)
                 said = ""
+                took_s = time.monotonic() - began
+                # Of the last two: a copy that a busy machine holds up once puts off none.
+                pause_s = max(_POLL_S, _SHARE * min(took_s, copied_s))
+                copied_s = took_s
             elif status.st_mtime_ns != touched:  # it says that the copy is still valid
                 times = (status.st_atime_ns, status.st_mtime_ns)
                 os.utime(target, ns=times, follow_symlinks=False)
             copied, touched = status.st_ino, status.st_mtime_ns
-            pause_s = max(_POLL_S, _SHARE * (time.monotonic() - began))
         except OSError as exc:
             said = _say(target, exc, said)
             copied, pause_s = 0, _FAILED_S

@@ -158,7 +158,7 @@ def run_command(*command: str) -> subprocess.CompletedProcess[str]:
 
 def until_idle() -> None:
     """Wait until all nodes have registered."""
-    for _ in range(300):
+    for _ in range(1200):
         shown = run_command("sinfo", "-h", "-p", "all", "-o", "%T").stdout.split()
         if shown == ["idle"]:
             return
@@ -275,7 +275,7 @@ def cancel(*ids: int) -> None:
     """End jobs, and wait until their nodes have noticed."""
     if ids:
         run_command("scancel", *map(str, ids))
-    for _ in range(300):
+    for _ in range(3000):
         if not run_command("squeue", "-h", "-t", "CG,CF,PD").stdout:
             return
         time.sleep(0.02)

@@ -1,7 +1,6 @@
 """The filter inside a real slurmctld. The selector is down, the gate closed for an hour."""
 
 import random
-import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -12,6 +11,7 @@ from site_files import several_clusters
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 
 CONF = "/etc/slurm/gpu_aware_conf.lua"
+LOG = "/var/log/cluster/slurmctld.log"
 SUBMITTED = "/var/spool/slurm-gpu-aware/submitted"
 SAME_AS_G3 = "xfUUwfUUxfUU"
 """A GRES type that Slurm does not tell from g3."""
@@ -115,7 +115,7 @@ def open_gate(cluster: Cluster, job: str) -> None:
 def test_parked(cluster: Cluster, args: list[str], expected: OriginalRequest) -> None:
     status, job, said = submit(cluster, *args, "--comment=class=A")
     assert (status, said) == (0, "")
-    cluster.wait_until(lambda: cluster.job(job)["Reason"] == "Licenses", 20, "waits for the gate")
+    cluster.wait_until(lambda: cluster.job(job)["Reason"] == "Licenses", 60, "waits for the gate")
     fields = cluster.job(job)
     assert fields["JobState"] == "PENDING"
     assert fields["Licenses"] == "gpuaware:1"
@@ -148,13 +148,13 @@ def test_refusals_reach_the_user(cluster: Cluster) -> None:
 
 def test_licences_of_megabytes_do_not_hold_slurmctld_up(cluster: Cluster) -> None:
     script = f"#!/bin/sh\n#SBATCH --licenses={',' * 3_900_000}\nsleep 1\n"
-    cluster.sh("ctl", "sdiag -r")
+    spent = "cut -d ' ' -f 14,15 /proc/$(services pid slurmctld)/stat"  # ticks of 10 ms
+    before = cluster.sh("ctl", spent)
     done = cluster.run("ctl", ["sbatch"], "alice", stdin=script)
     assert done.returncode != 0
     assert b"--licenses is longer than 1024 characters" in done.stderr
-    took = re.search(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)", cluster.sh("ctl", "sdiag"))
-    assert took is not None
-    assert int(took[1]) < 500_000, "microseconds in slurmctld"
+    took = sum(map(int, cluster.sh("ctl", spent).split())) - sum(map(int, before.split()))
+    assert took < 50, "half a second of slurmctld's CPU time"
 
 
 def test_left_to_slurm_and_told(cluster: Cluster) -> None:
@@ -236,7 +236,7 @@ def test_interactive_waits_and_goes_on(cluster: Cluster, command: str) -> None:
     process = cluster.start_command("ctl", [command, "--gres=gpu:1", "echo", "ran"], "alice")
     try:
         cluster.wait_until(
-            lambda: [j.get("Reason") for j in waiting(cluster)] == ["Licenses"], 20, "parked"
+            lambda: [j.get("Reason") for j in waiting(cluster)] == ["Licenses"], 60, "parked"
         )
         job = waiting(cluster)[0]
         assert parse(job["AdminComment"]) == OriginalRequest(
@@ -290,6 +290,7 @@ def test_owner_cannot_enter_by_another_job(cluster: Cluster) -> None:
 
 def test_odd_comments_do_no_harm(cluster: Cluster) -> None:
     rng = random.Random(11)
+    logged = int(cluster.sh("ctl", f"wc -c <{LOG}"))  # other tests break the filter
     pieces = [
         "class=A",
         "bw=",
@@ -309,7 +310,7 @@ def test_odd_comments_do_no_harm(cluster: Cluster) -> None:
     submit(cluster, "--gres=gpu:1", "--comment=" + "class=A," * 1280)
     assert cluster.sh("ctl", "ls /tmp/owned 2>&1 || true").startswith("ls: cannot")
     assert {j["Licenses"] for j in waiting(cluster)} == {"gpuaware:1"}
-    assert ": job passes unmodified" not in cluster.sh("ctl", "cat /var/log/cluster/slurmctld.log")
+    assert ": job passes unmodified" not in cluster.sh("ctl", f"tail -c +{logged + 1} {LOG}")
 
 
 def test_each_parked_job_leaves_a_byte(cluster: Cluster) -> None:
@@ -324,15 +325,14 @@ def test_each_parked_job_leaves_a_byte(cluster: Cluster) -> None:
 
 
 def test_broken_configuration_lets_jobs_pass(cluster: Cluster) -> None:
-    log = "/var/log/cluster/slurmctld.log"
-    before = int(cluster.sh("ctl", f"stat -c %s {log}"))
+    before = int(cluster.sh("ctl", f"wc -c <{LOG}"))
     touch = "touch -d @$(($(stat -c %Y /etc/slurm/job_submit.lua)+1)) /etc/slurm/job_submit.lua"
     try:
         cluster.sh("ctl", f"echo 'return {{' > {CONF}; {touch}")
         status, job, said = submit(cluster, "--gres=gpu:1")
         assert (status, said) == (0, "")
         cluster.wait(job, "COMPLETED")
-        said = cluster.sh("ctl", f"tail -c +{before} {log}")
+        said = cluster.sh("ctl", f"tail -c +{before + 1} {LOG}")
         assert "passes unmodified" in said
         assert CONF in said
     finally:

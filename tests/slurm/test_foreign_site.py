@@ -166,7 +166,7 @@ def test_rungs_up_and_down(cluster: ForeignSite) -> None:
     _set_gpus(cluster, "exact")
     cluster.take(steps[roll])
     assert all("gpu:g0:1" in text for text in _types(cluster).values())
-    job = cluster.submit("bob", ["-p", "gpu", "--gpus=v100:1"], "sleep 8")
+    job = cluster.submit("bob", ["-p", "gpu", "--gpus=v100:1"], "sleep 300")
     assert "gpu:g" in _running(cluster, job)["TresPerNode"]
 
     cluster.sh("ctl", "gpu-aware setup --undo --yes", timeout=300)
@@ -201,7 +201,7 @@ def _watch_and_shadow(
     cluster.take(shadow)
     first = "the shadow's first look"
     cluster.wait_until(lambda: report()["until"] not in (None, was["until"]), 60, first)
-    cluster.submit("bob", ["-p", "gpu", "--gres=gpu:2"], "sleep 6")
+    job = cluster.submit("bob", ["-p", "gpu", "--gres=gpu:2"], "sleep 300")
     cluster.wait_until(lambda: report()["compared"] > was["compared"], 60, lambda: str(report()))
 
     assert _of_slurm(cluster.files()) == _of_slurm(before)
@@ -211,6 +211,7 @@ def _watch_and_shadow(
     assert [kind for kind in kinds if CHANGES.search(kind)] == []
     log = cluster.sh("ctl", f"tail -c +{logged + 1} {LOG}")
     assert re.findall(r"(?i).*(?:_slurm_rpc_update|reconfigur|reservation).*", log) == []
+    cluster.sh("ctl", ["scancel", job])
 
 
 def _metrics_and_pages(cluster: ForeignSite) -> None:
@@ -252,14 +253,14 @@ def _nodes_are_chosen(cluster: ForeignSite) -> None:
     Of the idle nodes a1 and a2 the slowest GPU for class A is on a1, which Slurm takes first.
     """
     options = ["-p", "gpu", "--gres=gpu:a100:1", "--comment=class=A"]
-    record = _running(cluster, cluster.submit("alice", options, "sleep 8"))
+    record = _running(cluster, cluster.submit("alice", options, "sleep 300"))
     assert (record["ReqNodeList"], record["NodeList"]) == ("a2", "a2"), record
     assert record["TresPerNode"] == "gres/gpu:a100:1"
     assert "gres/gpu:a100=1" in record["AllocTRES"]
     said = cluster.sh("ctl", ["gpu-aware", "explain", record["JobId"]], "alice")
     assert "a2 (Slurm chooses the GPUs)" in said
     options = ["-p", "gpu", "-N2", "--gpus-per-node=a100:2"]
-    record = _running(cluster, cluster.submit("bob", options, "sleep 8"))
+    record = _running(cluster, cluster.submit("bob", options, "sleep 300"))
     assert record["ReqNodeList"] == "a1,a2"
     status, checks = cluster.doctor() or (127, [])
     found = {check["name"]: check for check in checks}

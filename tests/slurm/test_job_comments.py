@@ -4,6 +4,8 @@ import re
 
 import pytest
 from cluster import Cluster
+from test_limits import WAIT
+from test_way_of_a_job import let_go
 
 FOUR = ["--gres=gpu:4", "-w", "n4"]
 
@@ -20,7 +22,7 @@ def accounted(cluster: Cluster, job: str) -> list[str]:
 
 
 def freed(cluster: Cluster, job: str) -> None:
-    cluster.wait_until(lambda: "gpuaware/" not in cluster.job(job)[""], 20, f"{job} is free")
+    cluster.wait_until(lambda: "gpuaware/" not in cluster.job(job)[""], 60, f"{job} is free")
 
 
 def test_a_waiting_job_shows_why_and_a_job_that_runs_is_the_sites(cluster: Cluster) -> None:
@@ -30,9 +32,9 @@ def test_a_waiting_job_shows_why_and_a_job_that_runs_is_the_sites(cluster: Clust
     second = cluster.submit("bob", FOUR, "sleep 600")
     third = cluster.submit("bob", FOUR, "true")
     cluster.wait_until(
-        lambda: "st=next:required-node-n4-has-no-free-GPU" in shown(cluster, second), 30, "why"
+        lambda: "st=next:required-node-n4-has-no-free-GPU" in shown(cluster, second), 60, "why"
     )
-    cluster.wait_until(lambda: "st=waits-its-turn;" in shown(cluster, third), 30, "its turn")
+    cluster.wait_until(lambda: "st=waits-its-turn;" in shown(cluster, third), 60, "its turn")
     before = cluster.job(second)["TresPerNode"]
     cluster.sh("ctl", f"scancel {first}")
     cluster.wait(second, "RUNNING")
@@ -40,8 +42,8 @@ def test_a_waiting_job_shows_why_and_a_job_that_runs_is_the_sites(cluster: Clust
     cluster.sh("ctl", f"scontrol update jobid={second} admincomment=JS1:abc")
     cluster.sh("ctl", f"scancel {second}")
     cluster.wait(third, "COMPLETED")
-    cluster.wait_until(lambda: accounted(cluster, second) == ["JS1:abc"], 30, "the site's text")
-    cluster.wait_until(lambda: accounted(cluster, first) == [""], 30, "nothing of ours")
+    cluster.wait_until(lambda: accounted(cluster, second) == ["JS1:abc"], 60, "the site's text")
+    cluster.wait_until(lambda: accounted(cluster, first) == [""], 60, "nothing of ours")
     assert before == "gres/gpu:4"
 
 
@@ -56,10 +58,14 @@ def test_a_prepared_job_shows_its_gpus(cluster: Cluster) -> None:
 
 
 def test_tasks_of_an_array_are_freed_one_by_one(cluster: Cluster) -> None:
-    array = cluster.submit("alice", ["--gres=gpu:1", "--array=0-5%3"], "sleep 8")
+    array = cluster.submit("alice", ["--gres=gpu:1", "--array=0-5%3"], WAIT)
+    for task in (f"{array}_{n}" for n in range(6)):
+        running = cluster.wait(task, "RUNNING")
+        freed(cluster, task)
+        let_go(cluster, "alice", running["JobId"])
     for task in range(6):
-        cluster.wait(f"{array}_{task}", "COMPLETED", deadline=120)
-    cluster.wait_until(lambda: accounted(cluster, array) == [""] * 6, 30, "nothing of ours")
+        cluster.wait(f"{array}_{task}", "COMPLETED")
+    cluster.wait_until(lambda: accounted(cluster, array) == [""] * 6, 60, "nothing of ours")
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["at once", "after a restart"])
@@ -70,16 +76,16 @@ def test_a_requeued_job_gets_its_request_back(cluster: Cluster, away: bool) -> N
     if away:
         cluster.sh("ctl", "services down selectd KILL")
     cluster.sh("ctl", f"scontrol requeue {job}")
-    cluster.wait_until(lambda: cluster.job(job)["JobState"] == "PENDING", 30, "it waits again")
+    cluster.wait_until(lambda: cluster.job(job)["JobState"] == "PENDING", 60, "it waits again")
     if away:
         cluster.sh("ctl", "services up selectd")
 
     def parked() -> bool:
         now = cluster.job(job)
-        return now.get("Licenses") == "gpuaware:1" and now["TresPerNode"] == "gres/gpu:2"
+        found = now.get("Licenses"), now["TresPerNode"], now["ReqNodeList"]
+        return found == ("gpuaware:1", "gres/gpu:2", "(null)")
 
-    cluster.wait_until(parked, 40, "its own request behind the gate")
-    assert cluster.job(job)["ReqNodeList"] == "(null)"
+    cluster.wait_until(parked, 60, "its own request behind the gate")
     cluster.start_requeued(job)
     cluster.wait(job, "RUNNING", deadline=180)
     freed(cluster, job)

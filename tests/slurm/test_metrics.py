@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cluster import ROOT, Cluster
+from idle_clock import Stopwatch
 from site_files import STORE, kept, new_store
 from test_drift import slowness
 from test_power import FILE, GPU_W, GPUS, IDLE_W
@@ -72,19 +73,24 @@ class MeteredSite:
         out = self.cluster.sh("ctl", ["python3", "-c", ASK], stdin=given)
         return [json.loads(line) for line in out.splitlines()]
 
-    def wait_for_data(self, queries: Mapping[str, str], deadline: float = 120) -> None:
-        """Until each query gives data; names those that do not."""
-        without = dict(queries)
+    def wait_for_data(self, queries: Mapping[str, str], deadline: float = 120) -> dict[str, Any]:
+        """Results of queries, once each has given data; names those that do not.
+
+        After a scrape that failed, as on a busy machine, a query gives none.
+        """
+        without, found = dict(queries), dict[str, Any]()
 
         def all_answer() -> bool:
             answers = self.ask(*without.values())
             for name, answer in zip(list(without), answers, strict=True):
                 assert not isinstance(answer, str), f"{name}: {answer}"
                 if answer:
+                    found[name] = answer
                     del without[name]
             return not without
 
         self.cluster.wait_until(all_answer, deadline, lambda: f"no data: {without}")
+        return found
 
     def scrape(self) -> tuple[float, str]:
         """Duration of a scrape, s, and the page."""
@@ -110,13 +116,14 @@ def shadow_sees_a_job(cluster: Cluster) -> None:
     try:
         report = "gpu-aware report --shadow --json"
         look = "the shadow looks"
-        cluster.wait_until(lambda: '"until": null' not in cluster.sh("ctl", report), 30, look)
-        job = run_job(cluster, "seen", 3)
+        cluster.wait_until(lambda: '"until": null' not in cluster.sh("ctl", report), 60, look)
+        job = run_job(cluster, "seen", 300)
         cluster.sh("ctl", ["gpu-aware", "release", job])
         cluster.wait_until(lambda: '"compared": 1' in cluster.sh("ctl", report), 60, look)
+        cluster.sh("ctl", ["scancel", job])
     finally:
         cluster.sh("ctl", "pkill -f '[s]electd --shadow'", check=False)
-        cluster.finish(process, 30)
+        cluster.finish(process, 60)
 
 
 def made_state(cluster: Cluster) -> None:
@@ -208,7 +215,8 @@ def queries_of_rules() -> dict[str, str]:
 
 def dcgm_page(metered: MeteredSite) -> str:
     """What dcgm-exporter of n1 would say: its labels, for the GPUs that ours are to join with."""
-    (scores,) = metered.ask('gpu_aware_gpu_pm_score_ratio{Hostname="n1",class="A"}')
+    asked = {"scores": 'gpu_aware_gpu_pm_score_ratio{Hostname="n1",class="A"}'}
+    scores = metered.wait_for_data(asked)["scores"]
     names = ("gpu", "UUID", "modelName", "Hostname")
     rows = [
         ",".join(f'{name}="{row["metric"][name]}"' for name in names) + ',hpc_job="1"'
@@ -233,12 +241,13 @@ def test_prometheus_gets_data_for_the_dashboard_and_the_rules(metered: MeteredSi
 
     firing = 'ALERTS{alertstate="firing",alertname="%s"}'
     names = ("GpuAwareGpuSlow", "GpuAwareNodesOut")
-    metered.wait_for_data({name: firing % name for name in names})
-    ((slow,),) = metered.ask(firing % "GpuAwareGpuSlow")
+    fires = metered.wait_for_data({name: firing % name for name in names})
+    (slow,) = fires["GpuAwareGpuSlow"]
     gpu = slow["metric"]
     assert (gpu["Hostname"], int(gpu["slurm_index"]), gpu["class"]) == (*SLOW, "A")
 
-    (series,) = metered.ask('{__name__=~"gpu_aware_.+"}')  # a label that Prometheus renamed
+    series = metered.wait_for_data({"all": '{__name__=~"gpu_aware_.+"}'})["all"]
+    # A label that Prometheus renamed
     assert {label for one in series for label in one["metric"] if "exported_" in label} == set()
 
     cluster.sh("ctl", f"cat >{HOME}/dcgm.txt", stdin=dcgm_page(metered))
@@ -259,14 +268,15 @@ def test_the_gpus_of_jobs_are_those_that_slurm_gave(metered: MeteredSite) -> Non
     }
     assert len(given) == 3
 
+    labels: list[dict[str, str]] = []
+
     def agree() -> bool:
         (rows,) = metered.ask("gpu_aware_job_info")
-        labels = [row["metric"] for row in rows]
+        labels[:] = [row["metric"] for row in rows]
         return given == {(x["hpc_job"], x["Hostname"], int(x["slurm_index"])) for x in labels}
 
     cluster.wait_until(agree, 60, "gpu_aware_job_info")
-    (uuids,) = metered.ask("gpu_aware_job_info")
-    assert all(row["metric"]["UUID"].startswith("GPU-") for row in uuids)
+    assert all(row["UUID"].startswith("GPU-") for row in labels)
 
 
 def test_no_scrape_waits_for_slurmctld_and_only_loopback_listens(metered: MeteredSite) -> None:
@@ -277,15 +287,17 @@ def test_no_scrape_waits_for_slurmctld_and_only_loopback_listens(metered: Metere
     try:
         end = time.monotonic() + 8
         while time.monotonic() < end:
+            watch = Stopwatch()
             took, text = metered.scrape()
-            assert took < 1.0
+            assert took * watch.share < 1.0
             assert "gpu_aware_gpu_pm_score_ratio" in text
             time.sleep(1)
         # Refreshes go on, and the age of Slurm's answer is said.
-        ((late,),) = metered.ask(
+        age = (
             "gpu_aware_refresh_timestamp_seconds - ignoring (source)"
             ' gpu_aware_source_timestamp_seconds{source="slurm"} > 4'
         )
+        (late,) = metered.wait_for_data({"age": age}, 10)["age"]
         assert float(late["value"][1]) > 4
     finally:
         cluster.sh("ctl", "kill -CONT $(services pid slurmctld)")
@@ -309,9 +321,9 @@ def test_the_job_map_of_dcgm_exporter_follows_a_job(cluster: Cluster) -> None:
         def shown() -> list[str]:
             return cluster.sh("n3", f"cd {MAP} && grep -lx {job} [0-9]* || true").split()
 
-        cluster.wait_until(lambda: shown() == wanted, 30, lambda: f"{shown()}, wanted {wanted}")
+        cluster.wait_until(lambda: shown() == wanted, 60, lambda: f"{shown()}, wanted {wanted}")
         cluster.sh("ctl", ["scancel", job])
-        cluster.wait_until(lambda: shown() == [], 30, "the map is empty")
+        cluster.wait_until(lambda: shown() == [], 60, "the map is empty")
     finally:
         cluster.cancel_all()
         cluster.sh("n3", f"mv {CONF}.kept {CONF}; rm -rf {MAP}")

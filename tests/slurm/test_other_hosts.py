@@ -30,7 +30,7 @@ def login(cluster: Cluster) -> Iterator[Cluster]:
     )
     try:
         cluster.wait_until(
-            lambda: cluster.run("login", "munge -n | unmunge").returncode == 0, 30, "munge"
+            lambda: cluster.run("login", "munge -n | unmunge").returncode == 0, 60, "munge"
         )
         cluster.reset()
         cluster.sh("ctl", "gpu-aware-profile sweep", user="slurm", timeout=300)
@@ -59,7 +59,7 @@ def test_a_login_node_has_no_store_and_answers(login: Cluster) -> None:
         entries = [p for p in told_bob(login, "queue")["parked"] if p["job_id"] == second]
         return any("n4 has no free GPU" in entry["reason"] for entry in entries)
 
-    login.wait_until(reason, 30, "a reason on the login node")
+    login.wait_until(reason, 60, "a reason on the login node")
     newest = told_bob(login, f"explain {first}")["decisions"][-1]
     given = dict(zip(newest["nodes"], (tuple(s) for s in newest["slots"]), strict=True))
     assert given == login.gpus(first)
@@ -97,7 +97,7 @@ def test_a_shared_folder_that_hangs_or_is_open_to_others_holds_up_nothing(login:
     finally:
         login.sh("ctl", f"kill -CONT {copier}")
     login.wait_until(
-        lambda: told_bob(login, f"explain {job}")["state"] == "ended", 30, "a fresh copy"
+        lambda: told_bob(login, f"explain {job}")["state"] == "ended", 60, "a fresh copy"
     )
     found = login.sh("ctl", f"stat -c '%U %a' {SHARED}/store.db").split()
     assert found == ["slurm", "644"]

@@ -77,7 +77,7 @@ def occupy(cluster: Cluster, counts: Sequence[int], *options: str) -> list[str]:
         for place, n in enumerate(counts)
     ]
     for job_id in jobs:
-        cluster.wait(job_id, "RUNNING", 60)
+        cluster.wait(job_id, "RUNNING")
     return jobs
 
 
@@ -97,11 +97,11 @@ def check_victims(
 ) -> list[str]:
     """Exactly the named victims were preempted; return them. ``gone``: what they are now."""
     before = {job_id: cluster.gpus(job_id) for job_id in low if job_id}
-    cluster.wait(high, "RUNNING", 60)
+    cluster.wait(high, "RUNNING")
     victims = sorted(cluster.explained(high)["victims"])
     cluster.wait_until(
         lambda: touched(cluster, low) == dict.fromkeys(victims, gone),
-        20,
+        60,
         lambda: f"only {victims} are {gone}: {touched(cluster, low)}",
     )
     time.sleep(3)
@@ -134,7 +134,7 @@ def test_jobs_without_gpus_that_slurm_preempts_are_named(
     """They are older, so that Slurm takes them away on its way to the third victim."""
     plain = [cluster.submit("bob", ["-w", f"n{i}", "-t60"], WAIT) for i in range(1, 5)]
     for job_id in plain:
-        cluster.wait(job_id, "RUNNING", 60)
+        cluster.wait(job_id, "RUNNING")
     low = occupy(cluster, [1] * 16)
     high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:3"], WAIT)
     victims = check_victims(cluster, high, [*plain, *low], REQUEUED)
@@ -145,7 +145,7 @@ def test_jobs_without_gpus_that_slurm_preempts_are_named(
 def test_free_gpus_first(cluster: Cluster, by_partition: None) -> None:
     low = occupy(cluster, [4, 4, 4, 3])
     high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:1"], WAIT)
-    cluster.wait(high, "RUNNING", 30)
+    cluster.wait(high, "RUNNING")
     assert cluster.explained(high)["victims"] == []
     assert set(states(cluster, low).values()) == {("RUNNING", "0")}
 
@@ -176,12 +176,12 @@ def test_the_victim_goes_elsewhere(cluster: Cluster, by_partition: None) -> None
     low = occupy(cluster, [4, 4, 4, 4])
     high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:4"], WAIT)
     (victim,) = check_victims(cluster, high, low, REQUEUED)
-    cluster.wait_until(lambda: is_parked(cluster, victim), 30, lambda: str(cluster.job(victim)))
+    cluster.wait_until(lambda: is_parked(cluster, victim), 60, lambda: str(cluster.job(victim)))
     other = next(job_id for job_id in low if job_id != victim)
     (node,) = cluster.gpus(other)
     cluster.sh("ctl", ["scancel", other])
     cluster.start_requeued(victim)
-    cluster.wait(victim, "RUNNING", 60)
+    cluster.wait(victim, "RUNNING")
     assert list(cluster.gpus(victim)) == [node]
 
 
@@ -230,6 +230,6 @@ def test_within_a_qos(cluster: Cluster, by_qos: None) -> None:
 def test_no_job_is_preempted_without_need(cluster: Cluster, by_qos: None) -> None:
     cheap = occupy(cluster, [4, 4], "--qos=cheap")
     dear = cluster.submit("alice", ["--qos=dear", "-N2", "--gres=gpu:4"], WAIT)
-    cluster.wait(dear, "RUNNING", 30)
+    cluster.wait(dear, "RUNNING")
     assert cluster.explained(dear)["victims"] == []
     assert set(states(cluster, cheap).values()) == {("RUNNING", "0")}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from cluster import ENDED, GATE, NO_ANSWER, Cluster, CommandFailed
-from idle_clock import Stopwatch
+from idle_clock import Stopwatch, idle_s
 from test_way_of_a_job import decisions, expect_kinds, ledger_of, started
 
 STORM_JOBS = int(os.environ.get("GPU_AWARE_STORM_JOBS", "60"))
@@ -65,7 +65,7 @@ def submit_storm(cluster: Cluster, rng: random.Random, user: str) -> str:
     app_class = rng.choice("ABC")
     script = GUARDED.replace("$1", f"{rng.uniform(0.2, 1.5):.2f}")
     name = f"storm-{next(NUMBERS)}"
-    asked = [f"--comment=class={app_class}", "-t1", "-J", name, *options]
+    asked = [f"--comment=class={app_class}", "-t5", "-J", name, *options]
     watch = Stopwatch()
     while watch.idle_s < 30:
         try:
@@ -85,22 +85,25 @@ def submit_storm(cluster: Cluster, rng: random.Random, user: str) -> str:
 
 
 def storm(cluster: Cluster, strike: Callable[[random.Random], None]) -> list[str]:
-    """Submit jobs by two users while ``strike`` breaks something; wait for the end of all."""
+    """Submit jobs by two users while ``strike`` breaks something; wait for the end of all.
+
+    The pauses are those of an idle machine: on a busy one, too, what was struck works in between.
+    """
     rng = random.Random(STORM_SEED)
     prepare_storm(cluster)
     job_ids: list[str] = []
-    next_strike = time.monotonic() + rng.uniform(0.2, 2.0)
+    next_strike = idle_s() + rng.uniform(0.2, 2.0)
     while len(job_ids) < STORM_JOBS:
         job_ids.append(submit_storm(cluster, rng, rng.choice(["alice", "bob"])))
-        if time.monotonic() > next_strike:
+        if idle_s() > next_strike:
             strike(rng)
-            next_strike = time.monotonic() + rng.uniform(0.2, 2.0)
+            next_strike = idle_s() + rng.uniform(0.2, 2.0)
 
     def all_ended() -> bool:
         nonlocal next_strike
-        if time.monotonic() > next_strike and rng.random() < 0.5:
+        if idle_s() > next_strike and rng.random() < 0.5:
             strike(rng)
-            next_strike = time.monotonic() + rng.uniform(0.5, 5.0)
+            next_strike = idle_s() + rng.uniform(0.5, 5.0)
         states = {job["JobId"]: job.get("JobState") for job in cluster.jobs()}
         if states:  # slurmctld answers
             lost = set(job_ids) - set(states)
@@ -112,7 +115,13 @@ def storm(cluster: Cluster, strike: Callable[[random.Random], None]) -> list[str
 
 
 def check_storm(cluster: Cluster, job_ids: list[str]) -> None:
-    states = {job["JobId"]: job.get("JobState") for job in cluster.jobs()}
+    states: dict[str, str] = {}
+
+    def known() -> bool:  # slurmctld may have answered last at its end
+        states.update({job["JobId"]: job["JobState"] for job in cluster.jobs()})
+        return states.keys() >= set(job_ids)
+
+    cluster.wait_until(known, 60, "slurmctld answers and knows every job")
     assert {states[job_id] for job_id in job_ids} == {"COMPLETED"}
     runs = re.findall(r"^(\d+) (\d+)$", cluster.sh("ctl", "cat /shared/home/storm/runs"), re.M)
     assert sorted(job_id for job_id, _ in runs) == sorted(job_ids), "each exactly once"
@@ -129,7 +138,7 @@ def check_ledger(cluster: Cluster, job_ids: list[str]) -> None:
             for told_of in ledger_of(cluster, job_ids).values()
         )
 
-    cluster.wait_until(told, 40, "the ledger knows all ends")
+    cluster.wait_until(told, 60, "the ledger knows all ends")
     for job_id, told_of in ledger_of(cluster, job_ids).items():
         found = told_of["decisions"]
         assert found, f"job {job_id} is not in the ledger"
@@ -200,10 +209,10 @@ def test_slurmctld_killed_hard_keeps_what_it_had_saved(cluster: Cluster) -> None
 def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     full = [cluster.submit("bob", ["--gres=gpu:4"], "sleep 600") for _ in range(4)]
     for job_id in full:
-        cluster.wait(job_id, "RUNNING", 60)
+        cluster.wait(job_id, "RUNNING")
     parked = cluster.submit("alice", ["--gres=gpu:2"], "sleep 600")
     cluster.wait_until(
-        lambda: cluster.job(parked)["Reason"] == "Licenses", 30, lambda: str(cluster.job(parked))
+        lambda: cluster.job(parked)["Reason"] == "Licenses", 60, lambda: str(cluster.job(parked))
     )
     expect_kinds(cluster, parked, ["parked"])  # a round has seen it
     watch = Stopwatch()
@@ -215,7 +224,7 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
         cluster.wait(job_id, "RUNNING", 150)
     assert watch.idle_s < 120
     late = cluster.submit("bob", ["--gres=gpu:1"], "sleep 600")
-    cluster.wait(late, "RUNNING", 60)
+    cluster.wait(late, "RUNNING")
 
     # It takes over without touching what runs, and uses what is left.
     held = {job: cluster.gpus(job) for job in (parked, new, late)}
@@ -228,9 +237,9 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
         ends = [re.search(r"EndTime=(\S+)", line) for line in lines if GATE in line]
         return any(end is not None and end[1] > now for end in ends)
 
-    cluster.wait_until(closed, 30, "the gate is back")
+    cluster.wait_until(closed, 60, "the gate is back")
     fresh = cluster.submit("bob", ["--gres=gpu:1", "--comment=class=A"], "sleep 2")
-    cluster.wait(fresh, {"RUNNING", "COMPLETED"}, 40)
+    cluster.wait(fresh, {"RUNNING", "COMPLETED"})
     assert started(cluster, fresh)["outcome"]["as_planned"]
     assert {job: cluster.gpus(job) for job in held} == held
     assert cluster.job(parked)["Restarts"] == "0"
@@ -239,7 +248,7 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
 
 def test_requeued_job_is_placed_again(cluster: Cluster) -> None:
     job_id = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], "sleep 100")
-    cluster.wait(job_id, "RUNNING", 40)
+    cluster.wait(job_id, "RUNNING")
     started(cluster, job_id)
     cluster.sh("ctl", ["scontrol", "requeue", job_id])
 
@@ -247,34 +256,34 @@ def test_requeued_job_is_placed_again(cluster: Cluster) -> None:
         job = cluster.job(job_id)
         return job["JobState"] == "PENDING" and "gpuaware" in job["Licenses"]
 
-    cluster.wait_until(parked_again, 20, lambda: str(cluster.job(job_id)))
+    cluster.wait_until(parked_again, 60, lambda: str(cluster.job(job_id)))
     cluster.wait_until(
-        lambda: cluster.job(job_id)["ReqNodeList"] == "(null)", 10, "every pin is cleared"
+        lambda: cluster.job(job_id)["ReqNodeList"] == "(null)", 60, "every pin is cleared"
     )
     assert cluster.job(job_id)["TresPerNode"] == "gres/gpu:2"
     cluster.start_requeued(job_id)
-    cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait(job_id, "RUNNING")
     assert cluster.job(job_id)["Restarts"] == "1"
 
     def as_planned() -> bool:
         found = decisions(cluster, job_id)
         return len(found) == 2 and found[1]["outcome"].get("as_planned") is True
 
-    cluster.wait_until(as_planned, 15, lambda: str(decisions(cluster, job_id)))
+    cluster.wait_until(as_planned, 60, lambda: str(decisions(cluster, job_id)))
     expect_kinds(cluster, job_id, ["started", "parked", "released", "started"])
     cluster.sh("ctl", ["scancel", job_id])
 
 
 def test_job_of_a_dead_node_is_placed_elsewhere(cluster: Cluster) -> None:
     job_id = cluster.submit("alice", ["--gres=gpu:4", "--comment=class=A"], "sleep 300")
-    cluster.wait(job_id, "RUNNING", 40)
+    cluster.wait(job_id, "RUNNING")
     (node,) = cluster.gpus(job_id)
     started(cluster, job_id)
     cluster.stop(node)
     try:
         cluster.wait(job_id, "PENDING", 120)  # Slurm sets the node down by SlurmdTimeout
         cluster.wait_until(
-            lambda: "gpuaware" in cluster.job(job_id)["Licenses"], 20, "it is parked again"
+            lambda: "gpuaware" in cluster.job(job_id)["Licenses"], 60, "it is parked again"
         )
         cluster.start_requeued(job_id)
         cluster.wait(job_id, "RUNNING", 90)
@@ -285,18 +294,20 @@ def test_job_of_a_dead_node_is_placed_elsewhere(cluster: Cluster) -> None:
 
 def test_release_by_hand(cluster: Cluster) -> None:
     cluster.service_down("ctl", "selectd", "KILL")
+    # Closed for as long as it takes, not for the lease
+    cluster.sh("ctl", ["scontrol", "update", f"reservation={GATE}", "endtime=now+1hour"])
     job_id = cluster.submit("alice", ["--gres=gpu:1"], "sleep 2")
     array = cluster.submit("alice", ["--gres=gpu:1", "--array=1-2"], "sleep 2")
     stays = cluster.submit("alice", ["--gres=gpu:1"], "sleep 2")
     cluster.sh("ctl", ["gpu-aware", "release", job_id], "slurm")
     cluster.sh("ctl", ["gpu-aware", "release", f"{array}_1"], "slurm")
-    cluster.wait(job_id, "COMPLETED", 40)
+    cluster.wait(job_id, "COMPLETED")
     cluster.wait_until(
-        lambda: {j["JobState"] for j in cluster.jobs(f"{array}_1")} == {"COMPLETED"}, 40, "task 1"
+        lambda: {j["JobState"] for j in cluster.jobs(f"{array}_1")} == {"COMPLETED"}, 60, "task 1"
     )
     assert cluster.job(stays)["JobState"] == "PENDING"
     cluster.sh("ctl", ["gpu-aware", "release", "--all"], "slurm")
-    cluster.wait(stays, "COMPLETED", 40)
+    cluster.wait(stays, "COMPLETED")
     cluster.service_up("ctl", "selectd")
     expect_kinds(cluster, stays, ["opened_by_hand"])
 
@@ -309,7 +320,7 @@ def test_taken_gpus_bring_the_job_back(cluster: Cluster, seconds: float) -> None
         ["sbatch", "--parsable", "-w", "n1", "--gres=gpu:g0:1,gpu:g1:1,gpu:g2:1,gpu:g3:1",
          "--wrap", "sleep 1000"],
     ).strip()  # fmt: skip
-    cluster.wait(blocker, "RUNNING", 30)
+    cluster.wait(blocker, "RUNNING")
     # As if a plan had been made just before: a job pinned to the taken GPUs, its gate open.
     job_id = cluster.submit("alice", ["--gres=gpu:1", "-H"], "sleep 1")
     comment = cluster.job(job_id)["AdminComment"]

@@ -21,11 +21,7 @@ class Watch:
         self._draw = random.Random(20)
 
     def once(self, *options: str, code: int | None = None) -> dict[str, Any]:
-        """A pass over idle nodes; its output."""
-        idle = ["sh", "-c", "sinfo -h -N -o %T | grep -vqE 'comp|alloc|mix'"]
-        self.cluster.wait_until(
-            lambda: self.cluster.run("ctl", idle).returncode == 0, 30, "the probes have ended"
-        )
+        """A pass; its output."""
         argv = ["gpu-aware-profile", "watch", "--json", "--store", f"{self.folder}/store.db"]
         argv += ["--older-than", "0", "--class", "C", "--runs", "1", *options]
         done = self.cluster.run("ctl", argv, self.user, timeout=300)
@@ -36,7 +32,10 @@ class Watch:
     def sweep(
         self, slower: Mapping[tuple[str, int], float], *options: str, code: int | None = None
     ) -> dict[str, Any]:
-        """A pass in which equal GPUs have noise, and some are slower by a factor."""
+        """A pass over idle nodes: equal GPUs have noise, and some are slower by a factor."""
+        busy = "sinfo -h -N -o %T | grep -qE 'comp|alloc|mix'"
+        ended = lambda: self.cluster.run("ctl", busy).returncode == 1  # noqa: E731
+        self.cluster.wait_until(ended, 60, "the probes have ended")
         for node in NODES:
             factors = {
                 str(gpu): {"C": slower.get((node, gpu), 1.0) * self._draw.gauss(1.0, NOISE)}
@@ -167,7 +166,7 @@ def test_a_gpu_that_throttles_under_a_job_is_named_while_it_runs(cluster: Cluste
     def fallen() -> bool:
         return named() and "XID" in str(hot)
 
-    cluster.wait_until(fallen, 30, lambda: str(hot))
+    cluster.wait_until(fallen, 60, lambda: str(hot))
     (one,) = (g for g in hot["gpus"] if g["state"] == "ill")
     assert f"XID 79: GPU has fallen off the bus under job {job}" in one["why"]
     assert cluster.job(job)["JobState"] == "RUNNING"

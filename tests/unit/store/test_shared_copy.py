@@ -7,11 +7,14 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from idle_clock import Stopwatch
 
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.store import shared_copy
 from slurm_gpu_aware.store.database import open_copy, open_store, publish
 from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import Ledger
@@ -201,3 +204,25 @@ def test_the_former_copy_is_as_private_as_the_new_one(source: Path, target: Path
     copy(source, target)
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in target.parent.iterdir()}
     assert modes == {".state.db.before": 0o640, "state.db": 0o640}
+
+
+def test_a_copy_that_is_held_up_once_puts_off_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, fresh = tmp_path / "store.db", tmp_path / "fresh"
+    now, pauses, took_s = [100.0], list[float](), iter([1.0, 0.2, 0.3, 0.3])
+
+    def wait(read: list[int], *rest: Any) -> tuple[list[int], list[int], list[int]]:
+        pauses.append(rest[-1])
+        fresh.write_text("renewed")
+        fresh.replace(source)
+        return read if len(pauses) == 4 else [], [], []
+
+    def copied(*_: Path) -> None:
+        now[0] += next(took_s)
+
+    monkeypatch.setattr(shared_copy, "select", SimpleNamespace(select=wait))
+    monkeypatch.setattr(shared_copy, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(shared_copy, "copy", copied)
+    shared_copy._run(source, tmp_path / "shared.db")
+    assert pauses == pytest.approx([0.0, 2.0, 10.0, 10.0])
