@@ -133,7 +133,7 @@ def test_under_a_limit_the_own_number_is_restored(cluster: Cluster, limit: str, 
         let_go(cluster, "alice", job_id)
         cluster.wait(job_id, "COMPLETED", 60)
         if comment == RANGE:
-            assert [kind for kind, _ in events(cluster, job_id)].count("released") == 2
+            assert [kind for kind, _ in events(cluster, job_id)].count("released") >= 2
     assert records[0] == records[1]
 
 
@@ -176,7 +176,13 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
 STOPS_SLOWLY = COUNTS.replace("exit 0'", "touch stopping-$SLURM_JOB_ID; sleep 4; exit 0'")
 
 
-def shrinking(cluster: Cluster, script: str = COUNTS) -> tuple[str, str, list[str]]:
+def while_it_stops(cluster: Cluster, job_id: str, command: str) -> None:
+    """Run a command on the controller in the seconds that a job which stops slowly needs."""
+    wait = f"while [ ! -e /shared/home/alice/stopping-{job_id} ]; do sleep 0.05; done"
+    cluster.finish(cluster.start_command("ctl", ["sh", "-c", f"{wait}; {command}"]), 90)
+
+
+def shrinking(cluster: Cluster) -> tuple[str, str, list[str]]:
     """A job of bob, one of alice that is about to shrink, and two of bob for which it does.
 
     She stands below him, whatever fair share makes of what ran before: for who stands below it, no
@@ -185,7 +191,7 @@ def shrinking(cluster: Cluster, script: str = COUNTS) -> tuple[str, str, list[st
     held = cluster.submit("bob", ["-N3", "--gres=gpu:4", "--time=300"], WAIT)
     cluster.wait(held, "RUNNING", 60)
     asked = ["-n1", "--gpus-per-task=1", "--comment=class=A,model=net,gpus=1-4,move=10s"]
-    job_id = cluster.submit("alice", [*asked, "--nice=1000000", *APPENDS], script)
+    job_id = cluster.submit("alice", [*asked, "--nice=1000000", *APPENDS], STOPS_SLOWLY)
     cluster.wait(job_id, "RUNNING", 60)
     assert sum(map(len, cluster.gpus(job_id).values())) == 4
     others = [cluster.submit("bob", ["--gres=gpu:1"], WAIT) for _ in range(2)]
@@ -197,10 +203,8 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> N
 
     The request is not changed before its record is back: the change would be lost.
     """
-    held, job_id, others = shrinking(cluster, STOPS_SLOWLY)
-    stopping = f"[ ! -e /shared/home/alice/stopping-{job_id} ]"
-    kill = f"while {stopping}; do sleep 0.05; done; services down selectd KILL"
-    cluster.finish(cluster.start_command("ctl", ["sh", "-c", kill]), 90)  # it stops for 4 s only
+    held, job_id, others = shrinking(cluster)
+    while_it_stops(cluster, job_id, "services down selectd KILL")
     await_requeue(cluster, job_id)
     for change in ("numtasks=2", "comment=class=A,model=net,gpus=4-4,move=10s"):
         done = cluster.run("ctl", ["scontrol", "update", f"jobid={job_id}", change], "alice")
@@ -222,8 +226,11 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> N
 def test_a_job_that_was_held_while_it_shrank_waits_no_two_minutes(cluster: Cluster) -> None:
     """Slurm's delay of requeued jobs is left out after the release, too."""
     held, job_id, others = shrinking(cluster)
+    # The selector goes on with it once it is held.
+    while_it_stops(cluster, job_id, 'kill -STOP "$(services pid selectd)"')
     await_requeue(cluster, job_id)
     cluster.sh("ctl", ["scontrol", "hold", job_id], "alice")
+    cluster.kill("ctl", "selectd", "CONT")
     for other in others:
         cluster.wait(other, "RUNNING", 60)
     await_event(cluster, job_id, "error")
@@ -266,10 +273,9 @@ def test_a_running_job_grows_as_far_as_there_is_power(cluster: Cluster, killed: 
             if found := power(cluster):
                 assert found["planned_w"] <= found["limit_w"]
                 seen.append(found["planned_w"])
-            return bool(cluster.job(job_id)["JobState"] == "RUNNING")
+            return bool(seen) and cluster.job(job_id)["JobState"] == "RUNNING"
 
         cluster.wait_until(runs, 90, lambda: str(cluster.job(job_id)))
-        assert seen
         assert sum(map(len, cluster.gpus(job_id).values())) == 2
         await_event(cluster, job_id, "moved")
         cluster.wait_until(
