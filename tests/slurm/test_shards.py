@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import Cluster
 from site_files import GRES_CONF, SLURM_CONF, kept, restart
-from test_limits import WAIT, is_parked
+from test_limits import WAIT
 from test_way_of_a_job import GATE_LICENCE, decisions, let_go, placed, placed_by_us
 
 TYPES = ",".join(f"shard:g{i}:4" for i in range(4))
@@ -175,9 +175,11 @@ def test_a_job_that_is_requeued_or_changed(cluster: Cluster) -> None:
     job_id, _ = share(cluster, 2)
     cluster.sh("ctl", ["scontrol", "requeue", job_id])
     cluster.sh("ctl", ["scontrol", "hold", job_id])
-    unbound = lambda: (  # noqa: E731
-        is_parked(cluster, job_id) and "shard:g" not in cluster.job(job_id)["TresPerNode"]
-    )
+
+    def unbound() -> bool:
+        job = cluster.job(job_id)
+        return "shard:g" not in job["TresPerNode"] and GATE_LICENCE in job["Licenses"]
+
     cluster.wait_until(unbound, 60, lambda: cluster.job(job_id)[""])
     for change in ("gres=shard:3", "timelimit=3"):
         cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", change], "bob")
