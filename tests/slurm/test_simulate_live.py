@@ -19,7 +19,8 @@ def test_what_if_from_the_live_history(cluster: Cluster) -> None:
 
     def in_the_accounts() -> bool:
         command = "gpu-aware simulate --what-if --days 1 -p slurm -p eft --json"
-        said = cluster.sh("ctl", command, user="slurm", check=False)  # none: it knows no job yet
+        # Of all tests before this one; nothing: the accounts know no job yet
+        said = cluster.sh("ctl", command, user="slurm", timeout=300, check=False)
         answer.update(json.loads(said) if said else {})
         return bool(answer and answer["input"]["recorded"].get("exact", 0) >= len(jobs))
 
@@ -31,7 +32,6 @@ def test_what_if_from_the_live_history(cluster: Cluster) -> None:
     assert all(run["avg_jct_s"] > 0 for run in answer["runs"])
 
     # An ordinary user sees his own jobs, and gets an answer from them.
-    own = json.loads(
-        cluster.sh("ctl", "gpu-aware simulate --sacct live --days 1 -p pal --json", user="alice")
-    )
+    command = "gpu-aware simulate --sacct live --days 1 -p pal --json"
+    own = json.loads(cluster.sh("ctl", command, user="alice", timeout=300))
     assert own["runs"][0]["jobs"] >= 2

@@ -18,6 +18,8 @@ from test_way_of_a_job import NO_HISTORY, events, let_go
 __all__ = ["limit"]
 
 
+STOPPING = "/shared/home/alice/stopping-"
+EPILOG = "/etc/slurm/epilog.d/90-stopping"
 RANGE = "--comment=class=A,model=net,gpus=1-4"
 SEEN = """
 echo "batch $CUDA_VISIBLE_DEVICES"
@@ -74,9 +76,12 @@ def net_model(cluster: Cluster, settings: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def models(cluster: Cluster) -> Iterator[None]:
-    """Jobs may be moved soon after their start."""
+    """Jobs may be moved soon after their start; one that says so ends when the test lets it."""
+    script = f"#!/bin/sh\nwhile [ -e {STOPPING}$SLURM_JOB_ID ]; do sleep 0.1; done\n"
     with net_model(cluster, MOVES + NO_HISTORY):
+        cluster.sh("ctl", f"cat >{EPILOG} && chmod 755 {EPILOG}", stdin=script)
         yield
+        cluster.sh("ctl", ["rm", EPILOG])
 
 
 def lines_of(cluster: Cluster, job_id: str, word: str) -> list[str]:
@@ -173,13 +178,17 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     goes_on(cluster, job_id, r"moved from n(.|\n)*by their\s+number")
 
 
-STOPS_SLOWLY = COUNTS.replace("exit 0'", "touch stopping-$SLURM_JOB_ID; sleep 4; exit 0'")
+STOPS_SLOWLY = COUNTS.replace("exit 0'", "touch stopping-$SLURM_JOB_ID; exit 0'")
 
 
-def while_it_stops(cluster: Cluster, job_id: str, command: str) -> None:
-    """Run a command on the controller in the seconds that a job which stops slowly needs."""
-    wait = f"while [ ! -e /shared/home/alice/stopping-{job_id} ]; do sleep 0.05; done"
-    cluster.finish(cluster.start_command("ctl", ["sh", "-c", f"{wait}; {command}"]), 90)
+@contextlib.contextmanager
+def stopping(cluster: Cluster, job_id: str) -> Iterator[None]:
+    """In the block Slurm has told the job to end, and its epilog goes on."""
+    file = f"{STOPPING}{job_id}"
+    told = lambda: cluster.run("ctl", ["test", "-e", file]).returncode == 0  # noqa: E731
+    cluster.wait_until(told, 90, lambda: cluster.job(job_id)[""])
+    yield
+    cluster.sh("ctl", ["rm", file])
 
 
 def shrinking(cluster: Cluster) -> tuple[str, str, list[str]]:
@@ -204,7 +213,8 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> N
     The request is not changed before its record is back: the change would be lost.
     """
     held, job_id, others = shrinking(cluster)
-    while_it_stops(cluster, job_id, "services down selectd KILL")
+    with stopping(cluster, job_id):
+        cluster.service_down("ctl", "selectd", "KILL")
     await_requeue(cluster, job_id)
     for change in ("numtasks=2", "comment=class=A,model=net,gpus=4-4,move=10s"):
         done = cluster.run("ctl", ["scontrol", "update", f"jobid={job_id}", change], "alice")
@@ -227,7 +237,8 @@ def test_a_job_that_was_held_while_it_shrank_waits_no_two_minutes(cluster: Clust
     """Slurm's delay of requeued jobs is left out after the release, too."""
     held, job_id, others = shrinking(cluster)
     # The selector goes on with it once it is held.
-    while_it_stops(cluster, job_id, 'kill -STOP "$(services pid selectd)"')
+    with stopping(cluster, job_id):
+        cluster.kill("ctl", "selectd", "STOP")
     await_requeue(cluster, job_id)
     cluster.sh("ctl", ["scontrol", "hold", job_id], "alice")
     cluster.kill("ctl", "selectd", "CONT")
