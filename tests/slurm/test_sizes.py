@@ -77,9 +77,9 @@ def net_model(cluster: Cluster, settings: str) -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def models(cluster: Cluster) -> Iterator[None]:
     """Jobs may be moved soon after their start; one that says so ends when the test lets it."""
-    script = f"#!/bin/sh\nwhile [ -e {STOPPING}$SLURM_JOB_ID ]; do sleep 0.1; done\n"
+    wait = f"for i in $(seq 600); do [ -e {STOPPING}$SLURM_JOB_ID ] || exit 0; sleep 0.1; done"
     with net_model(cluster, MOVES + NO_HISTORY):
-        cluster.sh("ctl", f"cat >{EPILOG} && chmod 755 {EPILOG}", stdin=script)
+        cluster.sh("ctl", f"cat >{EPILOG} && chmod 755 {EPILOG}", stdin=f"#!/bin/sh\n{wait}\n")
         yield
         cluster.sh("ctl", ["rm", EPILOG])
 
@@ -178,7 +178,8 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     goes_on(cluster, job_id, r"moved from n(.|\n)*by their\s+number")
 
 
-STOPS_SLOWLY = COUNTS.replace("exit 0'", "touch stopping-$SLURM_JOB_ID; exit 0'")
+TELLS = '[ "$SLURM_RESTART_COUNT" ] || touch stopping-$SLURM_JOB_ID'
+STOPS_SLOWLY = COUNTS.replace("exit 0'", f"{TELLS}; exit 0'")
 
 
 @contextlib.contextmanager
