@@ -9,7 +9,7 @@ CLUSTERS ?= 3
 SHELL  := /bin/sh
 PYTEST := $(BIN)/python -m pytest
 SLURM_PYTEST := $(PYTEST) tests/slurm -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder \
-  -r fE --durations=25
+  -r fE --durations=25 --timeout=1200
 # Runs by hand that may take longer than the limit of a test
 LONG := --timeout=7200
 

@@ -79,6 +79,7 @@ class LedgerWriter:
         self._models_read = math.nan
         self._published = -math.inf
         self._publish_s = _PUBLISH_S
+        self._copied_s = 0.0
         self._snapshot_due = -math.inf
         self._changed = True
         self._queued: deque[Callable[[Store], object]] = deque()
@@ -274,7 +275,10 @@ class LedgerWriter:
             log.warning("the store cannot be published for readers: %s", exc)
         except Exception:
             log.exception("the store cannot be published for readers")
-        self._publish_s = max(_PUBLISH_S, _SHARE * (self._clock() - self._published))
+        took_s = self._clock() - self._published
+        # Of the last two: a copy that a busy machine holds up once puts off none.
+        self._publish_s = max(_PUBLISH_S, _SHARE * min(took_s, self._copied_s))
+        self._copied_s = took_s
 
     @property
     def publish_in_s(self) -> float | None:

@@ -32,7 +32,7 @@ MailProg=/bin/true
 SlurmctldPidFile=@DIR@/ctl.pid
 SlurmdSpoolDir=@DIR@/spool
 StateSaveLocation=@DIR@/state"""
-ASKED_S = 20.0
+ASKED_S = 120.0
 
 
 def said(command: list[str], env: dict[str, str]) -> str:
@@ -60,7 +60,7 @@ def by_slurm(folder: Path, state: Path) -> dict[str, object]:
             config = said(["scontrol", "show", "config"], env)
             nodes = said(["scontrol", "-o", "show", "nodes"], env) if config else ""
     finally:
-        daemon.terminate()
+        daemon.kill()  # 24.11 hangs in some shutdowns, and no one needs its state
         daemon.wait(timeout=60)
     settings = dict(re.findall(r"^(\S+) += (.*?) *$", config, re.MULTILINE))
     found = {}

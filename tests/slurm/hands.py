@@ -105,11 +105,12 @@ class Hands:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            number, status, out, err = json.loads(line)
-            with self._lock:
-                self._answers[number] = (status, base64.b64decode(out), base64.b64decode(err))
-                self._answered.notify_all()
+        with contextlib.suppress(ValueError):  # the end of its container cuts a line off
+            for line in self._process.stdout:
+                number, status, out, err = json.loads(line)
+                with self._lock:
+                    self._answers[number] = (status, base64.b64decode(out), base64.b64decode(err))
+                    self._answered.notify_all()
         with self._lock:
             self._gone = True
             self._answered.notify_all()

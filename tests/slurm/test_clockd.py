@@ -39,7 +39,7 @@ def reports(cluster: Cluster, node: str) -> list[dict[str, Any]]:
 
 def carried_out(cluster: Cluster, node: str, seq: int) -> None:
     cluster.wait_until(
-        lambda: any(report["seq"] == seq for report in reports(cluster, node)), 20, "the report"
+        lambda: any(report["seq"] == seq for report in reports(cluster, node)), 60, "the report"
     )
 
 
@@ -74,8 +74,12 @@ def test_orders_move_the_clock_of_a_running_job_and_of_no_other(cluster: Cluster
     cluster.wait_until(lambda: locked(cluster) == bystander, 20, lambda: str(locked(cluster)))
     cluster.sh("ctl", ["scancel", other])
     cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
-    told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
-    assert {event["detail"].get("mhz") for event in told["events"]} >= {900, 600}
+
+    def set_mhz() -> set[object]:
+        told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
+        return {event["detail"].get("mhz") for event in told["events"]}
+
+    cluster.wait_until(lambda: set_mhz() >= {900, 600}, 60, lambda: str(set_mhz()))
 
 
 def test_on_doubt_and_when_the_agent_dies_clocks_go_back(cluster: Cluster) -> None:
@@ -87,10 +91,12 @@ def test_on_doubt_and_when_the_agent_dies_clocks_go_back(cluster: Cluster) -> No
 
     order(cluster, node, line(job, 900, gpus))
     back_to(moved)
-    seq = order(cluster, node, line(job, 900, gpus), valid_s=5)
+    seq = order(
+        cluster, node, line(job, 900, gpus), valid_s=15
+    )  # a busy agent carries them out, too
     carried_out(cluster, node, seq)
     expired = lambda: "expired" in reports(cluster, node)[-1]["error"]  # noqa: E731
-    cluster.wait_until(expired, 30, "they expire")
+    cluster.wait_until(expired, 60, "they expire")
     back_to(moved)  # a lower clock stays
     order(cluster, node, line(job, 900, gpus))
     back_to(moved)
@@ -152,19 +158,20 @@ def test_power_limits_are_set_moved_and_undone_whoever_dies(cluster: Cluster) ->
 
 
 def test_a_job_without_a_clock_has_an_account_of_its_energy(cluster: Cluster) -> None:
-    job = cluster.submit("alice", ["--gres=gpu:3", "-N1"], "sleep 3")
+    # A busy agent reads a counter some seconds late, which counts little against 20 s.
+    job = cluster.submit("alice", ["--gres=gpu:3", "-N1"], "sleep 20")
     cluster.wait(job, "COMPLETED")
 
     def energy() -> dict[str, Any] | None:
         told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
         return told["energy"]
 
-    cluster.wait_until(lambda: energy() is not None, 20, "the ledger knows")
+    cluster.wait_until(lambda: energy() is not None, 60, "the ledger knows")
     found = energy()
     assert found is not None
     assert found["unknown"] == []
     idle_w = 40.0
-    assert found["gpu_s"] > 9.0
+    assert found["gpu_s"] > 60.0
     assert abs(found["energy_j"] / found["gpu_s"] - idle_w) < 20.0
 
     def comment() -> str:
@@ -175,9 +182,10 @@ def test_a_job_without_a_clock_has_an_account_of_its_energy(cluster: Cluster) ->
 
 
 def test_every_agent_reports_the_power_of_its_node(cluster: Cluster) -> None:
-    for node in NODES:
-        cluster.wait_until(lambda n=node: bool(reports(cluster, n)), 90, f"a report of {node}")
-        assert len(reports(cluster, node)[-1]["power_w"]) == 4
+    for node in NODES:  # no orders, as those of tests before this one expire
+        carried_out(cluster, node, order(cluster, node))
+        known = lambda n=node: len(reports(cluster, n)[-1]["power_w"]) == 4  # noqa: E731
+        cluster.wait_until(known, 150, lambda n=node: str(reports(cluster, n)[-1]))
     doctor = json.loads(cluster.sh("ctl", "gpu-aware doctor --json || true"))
     (check,) = [check for check in doctor["checks"] if check["name"] == "clockd"]
     assert check["status"] == "ok", check
@@ -195,7 +203,9 @@ def power_over_time(
     found = re.findall(
         r"^(n\d)/history:([0-9.]+) (gpu\d) locked_clocks (\d+|reset)", out, flags=re.M
     )
-    changes = sorted((float(at), node + gpu, to) for node, at, gpu, to in found)
+    changes = sorted(
+        (float(at), node + gpu, to) for node, at, gpu, to in found if float(at) >= since
+    )
     clocks: dict[str, int] = {}
     power = []
     for at, gpu, to in changes:
@@ -204,8 +214,7 @@ def power_over_time(
             clocks[gpu] = int(to)
         now = [mhz for one, mhz in clocks.items() if at < ends.get(one, math.inf)]
         busy = sum(model_w[mhz] - IDLE_W for mhz in now)
-        if at >= since:
-            power.append((at, GPUS * IDLE_W + busy))
+        power.append((at, GPUS * IDLE_W + busy))
     return power
 
 
@@ -233,7 +242,7 @@ def test_clocks_follow_a_power_limit_as_jobs_start_and_end(cluster: Cluster) -> 
             lambda: locked(cluster) == {gpu: alone}, 90, lambda: str(locked(cluster))
         )
         cluster.sh("ctl", ["scancel", first])
-        cluster.wait_until(lambda: locked(cluster) == {}, 30, lambda: str(locked(cluster)))
+        cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
         end = cluster.sh("ctl", ["date", "-d", cluster.job(second)["EndTime"], "+%s"])
         planned = [cluster.explained(job)["why"]["power"] for job in (first, second)]
         model_w = {one["clock_mhz"]: one["power_w"] for one in planned}

@@ -26,9 +26,11 @@ def clock():
             except (OSError, ValueError, IndexError):
                 pass
     return 1530
-until = time.time() + 200
-while time.time() < until:
-    time.sleep(0.02 + 0.08 * 1530 / clock())
+due = time.time()
+until = due + 900
+while due < until:
+    due += 0.02 + 0.08 * 1530 / clock()
+    time.sleep(max(0, due - time.time()))  # what a busy machine delays, it makes up for
     with open(os.environ["GPU_AWARE_MARKS"], "ab") as marks:
         marks.write(b".")
 """
@@ -51,7 +53,8 @@ def exploring(cluster: Cluster) -> Iterator[None]:
 
 
 def told(cluster: Cluster, job: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
+    asked = ["gpu-aware", "explain", job, "--json"]
+    found: dict[str, Any] = json.loads(cluster.sh("ctl", asked, check=False))
     return found
 
 
@@ -96,6 +99,8 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
         f" -- python3 -c '{TRAIN}'"
     )
     asked = ["--gres=gpu:1", f"--comment=class=B,model={name},freq=auto"]
+    for node in NODES:  # before the jobs: the first clock is tried as soon as they run
+        cluster.sh("ctl", f"for i in 0 1 2 3; do echo 80 >/shared/fakegpu/{node}/gpu$i.load; done")
     first = cluster.submit("alice", asked, measured)
     # Beside it one of bob that is not measured: its nodes know its power.
     plain = cluster.submit(
@@ -103,9 +108,6 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     )
     for job in (first, plain):
         cluster.wait(job, "RUNNING")
-    ((node, gpus),) = cluster.gpus(plain).items()
-    for gpu in gpus:
-        cluster.sh(node, f"echo 80 > /shared/fakegpu/{node}/gpu{gpu}.load")
     cluster.wait_until(
         lambda: "exploring" in kinds(cluster, first), 30, lambda: str(kinds(cluster, first))
     )
@@ -124,9 +126,9 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
         cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
     assert len(seen) >= 4
     assert "exploring" not in kinds(cluster, other)  # one job at a time
-    cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
+    cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
     time.sleep(4)
-    cluster.cancel_all()
+    cluster.end_all()  # the record is not written any more
     record = cluster.sh("ctl", f"cat {RECORDS}/gpu-aware-job-{first}-*.csv")
     rows = [line.split(",") for line in record.splitlines()[1:]]
     assert len({row[6] for row in rows if row[7] and row[8]}) >= 4, record
@@ -143,8 +145,7 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     assert len(found["power_w"]) >= 4, found
     for mhz, watts in zip(found["mhz"], found["power_w"], strict=True):
         assert watts == pytest.approx(2 * (IDLE + 0.8 * (MOST - IDLE) * (mhz / 1530) ** 3), rel=0.1)
-    said = cluster.sh("ctl", ["gpu-aware", "explain", plain], "bob")
-    assert f"{found['power_w'][0]:.0f} W at {found['mhz'][0]} MHz" in " ".join(said.split())
+    cluster.wait_told(plain, rf"{found['power_w'][0]:.0f}\s+W\s+at\s+{found['mhz'][0]}\s+MHz")
     shown = json.loads(cluster.sh("ctl", ["gpu-aware", "models", "show", f"bob/{name}", "--json"]))
     assert shown[0]["quality"]["time_samples"] == 0
     assert shown[0]["quality"]["power_samples"] == len(found["power_w"])
@@ -153,7 +154,7 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
     second = cluster.submit("alice", asked, WAIT)
     cluster.wait(second, "RUNNING")
-    chosen = told(cluster, second)["decisions"][-1]
+    chosen = cluster.explained(second)
     assert "model" not in chosen["why"], chosen
     assert chosen["why"]["power"]["model"].startswith(f"alice/{name} on")
     assert "exploring" not in kinds(cluster, second)

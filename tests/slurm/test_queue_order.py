@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -78,8 +79,8 @@ def test_behind_the_head_the_shortest_goes_first(cluster: Cluster) -> None:
     asked = ["--gres=gpu:2", "-t50", "--comment=class=A,place=packed", "--nice=0"]
     head = cluster.submit("alice", asked, "sleep 1")
     later = {name: wait_for_one(cluster, "alice", m, "--nice=10") for name, m in MINUTES.items()}
-    order = lambda: cluster.sh("ctl", ["gpu-aware", "queue"], "alice")  # noqa: E731
-    cluster.wait_until(lambda: all(i in order() for i in [head, *later.values()]), 30, order)
+    for job_id in (head, *later.values()):
+        cluster.wait_told(job_id, "As of the round at")
     let_go(cluster, "bob", last)
     assert start_order(cluster, later) == ["short", "middle", "long"]
     assert cluster.job(head)["JobState"] == "PENDING"
@@ -90,9 +91,11 @@ def test_behind_the_head_the_shortest_goes_first(cluster: Cluster) -> None:
 def test_a_wait_begins_when_a_job_becomes_eligible(cluster: Cluster) -> None:
     """A begin time, a dependency and a hold are no wait."""
     last = fill_gpus(cluster)
-    first = cluster.submit("alice", ["-n1", "-t1"], "sleep 5")
-    more = {"begin": "--begin=now+5", "dependency": f"-dafterany:{first}", "hold": "--hold"}
+    first = cluster.submit("alice", ["-n1", "-t10"], WAIT)
+    more = {"begin": "--begin=now+15", "dependency": f"-dafterany:{first}", "hold": "--hold"}
     jobs = {name: wait_for_one(cluster, "alice", 20, option) for name, option in more.items()}
+    time.sleep(4)  # all of them become eligible later than they were submitted
+    let_go(cluster, "alice", first)
     cluster.wait(first, "COMPLETED", 60)
     cluster.sh("ctl", ["scontrol", "release", jobs["hold"]])
 
@@ -122,7 +125,7 @@ def fair_shares(cluster: Cluster) -> Iterator[None]:
     yield
     configure(cluster, [])
     for user in SHARES:
-        sacctmgr(cluster, "modify", "user", user, "set", "fairshare=1")
+        sacctmgr(cluster, "modify", "user", user, "set", "fairshare=parent")  # conftest's
 
 
 @pytest.mark.parametrize("settings", [("expected", 1.0)], indirect=True)

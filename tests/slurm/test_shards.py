@@ -65,7 +65,7 @@ def test_whole_gpus_beside_shards(cluster: Cluster) -> None:
 
 def test_a_shard_job_that_starts_between_plan_and_release(cluster: Cluster) -> None:
     """It takes the GPU that an earlier round chose: the job gets another one at its turn."""
-    blocked = cluster.submit("alice", ["-w", "n1", "--gres=gpu:3", "--mem=100", "-t5"], WAIT)
+    blocked = cluster.submit("alice", ["-w", "n1", "--gres=gpu:3", "--mem=100", "-t60"], WAIT)
     cluster.wait(blocked, "RUNNING", 40)
     (left,) = set(range(4)) - set(cluster.gpus(blocked)["n1"])
     for _ in range(5):
@@ -116,7 +116,8 @@ def test_a_job_of_shards_gets_the_fullest_gpu_that_suffices(
     cluster.wait(job_id, "COMPLETED", 40)
     output = cluster.output(job_id, "alice")
     assert not re.search("failed|error", output), output
-    assert output.count("step ") == (4 if "-n2" not in options else 7)
+    steps = re.findall("^step ", output, re.M)  # srun may say that a step is not created yet
+    assert len(steps) == (4 if "-n2" not in options else 7)
 
 
 def test_jobs_that_come_together_share_a_gpu(cluster: Cluster) -> None:
@@ -146,9 +147,8 @@ def test_what_is_left_to_slurm(cluster: Cluster, options: list[str]) -> None:
     if done.returncode:
         return  # Slurm itself refuses it
     job_id = done.stdout.decode().split()[-1]
-    time.sleep(4)
-    job = cluster.job(job_id)
-    assert GATE_LICENCE not in job["Licenses"], job[""]
+    opened = lambda: GATE_LICENCE not in cluster.job(job_id)["Licenses"]  # noqa: E731
+    cluster.wait_until(opened, 60, lambda: cluster.job(job_id)[""])
     assert not placed_by_us(cluster, job_id)
     cluster.sh("ctl", ["scancel", job_id])
 
@@ -162,7 +162,7 @@ def test_a_job_before_it_is_not_delayed(cluster: Cluster) -> None:
     time.sleep(5)
     found = [cluster.job(job_id) for job_id in (whole, *behind)]
     assert all(GATE_LICENCE in job["Licenses"] for job in found), [job[""] for job in found]
-    cluster.wait_told(behind[0], f"waits for its turn behind job {whole}")
+    cluster.wait_told(behind[0], rf"waits\s+for\s+its\s+turn\s+behind\s+job\s+{whole}")
     let_go(cluster, "bob", shared)
     for job_id in (whole, *behind):
         cluster.wait(job_id, "COMPLETED", 60)
@@ -175,7 +175,12 @@ def test_a_job_that_is_requeued_or_changed(cluster: Cluster) -> None:
     job_id, _ = share(cluster, 2)
     cluster.sh("ctl", ["scontrol", "requeue", job_id])
     cluster.sh("ctl", ["scontrol", "hold", job_id])
-    cluster.wait_until(lambda: "shard:g" not in cluster.job(job_id)["TresPerNode"], 60, "unbound")
+
+    def unbound() -> bool:
+        job = cluster.job(job_id)
+        return "shard:g" not in job["TresPerNode"] and GATE_LICENCE in job["Licenses"]
+
+    cluster.wait_until(unbound, 60, lambda: cluster.job(job_id)[""])
     for change in ("gres=shard:3", "timelimit=3"):
         cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", change], "bob")
     cluster.start_requeued(job_id)
@@ -229,7 +234,7 @@ def test_no_user_names_a_gpu_in_any_spelling(cluster: Cluster) -> None:
         done = cluster.run("ctl", command, "bob")
         if done.returncode == 0:
             job_id = done.stdout.decode().split()[-1]
-            cluster.wait(job_id, "RUNNING", 20)
+            cluster.wait(job_id, "RUNNING", 60)
             assert not re.search("IDX|g3", cluster.job(job_id)[""].split("TRES=")[1]), options
             cluster.sh("ctl", ["scancel", job_id])
     waiting = cluster.submit("bob", ["--gres=shard:1", "--hold"], "true")

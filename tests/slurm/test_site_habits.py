@@ -42,7 +42,7 @@ def test_cpus_that_come_with_gpus(
     cluster.wait(full, "RUNNING", 40)
     # Parked for a while: Slurm has looked at it and written its default into it.
     job_id = cluster.submit("alice", [*options, "--comment=class=A"], WAIT)
-    cluster.wait_until(lambda: is_parked(cluster, job_id), 10, "it is parked")
+    cluster.wait_until(lambda: is_parked(cluster, job_id), 60, "it is parked")
     let_go(cluster, "bob", full)
     cluster.wait(job_id, "RUNNING", 40)
     assert started(cluster, job_id)["outcome"]["as_planned"]
@@ -63,8 +63,9 @@ def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: Non
     cluster.wait(job_id, "RUNNING", 40)
     assert cluster.job(job_id)["CPUs/Task"] == "6"
     cluster.sh("ctl", ["scontrol", "requeuehold", job_id])
-    cluster.wait_until(lambda: is_parked(cluster, job_id), 20, lambda: str(cluster.job(job_id)))
-    assert cluster.job(job_id)["CPUs/Task"] in ("1", "N/A")
+    own = lambda: cluster.job(job_id)["CPUs/Task"] in ("1", "N/A")  # noqa: E731
+    restored = lambda: is_parked(cluster, job_id) and own()  # noqa: E731
+    cluster.wait_until(restored, 60, lambda: str(cluster.job(job_id)))
 
 
 def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
@@ -79,7 +80,7 @@ def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
         job = cluster.job(job_id)
         return job["ReqNodeList"] == "(null)" and "gpu:g" not in job["TresPerNode"]
 
-    cluster.wait_until(unpinned, 20, lambda: str(cluster.job(job_id)))
+    cluster.wait_until(unpinned, 60, lambda: str(cluster.job(job_id)))
     assert cluster.job(job_id)["AdminComment"] == "JS1:abc"
     cluster.start_requeued(job_id)
     cluster.wait(job_id, "RUNNING", 60)
@@ -113,7 +114,7 @@ def test_a_store_that_another_process_holds(cluster: Cluster) -> None:
     """Jobs start while the store is locked, and the ledger tells of them afterwards."""
     lock = (
         "import sqlite3, time\n"
-        f"store = sqlite3.connect({STORE!r}, isolation_level=None)\n"
+        f"store = sqlite3.connect({STORE!r}, 60, isolation_level=None)\n"
         "store.execute('BEGIN IMMEDIATE')\n"
         "print('held', flush=True)\n"
         "time.sleep(15)\n"
@@ -123,7 +124,7 @@ def test_a_store_that_another_process_holds(cluster: Cluster) -> None:
     assert holder.stdout.readline() == b"held\n"
     job_id = cluster.submit("alice", ["--gres=gpu:1", "--comment=class=A"], WAIT)
     cluster.wait(job_id, "RUNNING", 12)
-    assert holder.wait(30) == 0
+    assert holder.wait(120) == 0
     placed(cluster, job_id)
     expect_kinds(cluster, job_id, ["released", "started"])
 
@@ -136,19 +137,19 @@ def test_in_a_maintenance_reservation(cluster: Cluster) -> None:
          "nodes=n[1-3]", "flags=maint,ignore_jobs", "starttime=now", "duration=60"],
     )  # fmt: skip
     cluster.wait_until(
-        lambda: "maint" in cluster.sh("ctl", "sinfo -h -N -n n1 -o %T"), 20, "n1 is in maintenance"
+        lambda: "maint" in cluster.sh("ctl", "sinfo -h -N -n n1 -o %T"), 60, "n1 is in maintenance"
     )
     inside = cluster.submit("alice", ["--gres=gpu:2", "--reservation=maint", "-t", "10"], WAIT)
     outside = cluster.submit("bob", ["--gres=gpu:2", "-t", "10"], WAIT)
     for job_id in (inside, outside):
-        cluster.wait(job_id, "RUNNING", 30)
+        cluster.wait(job_id, "RUNNING", 60)
         assert started(cluster, job_id)["outcome"]["as_planned"]
     assert set(cluster.gpus(inside)) < {"n1", "n2", "n3"}
     assert set(cluster.gpus(outside)) == {"n4"}
 
 
 def test_the_ledger_itself_is_not_for_everybody(cluster: Cluster) -> None:
-    listed = cluster.sh("ctl", f"ls -l {STORE}*")
+    listed = cluster.sh("ctl", f"ls -l {STORE}*", check=False)  # some of them come and go
     assert re.findall(r"^-rw-r-----", listed, re.M)
     assert cluster.run("ctl", ["head", "-c1", STORE], "alice").returncode != 0
     assert cluster.run("ctl", ["gpu-aware", "status"], "alice").returncode == 0

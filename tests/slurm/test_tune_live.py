@@ -71,7 +71,7 @@ def test_the_file_is_taken_shown_and_given_back(cluster: Cluster, tunable: None)
 
 
 def test_a_young_site_is_told_so(cluster: Cluster) -> None:
-    cluster.sh("ctl", "gpu-aware-profile sweep", user="slurm")
+    cluster.sh("ctl", "gpu-aware-profile sweep", user="slurm", timeout=180)
     ended_job(cluster)
     done = cluster.run("ctl", ["gpu-aware", "tune"], "slurm", timeout=120)
     said = done.stderr.decode().strip().splitlines()[-1]
