@@ -28,7 +28,12 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings, parse_policy
+from slurm_gpu_aware.simulator.settings import (
+    LIMIT_FACTOR,
+    PowerSettings,
+    SimSettings,
+    parse_policy,
+)
 from slurm_gpu_aware.simulator.trace import Trace
 
 CARDS = "clock_power/clock_power.csv"
@@ -222,14 +227,18 @@ def _possible(true: Mapping[str, SizeTable], trace: Trace, bound: float) -> floa
 def with_curves(
     trace: Trace, true: Mapping[str, SizeTable], known: Mapping[str, SizeTable]
 ) -> tuple[Trace, dict[str, SizeTable]]:
-    """The trace with the table of each job, and what the planner knows by application."""
+    """The trace with the table of each job, and what the planner knows by application.
+
+    Time limits are those of When it pays: they do not depend on the slowest clock of a table.
+    """
     tables, planner, jobs = {}, {}, []
     for job in trace.jobs:
         name = f"{job.app_class}-{job.gpus}"
         if name not in tables:
             tables[name] = _sized(true[job.app_class], job.gpus)
             planner[name] = _sized(known[job.app_class], job.gpus)
-        jobs.append(replace(job, model=name, table=tables[name]))
+        limit_s = LIMIT_FACTOR * job.duration_s
+        jobs.append(replace(job, model=name, table=tables[name], time_limit_s=limit_s))
     return replace(trace, jobs=tuple(jobs)), planner
 
 
