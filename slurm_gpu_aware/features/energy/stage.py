@@ -5,9 +5,6 @@ A setting is an SM clock, and where the models know it a power limit of the GPUs
 A clock of the user, the class or Slurm's ``--gpu-freq`` stays. Under a power limit a job whose
 clock the round chooses gets none above this one, so other jobs have the power that it saves; no
 power limits of GPUs are chosen then.
-
-The bound counts from the default clock, and from the median GPU: on slower GPUs a job gets a higher
-clock, so that both together stay within it, and its default clock where they have used it up.
 """
 
 import math
@@ -206,10 +203,13 @@ def _up_to(table: SizeTable, clock_mhz: int) -> SizeTable:
 def _on_its_gpus(
     placed: Assignment, chosen: Chosen, table: SizeTable | None, one: Round
 ) -> tuple[Assignment, Chosen]:
-    """The assignment and setting of a job on exact GPUs, of which slow ones leave less slowdown."""
+    """The assignment and setting of a job; from the median, slow GPUs leave less slowdown.
+
+    Where Slurm chooses among GPUs, and under a power limit, the setting stays.
+    """
     bound = (1.0 + chosen.bound) / placed.score - 1.0
-    free = placed.exact and placed.clock_mhz == chosen.clock_mhz and not _is_limited(one)
-    if table is None or not free or bound >= chosen.bound:
+    counts = one.get(SETTINGS).from_median and placed.exact and not _is_limited(one)
+    if table is None or not counts or bound >= chosen.bound:
         return placed, chosen
     found = best_setting(table, placed.size, bound) if bound > 0.0 else None
     clock_mhz = None if found is None else found.clock_mhz
