@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,12 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings, parse_policy
+from slurm_gpu_aware.simulator.settings import (
+    LIMIT_FACTOR,
+    PowerSettings,
+    SimSettings,
+    parse_policy,
+)
 from slurm_gpu_aware.simulator.trace import Trace
 
 CARDS = "clock_power/clock_power.csv"
@@ -42,7 +48,9 @@ OF_CLASS = {"A": "pi-solver", "B": "breeze", "C": "babelstream", "D": "babelstre
 SEEDS = 24
 """Each of the eight traces of Sia-Philly three times, on other GPUs."""
 SIMULATED = (0.02, 0.03, 0.05, 0.1)
-CASES = {"Synergy-like": BASE, "Sia-Philly": replace(BASE, sia=True)}
+SIA, IN_ORDER = replace(BASE, sia=True), "Sia-Philly, no backfill"
+CASES = {"Synergy-like": BASE, "Sia-Philly": SIA, IN_ORDER: SIA}
+"""With EASY backfill, but for the last."""
 ASKED = 0.12
 """Share of energy that sites would like to save at a small bound."""
 
@@ -178,6 +186,7 @@ def choices(data: Path, *, quick: bool) -> str:
     return table([*heads, "more than 1 point over"], rows)
 
 
+@lru_cache(maxsize=1)
 def curves(data: Path) -> tuple[dict[str, SizeTable], dict[str, SizeTable]]:
     """Class -> its table as the GPUs have it, and as the planner knows it: of one GPU."""
     true, known = {}, {}
@@ -222,14 +231,18 @@ def _possible(true: Mapping[str, SizeTable], trace: Trace, bound: float) -> floa
 def with_curves(
     trace: Trace, true: Mapping[str, SizeTable], known: Mapping[str, SizeTable]
 ) -> tuple[Trace, dict[str, SizeTable]]:
-    """The trace with the table of each job, and what the planner knows by application."""
+    """The trace with the table of each job, and what the planner knows by application.
+
+    Time limits are those of When it pays: they do not depend on the slowest clock of a table.
+    """
     tables, planner, jobs = {}, {}, []
     for job in trace.jobs:
         name = f"{job.app_class}-{job.gpus}"
         if name not in tables:
             tables[name] = _sized(true[job.app_class], job.gpus)
             planner[name] = _sized(known[job.app_class], job.gpus)
-        jobs.append(replace(job, model=name, table=tables[name]))
+        limit_s = LIMIT_FACTOR * job.duration_s
+        jobs.append(replace(job, model=name, table=tables[name], time_limit_s=limit_s))
     return replace(trace, jobs=tuple(jobs)), planner
 
 
@@ -244,7 +257,7 @@ def needed(data: Path, seeds: Sequence[int]) -> str:
     return paragraph(
         f"The best measured settings save {ASKED:.0%} of Sia-Philly's energy from a bound of"
         f" {percent(bound)} on. Its jobs all wait behind long ones, so their completion times grow"
-        " by as much as run times do, and single traces scatter by far more."
+        " by as much as run times do; with backfill single traces scatter by far more."
     )
 
 
@@ -258,12 +271,15 @@ class Variant(NamedTuple):
     """Whether power limits are chosen, too."""
     eta: float = math.inf
     """Power limit of the site."""
+    from_median: bool = False
+    """As of `EnergyConfig`."""
 
     @property
     def words(self) -> str:
         """The setting of the GPUs."""
         if self.bound is not None:
-            return f"{self.bound:.0%}" if self.limits else f"{self.bound:.0%}, clocks only"
+            more = ", from the median GPU" if self.from_median else ""
+            return f"{self.bound:.0%}{more if self.limits else ', clocks only'}"
         if self.policy.endswith(":zeus"):
             return "Zeus"
         return "default" if self.eta == math.inf else f"PowerFlow, eta {self.eta:g}"
@@ -275,7 +291,7 @@ class Variant(NamedTuple):
         power = PowerSettings(IDLE_W, MAX_W, eta=self.eta, known=planner)
         sections: dict[type, Any] = {}
         if self.bound is not None:
-            sections[EnergyConfig] = EnergyConfig(slowdown=self.bound)
+            sections[EnergyConfig] = EnergyConfig(self.bound, from_median=self.from_median)
         return parse_policy(self.policy, replace(SETTINGS, power=power, sections=sections))
 
 
@@ -283,6 +299,7 @@ DEFAULT, PACKED = Variant("eft"), Variant("packed")
 VARIANTS = (
     *(PACKED, DEFAULT, Variant("eft", 0.03, limits=False)),
     *(Variant("eft", bound) for bound in SIMULATED),
+    *(Variant("eft", bound, from_median=True) for bound in (0.03, 0.05)),
     *(Variant("eft:zeus"), Variant("eft:powerflow", eta=0.8)),
 )
 
@@ -291,25 +308,29 @@ def simulated(data: Path, seeds: Sequence[int], processes: int | None) -> str:
     """Table of energy and time of runs with and without."""
     true, known = curves(data)
     runs, rows = [], []
-    for case in CASES.values():
+    of_case = {case: [trace_of(case, seed) for seed in seeds] for case in CASES.values()}
+    for name, case in CASES.items():
+        sites = [site_of(case, seed) for seed in seeds]
+        made = [with_curves(trace, true, known) for trace in of_case[case]]
         for variant in VARIANTS:
-            for seed in seeds:
-                site = site_of(case, seed)
-                trace, planner = with_curves(trace_of(case, seed), true, known)
-                runs.append(Run(trace, site.cluster, site.truth, variant.settings(planner)))
+            for site, (trace, planner) in zip(sites, made, strict=True):
+                settings = replace(variant.settings(planner), backfill=name != IN_ORDER)
+                runs.append(Run(trace, site.cluster, site.truth, settings))
     results = iter(run("clocks that save energy", runs, processes))
     for name, case in CASES.items():
         of = {variant: [next(results) for _ in seeds] for variant in VARIANTS}
         for variant, own in of.items():
             possible = ""
             if (bound := variant.bound) is not None:
-                each = [_possible(true, trace_of(case, seed), bound) for seed in seeds]
+                each = [_possible(true, trace, bound) for trace in of_case[case]]
                 possible = percent(-float(np.mean(each)))
-            cells = _compared(own, of[DEFAULT])
+            assert not any(result.killed.any() for result in own), "a limit is too short"
+            cells, packed = (_compared(own, of[base]) for base in (DEFAULT, PACKED))
             row = [name, variant.policy.split(":")[0], variant.words, cells[0], possible]
-            rows.append([*row, *cells[1:], _compared(own, of[PACKED])[-1]])
+            rows.append([*row, *cells[1:], packed[0], packed[-1]])
     heads = ["jobs", "policy", "setting, bound", "energy of jobs", "best measured", "all energy"]
-    return table([*heads, "average JCT", "JCT against packed"], rows)
+    against = ["energy of jobs against packed", "JCT against packed"]
+    return table([*heads, "average JCT", *against], rows)
 
 
 def _compared(own: Sequence[Result], base: Sequence[Result]) -> list[str]:
@@ -352,12 +373,16 @@ def section(data: Path, seeds: Sequence[int], processes: int | None, *, quick: b
             ),
             choices(data, quick=quick),
             paragraph(
-                f"Jobs that run at these clocks: {NODES * WIDTH} GPUs, as in When it pays, with the"
-                f" curves of {CARD}: class A as pi-solver, B as breeze, C and D as babelstream,"
+                f"Jobs that run at these clocks: {NODES * WIDTH} GPUs, jobs and time limits as in"
+                " When it pays, with the same completion times at default clocks. Curves are"
+                f" those of {CARD}: class A as pi-solver, B as breeze, C and D as babelstream,"
                 " linear between the five measured clocks, and at each of them between seven power"
                 f" limits; idle GPUs draw {IDLE_W:g} W. The planner knows models that are fitted to"
                 f" these settings. Geometric mean change over {len(seeds)} seeds against eft at"
-                " default clocks, with the standard error; last, against packed. Best measured:"
+                " default clocks, with the standard error; last, against packed at default clocks."
+                " The bound counts from a job's own GPUs, or, as from_median, so that these and the"
+                " clock together stay within it. With backfill, but for the last part. Best"
+                " measured:"
                 " what the best setting of each job within the bound saves, where it ran at the"
                 f" default clock; the runs allow {100 * EXACT:g} points more, as times are"
                 " measured. Zeus chooses the clock of each job by half energy, half time; PowerFlow"

@@ -13,7 +13,6 @@ import click
 from slurm_gpu_aware.cli.options import Context, Number, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, print_json
 from slurm_gpu_aware.cli.simulate import cluster_options
-from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.tuning import Replay
@@ -175,13 +174,11 @@ def compared_orders(config: Config, days: int) -> tuple[dict[str, Any], list[str
 
 
 def _energy(found: Replay, told: dict[str, Any]) -> list[str]:
-    """Texts on clocks that save energy; their values are put into ``told``. Raises RequestError."""
+    """Texts on clocks that save energy; their values are put into ``told``."""
     from slurm_gpu_aware.cli import tuning
 
     reference = tuning.DEFAULT_CLOCKS
     told["clocks"] = tuning.entries_of(found.placements, reference)
-    if told["clocks"][-1]["changes"]["energy_j"] is None:
-        raise RequestError("the energy of jobs without a performance model is not known")
     what = (
         "Energy is that of the jobs' GPUs by the models; a gain below 0 is a longer wait and run."
     )

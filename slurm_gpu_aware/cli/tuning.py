@@ -281,7 +281,12 @@ def settings_of(
 def bounds_of(
     history: History, config: Config, present: Candidate, bounds: Sequence[float]
 ) -> dict[str, SimSettings]:
-    """Settings of the present policy at default clocks, and with clocks that save energy."""
+    """Settings of the present policy at default clocks, and with clocks that save energy.
+
+    Raises RequestError if the energy of a job cannot be known.
+    """
+    if any(job.table is None for job in history.inputs.trace.jobs):
+        raise RequestError("the energy of jobs without a performance model is not known")
     base = _settings(config, history.inputs.settings[0], present)
     found = {f"slowdown={bound:g}": base.bounded(bound) for bound in bounds if bound}
     return {DEFAULT_CLOCKS: base.bounded(0.0), **found}

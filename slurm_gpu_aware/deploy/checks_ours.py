@@ -15,7 +15,15 @@ from pathlib import Path
 from slurm_gpu_aware.bounds import slot_of
 from slurm_gpu_aware.config.load import read_tuned, tuned_path
 from slurm_gpu_aware.config.settings import DEFAULT_PATH
-from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, skipped, warning
+from slurm_gpu_aware.deploy.doctor import (
+    Check,
+    DoctorContext,
+    answer_of,
+    failed,
+    ok,
+    skipped,
+    warning,
+)
 from slurm_gpu_aware.deploy.rollout_site import removal_waits
 from slurm_gpu_aware.deploy.setup import checks_of
 from slurm_gpu_aware.deploy.site_scripts import read_script
@@ -36,7 +44,6 @@ _KNOWN = re.compile(r"^[^#\n]*\b(?:autodetect\s*=\s*(?:nvml|full)\b|links\s*=)",
 """Lines of gres.conf by which slurmctld gets to know links."""
 _PAGE = "docs/internals/slurm-links.md"
 PROFILE_OLD_S = 90 * 86_400.0
-_SHARED_S = 5.0
 _BEHIND_S = 600.0
 
 
@@ -187,7 +194,7 @@ def _shared_copy(shared: Path, copy: Path) -> Check:
     """The copy for other hosts is as new as the one here; its file system may hang."""
     why = "the selector's log says why; its folder must belong to SlurmUser and be writable for it"
     try:
-        changed_s = float(run_command(["stat", "-c", "%Y", str(shared)], _SHARED_S)[0])
+        changed_s = float(answer_of("stat", "-c", "%Y", str(shared)))
     except (SourceError, ValueError) as exc:
         return warning("shared copy", f"{shared}: {exc}", f"{why} alone")
     behind_s = copy.stat().st_mtime - changed_s

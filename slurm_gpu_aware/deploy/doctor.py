@@ -11,11 +11,14 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmNode
 from slurm_gpu_aware.slurm.words import plugins_of, words_of
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
+
+_ANSWER_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ ok = Check
 warning = partial(Check, status="warning")
 failed = partial(Check, status="failed")
 skipped = partial(Check, status="skipped")
+
+
+def answer_of(*words: str) -> str:
+    """What a command says of a path, whose file system may hang. Raises SourceError."""
+    return run_command(words, _ANSWER_S)[0].strip()
 
 
 @dataclass

@@ -48,6 +48,15 @@ class LimitedSettings:
             if getattr(self, name).shape[-1:] != (count,):
                 raise ValueError(f"{name} must have {count} settings")
 
+    def known(self, rows: IntArray) -> LimitedSettings | None:
+        """Those of some sizes that are known for all of these; None: there are none."""
+        time_s, power_w = self.time_s[rows], self.power_w[rows]
+        own = np.flatnonzero((np.isfinite(time_s) & np.isfinite(power_w)).all(axis=0))
+        if not len(own):
+            return None
+        parts = self.clocks_mhz[own], self.limits_w[own], time_s[:, own], power_w[:, own]
+        return LimitedSettings(*parts, self.time_error[own])
+
 
 class Settings(NamedTuple):
     """Settings of one size: those with a power limit, then the clocks; the last is the default.

@@ -15,7 +15,7 @@ import numpy as np
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.arrays import FloatArray
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.account import level_of, predicted_slowdown
 from slurm_gpu_aware.simulator.settings import SimSettings, share_of
@@ -33,8 +33,8 @@ class Physics:
         every = np.ones(len(cluster.nodes), dtype=np.bool_)
         self.cluster = replace(cluster, indexed=every)
         self.settings = settings
-        self._widest = int(cluster.exists.sum(axis=1).max())
-        """GPUs of the largest node."""
+        self._room = [_room(cluster, level) for level in cluster.levels]
+        """GPUs of the largest group of each level."""
         self._plain = replace(cluster, indexed=~every)
         """The cluster without GPU indices."""
 
@@ -46,9 +46,18 @@ class Physics:
         graph = self._graph(job, nodes)
         ratio = 1.0 if graph is None else bandwidth_ratio(graph, slots[0], job.pattern)
         locality = both / score
-        if job.table is not None and len(nodes) <= -(-sum(map(len, slots)) // self._widest):
-            locality = 1.0  # the table's time is that on the fewest nodes
+        if job.table is not None and (gpus := sum(map(len, slots))) != job.gpus:
+            locality *= self._of_size(job, gpus)
         return self._product(job, score, locality, ratio)
+
+    def _of_size(self, job: TraceJob, gpus: int) -> float:
+        """L that the job's own GPUs need / L that so many need: times of its table hold both."""
+        needed = []
+        for count in (job.gpus, gpus):
+            levels = zip(self.cluster.levels, self._room, strict=True)
+            fits = [level for level, room in levels if room >= count]
+            needed.append((fits or self.cluster.levels[-1:])[0].of(job.app_class).value)
+        return needed[0] / needed[1]
 
     def stretch(
         self, job: TraceJob, gpus: int, clock_mhz: int | None, limit_w: int | None = None
@@ -111,8 +120,10 @@ class Physics:
         if (table := job.table) is None:
             return job.duration_s
         self.stretch(job, job.gpus, None)  # raises without a time of reference
-        rows = [row for gpus in job.sizes or (job.gpus,) if (row := table.row(gpus)) is not None]
-        longest_s = np.nanmax([table.settings(row).time_s for row in rows])
+        rows = {n: row for n in job.sizes or (job.gpus,) if (row := table.row(n)) is not None}
+        longest_s = np.nanmax(
+            [table.settings(row).time_s * self._of_size(job, n) for n, row in rows.items()]
+        )
         default_s = table.time_s[table.row(job.gpus), table.column(None)]
         return job.duration_s * float(longest_s / default_s)
 
@@ -155,6 +166,14 @@ class Physics:
         if share is None:
             return float(factor)
         return float(factor) * ((1.0 - share) + share * max(1.0, ratio))
+
+
+def _room(cluster: Cluster, level: LocalityLevel) -> int:
+    """GPUs of the largest group of a level; 0 below the node."""
+    if level.group.ndim != 1:
+        return 0
+    known = level.group >= 0
+    return int(np.bincount(level.group[known], cluster.exists[known].sum(axis=1)).max(initial=0))
 
 
 def expected_worst(rows: Sequence[FloatArray], k: int) -> float:

@@ -82,7 +82,7 @@ class TraceJob:
     """Time that a restart costs it; None: it does not say (`SimSettings.restart_s`)."""
     table: SizeTable | None = None
     """Time and power by size and clock, as they are; None: not known. ``duration_s`` is the work at
-    ``gpus`` and the default clock, on the fewest nodes that have so many."""
+    ``gpus`` and the default clock, as without a table."""
     hints: JobHints = NO_HINTS
     """Those for stages (`HINTED`)."""
     options: Mapping[str, object] = field(default_factory=dict)

@@ -3,14 +3,11 @@
 import pwd
 from collections.abc import Iterator
 
-from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, failed, ok, warning
+from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, answer_of, failed, ok, warning
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
-from slurm_gpu_aware.slurm.commands import run_command
 
 _NAME = "records of jobs"
-_ANSWER_S = 5.0
-"""The folder may be of a file system that hangs."""
 _WRITE, _STICKY, _READ = 0o3, 0o1000, 0o4
 
 
@@ -24,12 +21,12 @@ def _records(g: DoctorContext) -> Iterator[Check]:
         return
     cure = f"install -d -o {g.slurm_user} -m 1733 {folder}"
     try:
-        shown = run_command(["stat", "-Lc", "%a %u %F", "--", folder], _ANSWER_S)[0]
-        options = run_command(["findmnt", "-n", "-o", "OPTIONS", "-T", folder], _ANSWER_S)[0]
+        shown = answer_of("stat", "-Lc", "%a %u %F", "--", folder)
+        options = answer_of("findmnt", "-n", "-o", "OPTIONS", "-T", folder)
     except SourceError as exc:
         yield failed(_NAME, f"{folder}: {exc}; no clock is checked", cure)
         return
-    digits, owner, kind = shown.strip().split(" ", 2)
+    digits, owner, kind = shown.split(" ", 2)
     mode = int(digits, 8)
     if kind != "directory":
         yield failed(_NAME, f"{folder} is no folder but a {kind}", f"move it away, then {cure}")
@@ -44,7 +41,7 @@ def _records(g: DoctorContext) -> Iterator[Check]:
         yield failed(_NAME, found, cure)
     elif mode & _READ:
         yield warning(_NAME, f"{folder} has mode {digits}: users see which jobs others ran", cure)
-    if "noexec" not in options.strip().split(","):
+    if "noexec" not in options.split(","):
         found = f"{folder} is on a file system that runs programs, and all users may write there"
         yield warning(_NAME, found, "mount it with noexec, or take a folder on one that is")
     yield ok(_NAME, f"{folder}, mode {digits}, of {g.slurm_user}")

@@ -21,6 +21,9 @@ class EnergyConfig(Section):
     takes at most so much longer (0.03: 3%); absent: only jobs of ``classes`` and ``slower=``."""
     classes: Mapping[str, Slowdown] = field(default_factory=dict)
     """Class -> the same for its jobs."""
+    from_median: bool = False
+    """The bound counts from the class's median GPU: on slower GPUs a job gets a higher clock, and
+    its default clock where they alone are slower than allowed; false: from the job's own GPUs."""
     records: Text | None = None
     """Folder of the records of measured jobs ("gpu-aware-profile job --out"): by them clocks are
     checked; absent: they are not."""

@@ -82,8 +82,12 @@ class Clocks(Stage):
         chosen = one.get(_CHOSEN)
         if not chosen:
             return one
+        tables = {request.job_id: request.get(TABLE) for request in one.queue}
         assignments = tuple(
-            _told(a, chosen[a.job_id]) if a.job_id in chosen else a for a in one.plan.assignments
+            _told(*_on_its_gpus(a, chosen[a.job_id], tables.get(a.job_id), one))
+            if a.job_id in chosen
+            else a
+            for a in one.plan.assignments
         )
         return replace(one, plan=replace(one.plan, assignments=assignments))
 
@@ -194,6 +198,22 @@ def _slowed(request: Request, one: Round, chosen: Chosen) -> Request:
 @lru_cache(maxsize=1 << 10)
 def _up_to(table: SizeTable, clock_mhz: int) -> SizeTable:
     return table.up_to(clock_mhz)
+
+
+def _on_its_gpus(
+    placed: Assignment, chosen: Chosen, table: SizeTable | None, one: Round
+) -> tuple[Assignment, Chosen]:
+    """The assignment and setting of a job; from the median, slow GPUs leave less slowdown.
+
+    Where Slurm chooses among GPUs, and under a power limit, the setting stays.
+    """
+    bound = (1.0 + chosen.bound) / placed.score - 1.0
+    counts = one.get(SETTINGS).from_median and placed.exact and not _is_limited(one)
+    if table is None or not counts or bound >= chosen.bound:
+        return placed, chosen
+    found = best_setting(table, placed.size, bound) if bound > 0.0 else None
+    clock_mhz = None if found is None else found.clock_mhz
+    return replace(placed, clock_mhz=clock_mhz), found or chosen
 
 
 def _told(assignment: Assignment, chosen: Chosen) -> Assignment:

@@ -17,7 +17,7 @@ from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.report import counted
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -169,18 +169,6 @@ def _complete(table: SizeTable) -> SizeTable | None:
     if not len(rows) or not len(columns):
         return None
     part = np.ix_(rows, columns)
-    limited = table.limited
-    if limited is not None:
-        known = np.isfinite(limited.time_s[rows]) & np.isfinite(limited.power_w[rows])
-        own = np.flatnonzero(known.all(axis=0))
-        both = np.ix_(rows, own)
-        limited = LimitedSettings(
-            limited.clocks_mhz[own],
-            limited.limits_w[own],
-            limited.time_s[both],
-            limited.power_w[both],
-            limited.time_error[own],
-        )
     return replace(
         table,
         gpus=table.gpus[rows],
@@ -188,5 +176,5 @@ def _complete(table: SizeTable) -> SizeTable | None:
         time_s=table.time_s[part],
         power_w=table.power_w[part],
         time_error=table.time_error[columns],
-        limited=limited if limited is not None and len(limited.clocks_mhz) else None,
+        limited=table.limited and table.limited.known(rows),
     )

@@ -253,6 +253,7 @@ def test_bounds_of_clocks_that_save_energy_are_compared_with_default_clocks(tmp_
     bounds = [*options[:-2], "--slowdown", "0.1,0.2"]
     failed = tune(config, *bounds)
     assert "the energy of jobs without a performance model is not known" in failed.stderr
+    assert "seed 1" not in failed.stderr
     with open_store(tmp_path / "store.db") as store:
         for node in ("n1", "n2", "n3", "n4"):
             ingest_sweep(store, (900, 1100, 1200, 1312, 1400, 1530), node, dynamic_w=0.1)

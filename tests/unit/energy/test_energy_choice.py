@@ -22,7 +22,7 @@ from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.stages import plan_stages
 
-PACKED = PlanSettings(policy="packed")
+PACKED, FLAT = PlanSettings(policy="packed"), Cluster.uniform(1, 4)
 # Energy of an iteration: 200, 150, 165, 180, 300 J.
 TABLE = SizeTable(
     np.array([1]),
@@ -46,10 +46,10 @@ LIMITED = replace(
 )
 
 
-def decided_at(request, bound=0.05, settings=PACKED, power=None, **more):
+def decided_at(request, bound=0.05, settings=PACKED, power=None, cluster=FLAT, **more):
     """The assignment of one job."""
     energy = EnergyConfig(slowdown=bound, **more)
-    one = Round([request], Cluster.uniform(1, 4), settings, 0.0).put(SETTINGS, energy)
+    one = Round([request], cluster, settings, 0.0).put(SETTINGS, energy)
     (found,) = plan_stages(one.put(POWER, power), FEATURES).assignments
     return found
 
@@ -152,3 +152,27 @@ def test_the_table_of_a_running_job_ends_at_its_clock():
     assert PoweredJob(1, 300.0, table).table.clocks_mhz.tolist() == [600, 800, 900]
     assert table.time_error.tolist() == [0.005] * 3
     assert bounded(TABLE, None) is TABLE
+
+
+@pytest.mark.parametrize(
+    ("score", "clock"), [(0.9, 900), (1.0, 900), (1.02, 1000), (1.045, None), (1.2, None)]
+)
+def test_on_gpus_slower_than_the_median_both_together_stay_within_the_bound(score, clock):
+    """Of 5% a GPU that is 2% slower leaves 2.9%: less than the 3.5% of 900 MHz."""
+    scores = {"A": np.full((1, 4), score)}
+    slow, job = Cluster.uniform(1, 4, scores=scores), saving_job(app_class="A")
+    found = decided_at(job, cluster=slow, from_median=True)
+    assert (found.clock_mhz, chosen_clock(found)) == (clock, clock)
+    assert found.slowdown <= max(1.05, score)
+    assert decided_at(job, cluster=slow).clock_mhz == 900
+
+
+def test_slow_gpus_change_nothing_where_slurm_chooses_or_a_power_limit_decides():
+    slow = Cluster.uniform(1, 4, scores={"A": np.full((1, 4), 1.045)})
+    plain = replace(slow, indexed=np.zeros(1, dtype=np.bool_))
+    job, median = saving_job(app_class="A"), {"from_median": True}
+    assert decided_at(job, cluster=plain, **median).clock_mhz == 900
+    limits = PowerState(np.full((1, 4), 300.0), np.full((1, 4), 10.0), 1000.0)
+    auto = replace(PACKED, auto_clocks=True)
+    found = decided_at(job, settings=auto, power=limits, cluster=slow, **median)
+    assert found.clock_mhz == 900

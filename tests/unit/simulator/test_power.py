@@ -23,6 +23,7 @@ from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 IDLE_W = 50.0
+APART = Cluster.uniform(4, 4, locality_penalty=1.5, same_indices=False)
 POWER = PowerSettings(idle_w=IDLE_W, max_w=400.0)
 TABLE = SizeTable(
     np.array([1, 2, 4, 8]),
@@ -121,7 +122,7 @@ def test_the_integral_of_the_power_is_the_energy_of_jobs_and_idle_gpus(settings)
     trace = random_trace(5)
     trace = replace(trace, jobs=tuple(replace(job, table=TABLE) for job in trace.jobs))
     scores = {c: np.full((4, 4), 1.0 + 0.1 * i) for i, c in enumerate("ABC")}
-    cluster = Cluster.uniform(4, 4, scores=scores, locality_penalty=1.5, same_indices=False)
+    cluster = replace(APART, scores=scores)
     result = simulate(trace, cluster, replace(settings, power=POWER))
     end = float(result.end_s.max())
     held = float(area_until(result.used_s, result.used_gpus, np.array([end]))[0])
@@ -137,7 +138,7 @@ def test_a_table_without_effect_changes_no_result(settings):
     ones = replace(TABLE, time_s=np.ones((4, 2)))
     plain = random_trace(6)
     tabled = replace(plain, jobs=tuple(replace(job, table=ones) for job in plain.jobs))
-    a, b = (simulate(trace, FLAT, settings, keep_placements=True) for trace in (plain, tabled))
+    a, b = (simulate(trace, APART, settings, keep_placements=True) for trace in (plain, tabled))
     assert a.placements == b.placements
     np.testing.assert_array_equal(a.end_s, b.end_s)
     assert a.energy is None
@@ -150,15 +151,20 @@ def test_energy_is_not_known_if_a_job_has_no_table():
     assert own["energy_kwh"] is own["idle_energy_kwh"] is own["peak_power_w"] is None
 
 
-def test_the_table_has_the_network_of_the_fewest_nodes():
-    """8 GPUs need two nodes of four; on four nodes the network is slower than in the table."""
-    cluster = Cluster.uniform(4, 4, locality_penalty=1.5, same_indices=False)
-    physics = Physics(cluster, SimSettings())
-    job = TraceJob("j", 0.0, 8, 100.0, table=TABLE)
+def test_the_times_of_other_sizes_hold_the_network_that_these_need():
+    """8 GPUs need two nodes of four. A job that did its work on one GPU knows that by its table."""
+    physics = Physics(APART, SimSettings())
     two, four = ((0, 1), [(0, 1, 2, 3)] * 2), ((0, 1, 2, 3), [(0, 1)] * 4)
-    assert physics.slowdown(job, *two) == pytest.approx(1.0)
-    assert physics.slowdown(job, *four) == pytest.approx(1.5)
-    assert physics.slowdown(replace(job, table=None), *two) == pytest.approx(1.5)
+    of_eight = TraceJob("j", 0.0, 8, 100.0, sizes=(1, 2, 4, 8), table=TABLE)
+    of_one = replace(of_eight, gpus=1)
+    for nodes in (two, four):
+        assert physics.slowdown(replace(of_eight, table=None), *nodes) == pytest.approx(1.5)
+        assert physics.slowdown(of_eight, *nodes) == pytest.approx(1.5)
+        assert physics.slowdown(of_one, *nodes) == pytest.approx(1.0)
+    pair = (0, 1), [(0, 1)] * 2
+    assert physics.slowdown(of_one, *pair) == pytest.approx(1.5)
+    assert physics.slowdown(of_eight, (0,), [(0,)]) == pytest.approx(1.5)
+    assert physics.longest(of_eight) == pytest.approx(500 * 1.5)
 
 
 def test_a_limit_of_the_simulator_leaves_time_for_the_slowest_size_and_clock():
