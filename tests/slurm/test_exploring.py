@@ -99,13 +99,11 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
         f" -- python3 -c '{TRAIN}'"
     )
     asked = ["--gres=gpu:1", f"--comment=class=B,model={name},freq=auto"]
-    for node in NODES:  # before the jobs: the first clock is tried as soon as they run
-        cluster.sh("ctl", f"for i in 0 1 2 3; do echo 80 >/shared/fakegpu/{node}/gpu$i.load; done")
-    first = cluster.submit("alice", asked, measured)
-    # Beside it one of bob that is not measured: its nodes know its power.
-    plain = cluster.submit(
-        "bob", ["--gres=gpu:2", f"--comment=class=B,model={name},freq=auto"], WAIT
-    )
+    first = cluster.submit("alice", [*asked, f"-w{NODES[0]}"], measured)
+    # Beside it one of bob that is not measured: its node knows its power, from its start on.
+    loads = " ".join(f"/shared/fakegpu/{NODES[1]}/gpu{gpu}.load" for gpu in range(4))
+    cluster.sh("ctl", f"echo 80 | tee {loads}")
+    plain = cluster.submit("bob", ["--gres=gpu:2", *asked[1:], f"-w{NODES[1]}"], WAIT)
     for job in (first, plain):
         cluster.wait(job, "RUNNING")
     cluster.wait_until(

@@ -147,6 +147,7 @@ def test_what_is_left_to_slurm(cluster: Cluster, options: list[str]) -> None:
     if done.returncode:
         return  # Slurm itself refuses it
     job_id = done.stdout.decode().split()[-1]
+    time.sleep(4)  # some rounds of the selector
     opened = lambda: GATE_LICENCE not in cluster.job(job_id)["Licenses"]  # noqa: E731
     cluster.wait_until(opened, 60, lambda: cluster.job(job_id)[""])
     assert not placed_by_us(cluster, job_id)
