@@ -89,7 +89,8 @@ def test_the_report_of_the_shadow_proposes_an_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the jobs of ``sacct``, on the cluster of the store; Slurm has started them."""
-    write_queue(tmp_path / "history", 7200.0, int(time.time()) - 15 * DAY_S)
+    hour_before_the_first_jobs = int(time.time()) - 15 * DAY_S + 3600  # of the last 14 days
+    write_queue(tmp_path / "history", 7200.0, hour_before_the_first_jobs)
     write_store(tmp_path / "store.db", 1.0)
     file = write_config(tmp_path)
     command = tmp_path / "sacct"
