@@ -15,7 +15,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from slurm_gpu_aware.clocks.notes import Limits
 
@@ -164,7 +164,7 @@ class one_child:  # noqa: N801 - it is used like a function
 
 
 def _in_child(
-    work: str, args: tuple[object, ...], indices: Iterable[int], limit_s: float
+    work: str, args: tuple[Any, ...], indices: Iterable[int], limit_s: float
 ) -> list[Result]:
     """Results of a function of `nvml`, and of the indices that it did not reach.
 
@@ -207,7 +207,7 @@ class _Child:
         os.close(asked)
         os.close(answers)
 
-    def ask(self, work: str, args: tuple[object, ...], deadline: float) -> tuple[bytes, bool]:
+    def ask(self, work: str, args: tuple[Any, ...], deadline: float) -> tuple[bytes, bool]:
         """(what it answers, whether it has ended or answered all by then)."""
         text = b""
         try:
