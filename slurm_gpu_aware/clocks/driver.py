@@ -1,7 +1,7 @@
 """Driver calls of the clock hooks, in a child process with a time limit.
 
 A faulty GPU may hang a call forever, even unkillably; the hook must end in time and report it. A
-hook has one child for each call, the agent one for all (`one_child`): to fork costs more than a
+hook has one child for each call, the agent one for all (`OneChild`): to fork costs more than a
 call.
 """
 
@@ -147,20 +147,20 @@ def nvml_indices(indices: Sequence[int], limit_s: float) -> list[int]:
     return sorted(result.nvml_index for result in results if result.nvml_index is not None)
 
 
-class one_child:  # noqa: N801 - it is used like a function
+class OneChild:
     """While one child makes all calls of this process."""
 
     kept: _Child | None = None
     on = False
 
     def __enter__(self) -> None:
-        one_child.on = True
+        OneChild.on = True
 
     def __exit__(self, *_: object) -> None:
-        one_child.on = False
-        if one_child.kept is not None:
-            one_child.kept.end()
-            one_child.kept = None
+        OneChild.on = False
+        if OneChild.kept is not None:
+            OneChild.kept.end()
+            OneChild.kept = None
 
 
 def _in_child(
@@ -173,8 +173,8 @@ def _in_child(
     """
     deadline = time.monotonic() + limit_s
     results, error = dict[int, Result](), f"no answer within {limit_s:g} s"
-    for child in (one_child.kept, None):
-        reused, one_child.kept = child is not None, None
+    for child in (OneChild.kept, None):
+        reused, OneChild.kept = child is not None, None
         child = child or _Child()
         text, ended = child.ask(work, args, deadline)
         whole = text.endswith(_END)
@@ -184,8 +184,8 @@ def _in_child(
         if failed := results.pop(_NO_GPU, None):
             error = failed.error
         good = whole and not failed and not any(one.error for one in results.values())
-        if one_child.on and good:
-            one_child.kept = child
+        if OneChild.on and good:
+            OneChild.kept = child
         else:
             child.end()
         if good or not reused or not (whole or ended):

@@ -4,12 +4,12 @@ from fake_nvml import FakeNode
 
 CODE = """
 import json, os, time
-from slurm_gpu_aware.clocks.driver import one_child, read_meters
+from slurm_gpu_aware.clocks.driver import OneChild, read_meters
 state = os.environ["FAKE_NVML_STATE"]
 os.makedirs(state, exist_ok=True)
 def ask(index, limit_s=5.0):
     (result,) = read_meters([index], limit_s)
-    return result.error, one_child.kept and one_child.kept._id
+    return result.error, OneChild.kept and OneChild.kept._id
 def fault(**more):
     fault = {"call": "nvmlDeviceGetUUID", **more}
     with open(f"{state}/new", "w") as file:
@@ -19,7 +19,7 @@ def children():
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
         return list(map(int, file.read().split()))
 out = {}
-with one_child():
+with OneChild():
     first = ask(0)
     out["same"] = ask(1) == first
     os.kill(first[1], 9)
