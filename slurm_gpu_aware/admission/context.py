@@ -199,20 +199,27 @@ class AdmissionContext:
     @cached_property
     def partial(self) -> frozenset[str]:
         """Names of reservations that hold only some CPUs or GPUs of their nodes."""
-        names = set()
-        for reservation in self.reservations:
-            nodes = [self.nodes[name] for name in reservation.nodes if name in self.nodes]
-            cpus = sum(node.cpus for node in nodes)
-            gpus = sum(count for node in nodes for _, count in node.gpus)
-            if (reservation.cpus is not None and reservation.cpus < cpus) or (
-                reservation.gpus is not None and reservation.gpus < gpus
-            ):
-                names.add(reservation.name)
-        return frozenset(names)
+        return partial_reservations(self.reservations, self.nodes)
 
     def chosen(self, mask: BoolArray) -> list[SlurmNode]:
         """The nodes of an (N,) mask."""
         return [self.nodes[self.cluster.nodes[i]] for i in np.flatnonzero(mask)]
+
+
+def partial_reservations(
+    reservations: Sequence[SlurmReservation], nodes: Mapping[str, SlurmNode]
+) -> frozenset[str]:
+    """Names of those that hold only some CPUs or GPUs of their nodes."""
+    names = set()
+    for reservation in reservations:
+        there = [nodes[name] for name in reservation.nodes if name in nodes]
+        cpus = sum(node.cpus for node in there)
+        gpus = sum(count for node in there for _, count in node.gpus)
+        if (reservation.cpus is not None and reservation.cpus < cpus) or (
+            reservation.gpus is not None and reservation.gpus < gpus
+        ):
+            names.add(reservation.name)
+    return frozenset(names)
 
 
 class Standing(TypedDict):

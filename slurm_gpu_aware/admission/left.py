@@ -14,6 +14,7 @@ from slurm_gpu_aware.admission.context import (
     CannotPlanError,
     QueueEntry,
     Standing,
+    partial_reservations,
 )
 from slurm_gpu_aware.admission.fitting import (
     allowed_nodes,
@@ -27,7 +28,7 @@ from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import TIER, Cpus, LeftToSlurm, NodeRules, Part, Request
 from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
-from slurm_gpu_aware.slurm.records import SlurmJob, SlurmPartition
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.words import understood
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))
@@ -134,8 +135,9 @@ def _same(mask: BoolArray, context: AdmissionContext) -> BoolArray:
 
 def hold_of_left(
     gated: GatedJob,
-    nodes: Sequence[str],
+    nodes: Mapping[str, SlurmNode],
     partitions: Mapping[str, SlurmPartition],
+    reservations: Sequence[SlurmReservation],
     app_class: str,
     now: float,
     components: Sequence[SlurmJob] = (),
@@ -149,6 +151,8 @@ def hold_of_left(
     there = set().union(*(partitions[p].nodes for p in named if p in partitions))
     there &= set(job.req_nodes) or there
     there -= {*job.exc_nodes}
+    if not components:
+        there &= _open_to(job, nodes, reservations, now)
     names = tuple(name for name in nodes if name in there)
     part = part_of(job)
     more = sum(part_of(one).gpus for one in components)
@@ -165,6 +169,26 @@ def hold_of_left(
         gpus=max(1, part.gpus + more),
         shards=part.shards,
     )
+
+
+def _open_to(
+    job: SlurmJob,
+    nodes: Mapping[str, SlurmNode],
+    reservations: Sequence[SlurmReservation],
+    now: float,
+) -> set[str]:
+    """Names of the nodes without those that reservations keep from a job, whatever else holds.
+
+    On one of the others its GPUs would count twice: as taken there, and as free where it starts.
+    """
+    names = set((job.reservation or "").split(",")) - {""}
+    own = [one for one in reservations if one.name in names]
+    if own and all(one.nodes and "FLEX" not in one.flags for one in own):
+        return set().union(*(one.nodes for one in own))
+    shut = [one for one in reservations if one.active_at(now) and "MAGNETIC" not in one.flags]
+    partial = partial_reservations(shut, nodes)
+    whole = (one.nodes for one in shut if one.name not in partial)
+    return set(nodes) if names else set(nodes).difference(*whole)
 
 
 def part_of(job: SlurmJob) -> Part:

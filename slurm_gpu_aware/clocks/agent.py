@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from slurm_gpu_aware.clock_conf import ClockConf, conf_path
 from slurm_gpu_aware.clocks.accounts import Account, Accounts
 from slurm_gpu_aware.clocks.driver import (
+    OneChild,
     Result,
     counter_mj,
     limit_power,
@@ -91,7 +92,7 @@ class Agent:
         """While hooks leave their work to this process (`inbox`), which must block SIGUSR1."""
         from slurm_gpu_aware.clocks import nvml  # noqa: F401  # so that no child imports it
 
-        with Xids() as self._listener, self._inbox.heard():
+        with Xids() as self._listener, OneChild(), self._inbox.heard():
             yield
         self._listener = None
 

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import time
 
-from slurm_gpu_aware.clocks.accounts import Account, Accounts, energy_record
+from slurm_gpu_aware.clocks.accounts import TAKEN, Account, Accounts, energy_record
 from slurm_gpu_aware.clocks.driver import (
     Result,
     counter_mj,
+    counters,
     limit_power,
     lock_clocks,
     nvml_indices,
     read_limits,
-    read_meters,
     reset_clocks,
 )
 from slurm_gpu_aware.clocks.job import (
@@ -86,6 +86,8 @@ class Hook:
         self._job = Job(env)
         self._notes = notes
         self._accounts = accounts
+        self._unheard = accounts if heard_at is None else None
+        """With what hooks have left, if no agent does the work of this one."""
         self._map = job_map
         self._at = at
         self._heard_at = at if heard_at is None else heard_at
@@ -101,6 +103,8 @@ class Hook:
         too, unless only the Extra field names it and that other job still runs here.
         """
         self.make_up()
+        if self._unheard is not None:
+            self._unheard.withdraw(self._job.id, "epilog", f"epilog{TAKEN}")  # of an earlier run
         with self._notes.together(TOGETHER_S):
             noted = self._notes.all()
             try:
@@ -134,7 +138,7 @@ class Hook:
                 kept = kept and self._open_accounts(asked, indices, ())
                 changed = self._set(asked, indices)
             if kept:
-                meters = () if self._is_late(LATE_S) else self._meters(indices, changed)
+                meters = () if self._is_late(LATE_S) else counters(indices, changed, METER_LIMIT_S)
                 self._open_accounts(asked, indices, meters)
 
     def epilog(self) -> None:
@@ -145,8 +149,8 @@ class Hook:
         marked before are tried again, too. No other clock is touched.
         """
         self.make_up()
-        if self._accounts is not None and self._heard_at == self._at:
-            self._accounts.withdraw(self._job.id)
+        if self._unheard is not None:
+            self._unheard.withdraw(self._job.id, "prolog")
         with self._notes.together(TOGETHER_S):
             self._take_from_map()
             closed = dict[int, Account]()
@@ -167,7 +171,7 @@ class Hook:
             changed = self._undo({i: note.method for i, note in own.items()}, DRIVER_LIMIT_S)
             if closed:
                 late = self._is_late(LATE_S) or time.monotonic() - began > LATE_S
-                meters = None if late else self._meters(sorted(closed), changed)
+                meters = None if late else counters(sorted(closed), changed, METER_LIMIT_S)
                 self._record("energy", **energy_record(closed, meters, self._heard_at))
 
     def reset_all(self, every: bool) -> None:
@@ -228,13 +232,6 @@ class Hook:
             self._record("energy", gpus=indices, energy_j=None, error=why)
             return False
         return True
-
-    @staticmethod
-    def _meters(indices: Sequence[int], changed: Iterable[Result]) -> list[Result]:
-        """Counters of GPUs: those that their change has told, so that no other child starts."""
-        told = {one.index: one for one in changed if one.index in indices and one.uuid}
-        others = [index for index in indices if index not in told]
-        return [*told.values(), *(read_meters(others, METER_LIMIT_S) if others else ())]
 
     def _outdated(self) -> set[int]:
         """GPUs on which a hook of a later job, or run, has been at work since this one ran."""
@@ -342,10 +339,12 @@ class Hook:
 
     def _left_behind(self) -> dict[int, Note]:
         """Notes of jobs that have ended, unless they were tried a short while ago."""
+        ended = self._unheard.ended() if self._unheard is not None else ()
         return {
             index: note
             for index, note in self._notes.all().items()
-            if note.ended and not (note.tried_at and 0.0 <= self._at - note.tried_at < AGAIN_S)
+            if (note.ended or note.job_id in ended)
+            and not (note.tried_at and 0.0 <= self._at - note.tried_at < AGAIN_S)
         }
 
     def _write(self, index: int, note: Note) -> None:

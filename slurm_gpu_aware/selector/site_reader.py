@@ -132,6 +132,7 @@ class SiteReader:
         slurm = self.slurm()
         partitions = {p.name: p for p in self._client.partitions()}
         holds: list[Hold] = []
+        not_ours = [one for one in reservations if not guards_head(one.name)]
         components = components_of(jobs)
         for gated in (one for one in waiting if one.id in victims):
             with contained("resources of a placed job", gated.id):
@@ -139,7 +140,7 @@ class SiteReader:
                 taken = victims[gated.id]
                 if gated.left:
                     others = components.get(gated.job.raw_id, ())
-                    given = list(nodes), partitions, known, now, others
+                    given = nodes, partitions, not_ours, known, now, others
                     holds.append(hold_of_left(gated, *given))
                 elif gated.job.req_nodes:
                     holds.append(hold_of(gated, slurm, partitions, known, now, victims=taken))

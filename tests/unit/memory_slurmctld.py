@@ -139,7 +139,7 @@ def requeue(state: State, job_id: str) -> str | None:
     if job["state"] == "RUNNING":
         job |= {"state": "PENDING", "reason": "BeginTime", "nodes": "", "slots": []}
         now = int(time.time())
-        job |= {"restart_cnt": job["restart_cnt"] + 1, "submit_time": now}
+        job |= {"restart_cnt": job["restart_cnt"] + 1, "submit_time": now - 2}  # it stopped then
         job["eligible_time"] = now + 121
     return None
 

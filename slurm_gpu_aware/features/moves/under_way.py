@@ -33,6 +33,7 @@ _NOT_REQUEUED_S = 20.0  # a job that still runs after this was not requeued
 _GIVEN_UP_S = 3600.0  # after this a job that is not back waits like any other
 _DELAY_S = 300.0  # Slurm's delay of requeued jobs is two minutes; a longer one is the owner's
 _OWNERS = {"JobHeldUser", "Dependency"}  # reasons to wait that owners set
+_STOPPED_S = 2.0  # slurmd refuses a job in the second in which it revoked its first run
 _BLOCKED_S = 120.0  # a job that waits for something else than its turn after this is not back soon
 _RETURN = "return"  # step of jobs that were requeued, and do not come back at once
 _MEASURED = 20  # moves of the site of which the median restart counts
@@ -142,7 +143,7 @@ class MovesUnderWay:
         """Follow the moves; return the jobs, those that are back without Slurm's delay.
 
         Slurm lets a requeued job wait for two minutes, also one that its owner has held and
-        released since. Raises SourceError.
+        released since; two seconds suffice. Raises SourceError.
         """
         known = {job.id: job for job in gated}
         for one in gated:
@@ -157,6 +158,7 @@ class MovesUnderWay:
             if (job := known.get(job_id)) is not None
             and job.parked
             and job.job.reason == "BeginTime"
+            and not 0.0 <= now - job.job.submit_s < _STOPPED_S  # Slurm's time of the requeue
             and (job_id in self.jobs or _begins_late(job.job))
         }
         updates = [JobUpdate(job_id, (("StartTime", "now"),)) for job_id in back]

@@ -7,6 +7,7 @@ from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.admission.left import hold_of_left, left_request, part_of
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.model.request import Part, Request
+from slurm_gpu_aware.slurm.records import SlurmReservation
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;lf=place%3Doff"
 NODES = [slurm_node("n1"), slurm_node("n2"), slurm_node("n3")]
@@ -117,8 +118,33 @@ def test_a_released_job_holds_what_slurm_may_give_it(shards: int) -> None:
         tres_per_node=what, exc_nodes=("n3",), admin_comment=f"gpuaware/1;tn={what};lf=x"
     )
     where = context_of(NODES)
-    names = [node.name for node in NODES]
-    hold = hold_of_left(as_gated(released), names, where.partitions, "B", NOW)
+    hold = hold_of_left(as_gated(released), where.nodes, where.partitions, (), "B", NOW)
     assert (hold.nodes, hold.slots, hold.gpus) == (("n1", "n2"), (), 1 if shards else 2)
     assert hold.shards == shards
     assert hold.end_s == NOW + 600.0
+
+
+@pytest.mark.parametrize(
+    ("own", "flags", "more", "nodes"),
+    [
+        ("course", (), {}, ["n2"]),
+        ("course,gone", (), {}, ["n2"]),
+        ("gone", (), {}, ["n1", "n2", "n3"]),
+        ("course", ("FLEX",), {}, ["n1", "n2", "n3"]),
+        (None, (), {}, ["n1", "n3"]),
+        (None, ("MAGNETIC",), {}, ["n1", "n2", "n3"]),
+        (None, (), {"gpus": 2}, ["n1", "n2", "n3"]),
+        (None, (), {"start_s": NOW + 1.0}, ["n1", "n2", "n3"]),
+    ],
+)
+def test_a_released_job_holds_no_gpu_that_a_reservation_keeps_from_it(own, flags, more, nodes):
+    times = {"start_s": NOW - 1.0, "end_s": NOW + 9e3}
+    course = SlurmReservation(
+        **{"name": "course", "nodes": frozenset({"n2"}), "flags": frozenset(flags), **times, **more}
+    )
+    where = context_of(NODES)
+    released = slurm_job(tres_per_node="gres/gpu:2", reservation=own, admin_comment=RECORD)
+    given = where.nodes, where.partitions, [course], "B", NOW
+    assert [*hold_of_left(as_gated(released), *given).nodes] == nodes
+    het = hold_of_left(as_gated(released), *given, [slurm_job(8, tres_per_node="gres/gpu:1")])
+    assert [*het.nodes] == ["n1", "n2", "n3"]

@@ -110,6 +110,23 @@ def test_gpus_are_kept_before_slurm_tells_of_its_delay(slurm: SlurmFolder) -> No
     assert slurm.jobs["7"]["nodes"] == "n2", slurm.said
 
 
+def test_a_moved_job_starts_in_no_second_in_which_its_first_run_stopped(slurm: SlurmFolder) -> None:
+    """There slurmd refuses it: "Job credential revoked". Its GPUs are kept meanwhile."""
+    run_slow(slurm)
+    assert slurm.round() == 0, slurm.said
+    client = MemorySlurm(slurm.home)
+    moves = MovesUnderWay(client, LedgerWriter(slurm.store))
+    moves.load(0.0)
+    (found,) = client.jobs_of(["7"])
+    record = "gpuaware/1;tn=gres/gpu:2;mc=1"
+    seven = as_gated(replace(found, admin_comment=record, licenses=(("gpuaware", 1),)))
+    for after_s, back in ((0.0, False), (1.9, False), (2.0, True)):
+        (job,) = moves.settle([seven], seven.job.submit_s + after_s)
+        assert job.job.reason == ("Licenses" if back else "BeginTime")
+        kept = moves.kept([job], seven.job.submit_s + after_s)
+        assert [hold.job_id for hold in kept] == ([] if back else ["7"])
+
+
 OWNERS = "its owner lets it wait"
 
 
