@@ -419,7 +419,7 @@ class Cluster:
     def await_gate(self) -> None:
         """Until the gate is closed; a job before that starts as on plain Slurm.
 
-        A selector holds it: what is left of an earlier gate may end at any moment.
+        It stays closed for a while: what is left of an earlier gate may end at any moment.
         """
         show = ["scontrol", "-o", "show", "reservation", GATE]
 
@@ -494,7 +494,7 @@ class Cluster:
         for name, runs in zip(self.CONTAINERS, running, strict=True):
             if runs != "true":
                 self.start(name)
-            self.sh(name, "rm -f /run/services/*.down")
+            self.sh(name, "rm -f /run/services/*.down; pkill -CONT .")
         self.await_answer()
         self.cancel_all()
         reservations = self.sh(

@@ -32,8 +32,8 @@ def moving(cluster: Cluster) -> Iterator[None]:
 def on_slow_gpus(cluster: Cluster, *options: str) -> str:
     """A job of alice beside one of bob that held all of the fast node, and has ended since."""
     # So long that no job waits for it
-    options = ["--gres=gpu:4", "--comment=class=A", "--time=600"]
-    fast = cluster.submit("bob", options, "sleep 36000")
+    held = ["--gres=gpu:4", "--comment=class=A", "--time=600"]
+    fast = cluster.submit("bob", held, "sleep 36000")
     cluster.wait(fast, "RUNNING", 60)
     assert list(cluster.gpus(fast)) == ["n4"]
     comment = "--comment=class=A,move=10s"

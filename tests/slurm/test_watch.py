@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,8 +34,8 @@ class Watch:
         self, slower: Mapping[tuple[str, int], float], *options: str, code: int | None = None
     ) -> dict[str, Any]:
         """A pass over idle nodes: equal GPUs have noise, and some are slower by a factor."""
-        busy = "sinfo -h -N -o %T | grep -qE 'comp|alloc|mix'"
-        ended = lambda: self.cluster.run("ctl", busy).returncode == 1  # noqa: E731
+        states = lambda: self.cluster.sh("ctl", "sinfo -h -N -o %T")  # noqa: E731
+        ended = lambda: re.search("comp|alloc|mix", states()) is None  # noqa: E731
         self.cluster.wait_until(ended, 60, "the probes have ended")
         for node in NODES:
             factors = {
