@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.clocks.job import Job, Setting
 
 INBOX = "inbox"
-TAKEN = ".taken"
-"""End of the name of a file there that the agent has begun."""
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
@@ -77,22 +75,12 @@ class Accounts(NoteFolder):
         for name in os.listdir(inbox) if os.path.isdir(inbox) else ():
             os.unlink(os.path.join(inbox, name))
 
-    def withdraw(self, job_id: str, *kinds: str) -> None:
-        """Drop what hooks of a job have left for the agent (`inbox`): ``prolog``, ``epilog``."""
-        for kind in kinds:
-            try:
-                os.unlink(os.path.join(self.folder, INBOX, f"{job_id}.{kind}"))
-            except OSError:
-                pass
-
-    def ended(self) -> set[str]:
-        """Jobs with an epilog that has left its work to the agent, which has not done it."""
+    def withdraw(self, job_id: str) -> None:
+        """Drop the prolog of a job that has ended, if the agent has not begun it."""
         try:
-            names = os.listdir(os.path.join(self.folder, INBOX))
+            os.unlink(os.path.join(self.folder, INBOX, f"{job_id}.prolog"))
         except OSError:
-            return set()
-        left = (name.removesuffix(TAKEN).partition(".") for name in names)
-        return {job_id for job_id, _, kind in left if kind == "epilog"}
+            pass
 
     def of_job(self, job_id: str) -> dict[int, Account]:
         """GPU index -> account of a job."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 
-from slurm_gpu_aware.clocks.accounts import TAKEN, Account, Accounts, energy_record
+from slurm_gpu_aware.clocks.accounts import Account, Accounts, energy_record
 from slurm_gpu_aware.clocks.driver import (
     Result,
     counter_mj,
@@ -86,8 +86,6 @@ class Hook:
         self._job = Job(env)
         self._notes = notes
         self._accounts = accounts
-        self._unheard = accounts if heard_at is None else None
-        """With what hooks have left, if no agent does the work of this one."""
         self._map = job_map
         self._at = at
         self._heard_at = at if heard_at is None else heard_at
@@ -103,8 +101,6 @@ class Hook:
         too, unless only the Extra field names it and that other job still runs here.
         """
         self.make_up()
-        if self._unheard is not None:
-            self._unheard.withdraw(self._job.id, "epilog", f"epilog{TAKEN}")  # of an earlier run
         with self._notes.together(TOGETHER_S):
             noted = self._notes.all()
             try:
@@ -149,8 +145,8 @@ class Hook:
         marked before are tried again, too. No other clock is touched.
         """
         self.make_up()
-        if self._unheard is not None:
-            self._unheard.withdraw(self._job.id, "prolog")
+        if self._accounts is not None and self._heard_at == self._at:
+            self._accounts.withdraw(self._job.id)
         with self._notes.together(TOGETHER_S):
             self._take_from_map()
             closed = dict[int, Account]()
@@ -339,12 +335,10 @@ class Hook:
 
     def _left_behind(self) -> dict[int, Note]:
         """Notes of jobs that have ended, unless they were tried a short while ago."""
-        ended = self._unheard.ended() if self._unheard is not None else ()
         return {
             index: note
             for index, note in self._notes.all().items()
-            if (note.ended or note.job_id in ended)
-            and not (note.tried_at and 0.0 <= self._at - note.tried_at < AGAIN_S)
+            if note.ended and not (note.tried_at and 0.0 <= self._at - note.tried_at < AGAIN_S)
         }
 
     def _write(self, index: int, note: Note) -> None:

@@ -1,12 +1,10 @@
 """What hooks leave to the agent, where one runs: starting Python costs more than their work.
 
-A hook writes one small file and sends the agent SIGUSR1. Only a prolog waits until the agent has
-removed the file, if a clock must change or an epilog's file is still there, and for some seconds at
-most. ``agent`` among the accounts names
+A hook writes one small file and sends the agent SIGUSR1. It waits until the agent has removed the
+file only if a clock must change, and for some seconds at most. ``agent`` among the accounts names
 the process that hears (number, start time), which the hook compares with ``/proc``; without one it
 does the work itself, and so it does if the agent has not begun in time, or dies. A file that the
-agent has begun ends in ``.taken``. What an agent that died has left is done by the next one, and
-the clocks of jobs that have ended are reset by the next hook.
+agent has begun ends in ``.taken``. What an agent that died has left is done by the next one.
 """
 
 import os
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from slurm_gpu_aware.clocks.accounts import INBOX, TAKEN, Accounts
+from slurm_gpu_aware.clocks.accounts import INBOX, Accounts
 from slurm_gpu_aware.clocks.hooks import Hook
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.job_map import JobMap
@@ -24,6 +22,7 @@ _AGENT = "agent"
 _LONGEST = 1200
 """Bytes of a file; the scripts write no more."""
 _UNFINISHED_S = 60.0
+_TAKEN = ".taken"
 _KINDS = ("epilog", "prolog")
 _VARIABLES = (
     "SLURM_JOB_RESTART_COUNT",
@@ -71,7 +70,7 @@ class Inbox:
 
     def has_ended(self, job_id: str) -> bool:
         """Whether the epilog of a job has left its work here."""
-        files = (self._path(f"{job_id}.epilog{end}") for end in ("", TAKEN))
+        files = (self._path(f"{job_id}.epilog{end}") for end in ("", _TAKEN))
         return any(map(os.path.exists, files))
 
     def take(self, now: float) -> Iterator[Word]:
@@ -81,7 +80,7 @@ class Inbox:
         found = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
-                kind = entry.name.removesuffix(TAKEN).partition(".")[2]
+                kind = entry.name.removesuffix(_TAKEN).partition(".")[2]
                 with suppress(OSError):  # its hook does it itself, or it is no file of ours
                     at = entry.stat(follow_symlinks=False).st_mtime
                     if kind in _KINDS:
@@ -92,7 +91,7 @@ class Inbox:
             env = self._read(name)
             if env is None and now - at < _UNFINISHED_S:
                 continue  # it is being written
-            taken = name.removesuffix(TAKEN) + TAKEN
+            taken = name.removesuffix(_TAKEN) + _TAKEN
             try:
                 os.rename(self._path(name), self._path(taken))
             except FileNotFoundError:

@@ -54,12 +54,13 @@ class Hooks:
         )
 
     def wait_longer(self):
-        """The prolog waits half a minute for an agent to begin, not three seconds."""
-        self.hooks["prolog"] = self.node.folder / "prolog"
-        text = HOOKS["prolog"].read_text()
-        assert text.count(" -lt 150 ") == 1
-        self.hooks["prolog"].write_text(text.replace(" -lt 150 ", " -lt 1500 "))
-        self.hooks["prolog"].chmod(0o755)
+        """The scripts wait half a minute for an agent to begin, not three seconds."""
+        for kind, script in HOOKS.items():
+            self.hooks[kind] = self.node.folder / kind
+            text = script.read_text()
+            assert text.count(" -lt 150 ") == 1
+            self.hooks[kind].write_text(text.replace(" -lt 150 ", " -lt 1500 "))
+            self.hooks[kind].chmod(0o755)
 
     def script(self, name, options):
         """A script in bin/ that counts its calls and starts Python."""

@@ -82,7 +82,9 @@ def test_without_an_agent_that_hears_the_hook_does_it(inbox_node, agent, how):
         agent.kill()
         agent.wait()
     elif how == "stopped":
-        held(agent)
+        agent.send_signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{agent.pid}/stat")
+        until(lambda: stat.read_text().rpartition(") ")[2].startswith("T"))
     elif how == "another process":
         (inbox_node.accounts / "agent").write_text(f"{os.getpid()} {word[1]}\n")
     elif how == "another start":
@@ -110,31 +112,10 @@ def test_a_job_with_a_clock_is_locked_before_it_starts(inbox_node, agent):
         inbox_node.run("prolog", job, "0", "freq=900")
         assert inbox_node.locked() == {0: 900}
         inbox_node.run("epilog", job, "0")
+        assert (inbox_node.locked(), inbox_node.opened()) == ({}, [])
     until(lambda: len(inbox_node.energies()) == 10)
-    assert (inbox_node.locked(), inbox_node.opened()) == ({}, [])
     assert [r["job_id"] for r in inbox_node.energies()] == [str(job) for job in range(17, 27)]
     assert (inbox_node.started(), inbox_node.left()) == ([], [])
-
-
-def held(agent):
-    """Stop the agent; it hears nothing until it goes on."""
-    agent.send_signal(signal.SIGSTOP)
-    stat = Path(f"/proc/{agent.pid}/stat")
-    until(lambda: stat.read_text().rpartition(") ")[2].startswith("T"))
-
-
-@pytest.mark.parametrize("taken", ["", ".taken"])
-def test_no_job_begins_before_the_clocks_of_ended_jobs_are_reset(inbox_node, agent, taken):
-    """Slurm may not name the GPU, so the prolog of any job waits; here it does the work itself."""
-    inbox_node.run("prolog", 17, "0", "freq=900")
-    held(agent)
-    leave(inbox_node, f"17.epilog{taken}", "- 0 freq=900 - n1 .\n")
-    inbox_node.run("prolog", 18, "1")
-    assert inbox_node.locked() == {}
-    assert inbox_node.started() == ["gpu-aware-clock"]
-    inbox_node.run("prolog", 17, "0", "freq=600")  # it was requeued
-    inbox_node.run("prolog", 19, "2")
-    assert inbox_node.locked() == {0: 600}
 
 
 DEAF = """
@@ -145,52 +126,12 @@ time.sleep(600)
 """
 
 
-def silent(node):
-    """A process that the hooks take for the agent, and that hears nothing."""
-    process = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True)
-    (node.accounts / "agent").write_text(f"{process.pid} {process.stdout.readline()}")
-    return process
-
-
-def test_the_prolog_of_the_next_job_waits_until_a_clock_is_reset(inbox_node, agent):
-    inbox_node.run("prolog", 17, "0", "freq=900")
-    held(agent)
-    with silent(inbox_node) as other:
-        inbox_node.run("epilog", 17, "0", "freq=900")
-        assert (inbox_node.locked(), inbox_node.left()) == ({0: 900}, ["17.epilog"])
-        threading.Timer(0.5, agent.send_signal, [signal.SIGCONT]).start()
-        inbox_node.run("prolog", 18, "1")
-        assert (inbox_node.locked(), inbox_node.started()) == ({}, [])
-        other.kill()
-
-
-def test_an_epilog_whose_agent_stops_meanwhile_does_its_work_itself(inbox_node, agent):
-    inbox_node.run("prolog", 17, "0", "freq=900")
-    agent.kill()
-    agent.wait()
-    with silent(inbox_node) as other:
-        number = inbox_node.accounts / "agent"
-        text = number.read_text()
-        number.unlink()
-        os.mkfifo(number)  # each question gets an answer of its own
-
-        def answer():
-            number.write_text(text)
-            until(lambda: inbox_node.left() == ["17.epilog"])
-            number.open("w").close()
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        inbox_node.run("epilog", 17, "0", "freq=900")
-        thread.join()
-        assert (inbox_node.locked(), inbox_node.left()) == ({}, ["17.epilog.late"])
-        other.kill()
-
-
 def test_a_hook_waits_some_seconds_for_an_agent_that_is_busy_and_then_does_it_itself(inbox_node):
     leave(inbox_node, "x")
     (inbox_node.accounts / "inbox" / "x").unlink()
-    with silent(inbox_node) as deaf:
+    command = [sys.executable, "-c", DEAF]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as deaf:
+        (inbox_node.accounts / "agent").write_text(f"{deaf.pid} {deaf.stdout.readline()}")
         inbox_node.run("prolog", 17, "0", "freq=900")
         assert inbox_node.locked() == {0: 900}
         assert inbox_node.started() == ["gpu-aware-clock"]
