@@ -43,7 +43,7 @@ _ALIVE_S = 30.0
 _PROFILE_S = 5.0
 _PRIVATE = 0o640  # mode of the published copy while Slurm hides jobs
 _MOST_CLASSES = 50_000  # decisions of which the class is read at the start
-_SHARE = 50.0  # copies and snapshots take at most one part in so many of the time
+_SHARE = 50.0  # copies and snapshots take at most a 50th of the time, if all take the same
 
 
 @dataclass(eq=False)

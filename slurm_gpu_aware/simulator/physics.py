@@ -52,6 +52,8 @@ class Physics:
 
     def _of_size(self, job: TraceJob, gpus: int) -> float:
         """L that the job's own GPUs need / L that so many need: times of its table hold both."""
+        if not self.settings.locality:
+            return 1.0
         needed = []
         for count in (job.gpus, gpus):
             levels = zip(self.cluster.levels, self._room, strict=True)

@@ -210,8 +210,9 @@ class SimSettings:
 
     def bounded(self, slowdown: float) -> Self:
         """With a bound on time of clocks that save energy, of all classes; 0: default clocks."""
-        sections = {**self.sections, EnergyConfig: EnergyConfig(slowdown=slowdown)}
-        return replace(self, slowdown=slowdown, sections=sections)
+        site = self.sections.get(EnergyConfig, EnergyConfig())
+        energy = EnergyConfig(slowdown=slowdown, from_median=site.from_median)
+        return replace(self, slowdown=slowdown, sections={**self.sections, EnergyConfig: energy})
 
     def restart_s(self, job: TraceJob) -> float:
         """What a restart or a move costs a job, as live: by itself, its class, or all."""

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from slurm_gpu_aware.files import make_new, open_folder, user_name
 
 _POLL_S = 2.0
-_SHARE = 50.0  # copying takes at most one part in so many of the time
+_SHARE = 50.0  # copying takes at most a 50th of the time, if all take the same
 _FAILED_S = 30.0
 _LAST_S = 2.0  # longest wait at the selector's end for the last copy
 

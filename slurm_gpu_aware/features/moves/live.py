@@ -63,10 +63,12 @@ class Mover:
         return False
 
     def _is_due(self, now: float) -> bool:
+        wakes = now >= self.wake_s
         if not self._config.of(MovesConfig).enabled:
-            self.wake_s = math.inf  # that of the last plan; this round's says its own
+            if wakes:
+                self.wake_s = math.inf  # the plan of this round says when it wants the next one
             return False
-        return self._timer() - self._looked >= LOOK_S or now >= self.wake_s
+        return wakes or self._timer() - self._looked >= LOOK_S
 
     def moving(
         self,
