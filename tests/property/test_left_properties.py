@@ -13,7 +13,7 @@ COURSE = "n2"
 """The node that a reservation keeps."""
 
 
-def running(number, node, slot, limit_s):
+def ends_within(number, node, slot, limit_s):
     share = NodeShare(node, 1, 500, (slot,))
     where = {"nodes": (node,), "shares": (share,), "start_s": NOW - 10.0, "end_s": NOW + limit_s}
     return slurm_job(number, state="RUNNING", **where)
@@ -31,7 +31,7 @@ def test_no_gpu_of_three_heads_goes_to_a_job_behind_them(data):
     nodes = [slurm_node(name, used[name]) for name in NAMES]
     each = [(name, slot) for name in NAMES for slot in sorted(used[name])]
     jobs = [
-        running(100 + i, *gpu, data.draw(st.sampled_from([60.0, 170.0, 171.0])))
+        ends_within(100 + i, *gpu, data.draw(st.sampled_from([60.0, 170.0, 171.0])))
         for i, gpu in enumerate(each)
     ]
     site = context_of(nodes, reservations=[course])

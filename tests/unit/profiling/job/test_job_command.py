@@ -85,14 +85,14 @@ def program(iterations, until="True"):
     return ["--", sys.executable, "-c", ITERATIONS, str(iterations), until]
 
 
-def recorded(number):
+def until_recorded(number):
     """That there are so many records."""
     return f"len(glob.glob('gpu-aware-job-7-*.csv')) >= {number}"
 
 
 def test_a_program_runs_as_usual_and_is_measured(job_node):
     labels = ["--model", "resnet50", "--batch-size", "64", "--class", "A"]
-    done = job_node.run(*labels, "--slice", "1", *program(40, recorded(1)))
+    done = job_node.run(*labels, "--slice", "1", *program(40, until_recorded(1)))
     assert (done.returncode, done.stdout, done.stderr) == (7, "done\n", "")
     (row,) = job_node.rows()
     assert (row["application"], row["gpus"], row["nodes"]) == ("resnet50", "2", "1")
@@ -111,7 +111,7 @@ def test_no_name_of_a_record_is_foreseen(job_node):
     """Two steps of a job leave two records, and what another user creates first is in no way."""
     (job_node.folder / "gpu-aware-job-7.csv").mkdir()
     for number in (1, 2):
-        job_node.run("--model", "m", "--slice", "1", *program(25, recorded(number)))
+        job_node.run("--model", "m", "--slice", "1", *program(25, until_recorded(number)))
     names = sorted(record.name for record in job_node.records() if record.is_file())
     assert len(names) == 2
     assert all(re.fullmatch(r"gpu-aware-job-7-[0-9a-f]{8}\.csv", name) for name in names)
