@@ -43,20 +43,22 @@ class Heartbeat:
     def __init__(self) -> None:
         self.longest_s = 0.0
         alike = multiprocessing.get_context("fork")  # before there is any thread
-        self._beats = alike.RawValue("L", 0)
+        self._went_on_s = alike.RawValue("d", 0.0)
         alike.Process(target=self._count, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
 
     @property
     def now_s(self) -> float:
         """Seconds since the start in which the other process went on."""
-        return BEAT_S * float(self._beats.value)
+        return float(self._went_on_s.value)
 
     def _count(self) -> None:
-        parent = os.getppid()
+        parent, last = os.getppid(), time.monotonic()
         while os.getppid() == parent:
             time.sleep(BEAT_S)
-            self._beats.value += 1
+            now = time.monotonic()
+            self._went_on_s.value += min(now - last, 5 * BEAT_S)  # longer: it stood still
+            last = now
 
     def _beat(self) -> None:
         last = self.now_s

@@ -232,20 +232,22 @@ class Cluster:
         is asked again: no answer is not no jobs.
         """
         show = ["scontrol", "-o", "show", "job", "-d", *([job_id] if job_id else [])]
-        out = self.run(self.controller, show)
-        if out.returncode and NO_ANSWER.search(out.stderr):
-            self.await_answer()
+        said = b""
+
+        def answered() -> bool:
+            nonlocal said
             out = self.run(self.controller, show)
-        lines = out.stdout.decode(errors="replace").splitlines()
+            said = out.stdout
+            return not (out.returncode and NO_ANSWER.search(out.stderr))
+
+        self.wait_until(answered, 90, "slurmctld answers")
+        lines = said.decode(errors="replace").splitlines()
         found = [_fields(line) for line in lines if line.startswith("JobId=")]
         return [fields for fields in found if "JobState" in fields]
 
     def job(self, job_id: str) -> dict[str, str]:
-        """Return the fields of one job (see `jobs`); waits for a slurmctld that restarts."""
+        """Return the fields of one job (see `jobs`)."""
         found = self.jobs(job_id)
-        if not found:
-            self.await_answer()
-            found = self.jobs(job_id)
         if not found:
             raise ClusterError(f"Slurm knows no job {job_id}")
         return found[0]

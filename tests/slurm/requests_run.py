@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster import GATE, Cluster
+from cluster import Cluster
 from requests_cells import LANES, RESERVED, WIDE, Cell
 from requests_seen import id_of
 from test_way_of_a_job import expect_kinds, ledger_of
 
-__all__ = ["await_gate", "lanes", "run_pass"]
+__all__ = ["lanes", "run_pass"]
 
 USER = "alice"
 OUT = f"/shared/home/{USER}/matrix"
@@ -32,18 +32,6 @@ def lanes(cluster: Cluster) -> Iterator[None]:
     finally:
         for name, _ in LANES:
             cluster.sh("ctl", ["scontrol", "delete", f"partitionname={name}"], check=False)
-
-
-def await_gate(cluster: Cluster) -> None:
-    """Wait until the selector holds the gate: a job that came before would pass it.
-
-    What is left of an earlier gate may end at any moment, so a new one is waited for.
-    """
-    cluster.sh("ctl", ["scontrol", "delete", f"reservation={GATE}"], check=False)
-    show = ["scontrol", "-o", "show", "reservation", GATE]
-    cluster.wait_until(
-        lambda: "State=ACTIVE" in cluster.sh("ctl", show, check=False), 60, "the gate is held"
-    )
 
 
 def run_pass(cluster: Cluster, chosen: Sequence[Cell], bound_s: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import NODES, Cluster
 from requests_cells import RESERVED, cells
-from requests_run import await_gate, lanes
+from requests_run import lanes
 from test_way_of_a_job import ledger_of
 
 IMPOSSIBLE = re.compile(
@@ -73,7 +73,6 @@ def possible(cluster: Cluster) -> Iterator[list[str]]:
         )
         with cluster.plain():
             answers = cluster.sh("ctl", f"{ask} true", "alice", timeout=300).split()
-        await_gate(cluster)
         assert len(answers) > 0.8 * len(asked)
         yield [asked[int(number)] for number in answers]
         cluster.cancel_all()

@@ -14,7 +14,7 @@ import pytest
 from cluster import Cluster
 from requests_cells import GPUS, Cell, cells, missing_combinations
 from requests_page import SUITES, Summary, full_table, left_row, page, read_page, summary
-from requests_run import await_gate, lanes, run_pass
+from requests_run import lanes, run_pass
 from requests_seen import Seen, seen_of
 from requests_table import judge
 
@@ -46,7 +46,6 @@ def both_ways(cluster: Cluster) -> list[Pair]:
     with lanes(cluster):
         with cluster.plain():
             plain = run_pass(cluster, chosen, BOUND_S)
-        await_gate(cluster)
         ours = run_pass(cluster, chosen, BOUND_S)
     print(f"\n{len(chosen)} requests, both ways in {time.monotonic() - began:.0f} s")
     return [Pair(c, seen_of(plain[c.name]), seen_of(ours[c.name])) for c in chosen]

@@ -229,15 +229,7 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     # It takes over without touching what runs, and uses what is left.
     held = {job: cluster.gpus(job) for job in (parked, new, late)}
     cluster.service_up("ctl", "selectd")
-
-    def closed() -> bool:
-        # Slurm lists one that has just ended as ACTIVE, and it holds no licence any more.
-        found = cluster.sh("ctl", "date +%FT%T; scontrol show res -o", check=False)
-        now, *lines = found.splitlines()
-        ends = [re.search(r"EndTime=(\S+)", line) for line in lines if GATE in line]
-        return any(end is not None and end[1] > now for end in ends)
-
-    cluster.wait_until(closed, 60, "the gate is back")
+    cluster.await_gate()
     fresh = cluster.submit("bob", ["--gres=gpu:1", "--comment=class=A"], "sleep 2")
     cluster.wait(fresh, {"RUNNING", "COMPLETED"})
     assert started(cluster, fresh)["outcome"]["as_planned"]

@@ -18,7 +18,9 @@ from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.ledger import Ledger, RoundRecord
 
 LEASE_S = 3600
-"""So long that no gate ends while a test runs on a slow machine."""
+"""So long that no gate ends, and no selector gets silent, while a test runs on a slow machine."""
+HEARTBEAT_S = LEASE_S // 3
+AWAY_S = HEARTBEAT_S + 20
 RUNNING = {"state": "RUNNING", "reason": "None", "nodes": "n1", "slots": [0, 1]}
 
 
@@ -27,7 +29,7 @@ def two_wait(tmp_path: Path) -> SlurmFolder:
     """A job that waits, with a reason of the last round, and one that was placed."""
     slurm = SlurmFolder(tmp_path)
     with slurm.config.open("a") as file:
-        file.write(f"[gate]\nlease_s = {LEASE_S}\n")
+        file.write(f"[gate]\nlease_s = {LEASE_S}\n[selector]\nheartbeat_s = {HEARTBEAT_S}\n")
     with open_store(slurm.store) as store:
         ledger = Ledger(store)
         for job_id in ("7", "8"):
@@ -60,7 +62,7 @@ def says(slurm: SlurmFolder, *args: str) -> tuple[str, str]:
 
 
 def test_a_living_selector_is_not_called_away(two_wait: SlurmFolder):
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     assert "It waits for the selector's next round." in says(two_wait, "explain", "7")[0]
     out, err = says(two_wait, "queue")
     assert "waits for the next round" in out
@@ -71,7 +73,7 @@ def test_a_living_selector_is_not_called_away(two_wait: SlurmFolder):
 
 def test_explain_of_a_parked_job_says_when_the_gate_opens(two_wait: SlurmFolder):
     """'It waits for the selector's next round', while there was no selector."""
-    end = gate(two_wait, 45)
+    end = gate(two_wait, AWAY_S)
     opens = time.strftime("%H:%M:%S", time.gmtime(end))
     for job_id in ("7", "8"):
         told = says(two_wait, "explain", job_id)[0]
@@ -87,7 +89,7 @@ def test_explain_of_a_parked_job_says_when_the_gate_opens(two_wait: SlurmFolder)
 
 
 def test_queue_says_that_no_selector_plans_and_leaves_out_what_has_ended(two_wait: SlurmFolder):
-    gate(two_wait, 45)
+    gate(two_wait, AWAY_S)
     out, err = says(two_wait, "queue")
     assert "waits for the selector, which is away" in out
     assert "no 4 free GPUs (when the selector last looked)" in out
@@ -97,13 +99,13 @@ def test_queue_says_that_no_selector_plans_and_leaves_out_what_has_ended(two_wai
 
 
 def test_queue_of_a_user_without_parked_jobs_says_whose(two_wait: SlurmFolder):
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     assert "No job of bob is parked." in says(two_wait, "queue", "-u", "bob")[0]
 
 
 def test_status_counts_what_slurm_shows(two_wait: SlurmFolder):
     """'runs', 'parked 0' and '2 started' 57 s after the selector had died."""
-    gate(two_wait, 45)
+    gate(two_wait, AWAY_S)
     told = says(two_wait, "status")[0]
     assert "no heartbeat for " in told
     assert "parked 2" in told
@@ -116,7 +118,7 @@ def test_status_counts_what_slurm_shows(two_wait: SlurmFolder):
 
 
 def test_a_placed_job_that_ended_meanwhile_is_not_called_started(two_wait: SlurmFolder):
-    gate(two_wait, 45)
+    gate(two_wait, AWAY_S)
     told = says(two_wait, "explain", "6")[0]
     assert told.startswith("Job 6: ended Slurm no longer lists this job: it has ended.")
     with open_store(two_wait.store) as store:
@@ -142,7 +144,7 @@ def test_a_job_that_passed_the_open_gate_was_ours(two_wait: SlurmFolder, known: 
 
 
 def test_a_job_whose_gpu_type_is_gone_is_told_to_come_again(two_wait: SlurmFolder):
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     typed = {"licenses": "", "admin_comment": "", "tres_per_node": "gres/gpu:v100:2"}
     two_wait.write([parked("9", **typed, reason="BadConstraints")], ["n1"])
     told = says(two_wait, "explain", "9")[0]
@@ -152,7 +154,7 @@ def test_a_job_whose_gpu_type_is_gone_is_told_to_come_again(two_wait: SlurmFolde
 
 
 def test_a_parked_job_whose_gpu_type_is_gone_is_told_so_though_it_is_held(two_wait: SlurmFolder):
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     record = "gpuaware/1;tn=gres/gpu:v100:2;mc=1;lf=a%20GPU%20type"
     typed = {"admin_comment": record, "tres_per_node": "gres/gpu:v100:2"}
     two_wait.write([parked("9", **typed, reason="JobHeldUser", priority=0)], ["n1"])
@@ -182,7 +184,7 @@ def test_a_job_of_slurms_says_its_own_reason(
     two_wait: SlurmFolder, fields: dict[str, object], why: str
 ) -> None:
     """It listed what does not hold, and called a typed job that had just started 'not recorded'."""
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     plain = {"licenses": "", "admin_comment": "", "start_time": int(time.time()) - 1}
     two_wait.write([parked("9", **(plain | fields))], ["n1"])
     with open_store(two_wait.store) as store:
@@ -196,7 +198,7 @@ def test_a_job_of_slurms_says_its_own_reason(
 @pytest.mark.parametrize("phase", ["", ";sel=left:0:950"])
 def test_a_job_left_to_slurm_says_what_sbatch_said(two_wait: SlurmFolder, phase: str) -> None:
     """Also while it waits for its turn at the gate."""
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     record = f"gpuaware/1;tn=gres/gpu:1;lf=--contiguous{phase}"
     fields = {} if not phase else {"licenses": "", "reason": "Resources"}
     off = {"licenses": "", "admin_comment": "", "comment": "place=off", "reason": "Priority"}
@@ -216,7 +218,7 @@ def test_a_job_left_to_slurm_says_what_sbatch_said(two_wait: SlurmFolder, phase:
 
 
 def test_the_queue_says_its_order_and_words_for_what_holds_a_job(two_wait: SlurmFolder) -> None:
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     ids = {"10": 5, "9": 5, "8": 9}
     with open_store(two_wait.store) as store:
         why = "held by QOSGrpGRES; tried again in 44 s"
@@ -237,13 +239,13 @@ def test_the_queue_says_its_order_and_words_for_what_holds_a_job(two_wait: Slurm
 def test_a_task_of_an_array_that_is_one_record_is_explained_by_its_own_id(
     two_wait: SlurmFolder,
 ) -> None:
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     two_wait.write([parked("98", array_job_id=98, array_task_str="0-332")], ["n1"])
     assert says(two_wait, "explain", "98_300")[0].startswith("Job 98_300: waiting")
 
 
 def test_what_the_selector_finds_when_it_is_back_is_explained(two_wait: SlurmFolder):
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     with open_store(two_wait.store) as store:
         detail = {"start_s": 1_795_000_000.0, "gpus": {"n1": [0]}, "without_us": True}
         Ledger(store).add_event("7", "started", detail, 1_795_000_000.0)
@@ -255,7 +257,7 @@ def test_what_the_selector_finds_when_it_is_back_is_explained(two_wait: SlurmFol
 
 
 def test_a_job_that_came_back_shows_no_choice_as_current(two_wait: SlurmFolder):
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     with open_store(two_wait.store) as store:
         Ledger(store).add_decision(decision("7", state="waiting"))
     told = says(two_wait, "explain", "7")[0]
@@ -266,7 +268,7 @@ def test_a_job_that_came_back_shows_no_choice_as_current(two_wait: SlurmFolder):
 
 
 def test_tasks_as_queue_shows_them(two_wait: SlurmFolder):
-    gate(two_wait, -600)
+    gate(two_wait, 600)
     fields = {"array_job_id": 44, "array_task_str": "3-9"}
     two_wait.write([parked("44", **fields)], ["n1"])
     assert "44_[3-9]" in says(two_wait, "queue")[0]

@@ -98,19 +98,21 @@ def test_clients_that_send_a_byte_now_and_then_are_cut_off(
         threading.Thread(target=made.serve_forever, daemon=True).start()
         held = [socket.create_connection(made.server_address[:2]) for _ in range(8)]
         watch = Stopwatch()
-        while True:
+        try:
+            while True:
+                for one in held:
+                    with suppress(OSError):
+                        one.send(b"A")
+                try:
+                    assert get_page(made, "/metrics") == (200, PAGE.text)
+                    break
+                except (http.client.HTTPException, OSError):
+                    assert watch.idle_s < 60
+                    time.sleep(0.2)
+        finally:
             for one in held:
-                with suppress(OSError):
-                    one.send(b"A")
-            try:
-                assert get_page(made, "/metrics") == (200, PAGE.text)
-                break
-            except (http.client.HTTPException, OSError):
-                assert watch.idle_s < 60
-                time.sleep(0.2)
-        for one in held:
-            one.close()
-        made.shutdown()
+                one.close()
+            made.shutdown()
 
 
 def test_a_request_that_is_no_http_stops_nothing(server: MetricsServer) -> None:

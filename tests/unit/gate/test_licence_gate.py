@@ -8,6 +8,7 @@ from slurm_folder import Interleaved, SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.licence_gate import is_silent
 from slurm_gpu_aware.gate.restore import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
@@ -110,6 +111,13 @@ def gate_of(slurm: SlurmFolder, licences: str) -> Heartbeat:
 
 def held_licences(slurm: SlurmFolder) -> list[str]:
     return [found["licenses"] for found in slurm.get("reservations")]
+
+
+@pytest.mark.parametrize(("quiet_s", "silent"), [(0.0, False), (29.0, False), (31.0, True)])
+def test_a_selector_is_silent_ten_seconds_after_a_heartbeat_is_due(
+    quiet_s: float, silent: bool
+) -> None:
+    assert is_silent(1000.0 + Config().gate.lease_s, Config(), 1000.0 + quiet_s) is silent
 
 
 @pytest.mark.parametrize("licences", ["gpuaware:10", "matlab:5", ""])

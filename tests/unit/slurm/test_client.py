@@ -301,21 +301,31 @@ def test_after_its_time_no_update_of_a_batch_follows(
 ) -> None:
     """A later round may decide otherwise about these jobs."""
     go, sent = threading.Event(), []
+    began, begin = threading.Semaphore(0), loaded.begin
     monkeypatch.setattr(slurm_reader, "Libslurm", lambda _timeout_s: loaded)
     client = SlurmClient(0.5)
 
     def send(job_id: str, _texts: object, _numbers: object) -> dict[str, str]:
         sent.append(job_id)
-        go.wait(60)
+        began.release()
+        go.wait(600)
         return {}
 
+    def begun(work: Callable[[], Any], extra_s: float) -> Call[Any]:
+        call = begin(work, extra_s)
+        assert began.acquire(timeout=300)  # the time limit may pass before a busy machine sends
+        return call
+
     monkeypatch.setattr(client, "_send", send)
+    monkeypatch.setattr(loaded, "begin", begun)
     with pytest.raises(SlurmError, match="no answer"):
         client.update_jobs([JobUpdate(str(n), (("Extra", "x"),)) for n in range(1, 9)])
     go.set()
-    time.sleep(0.3)
-    assert set(sent) <= {"1", "2", "3", "4"}  # the first of each lane
-    assert len(sent) == len(set(sent))
+    watch = Stopwatch()
+    while loaded.counts.of_calls["answered"] < 4:
+        assert watch.idle_s < 60
+        time.sleep(0.01)
+    assert sent == ["1", "2", "3", "4"]  # the first of each lane
 
 
 def test_updates_of_one_job_or_array_stay_in_order() -> None:

@@ -13,6 +13,7 @@ import time
 import pytest
 from commands import gpu_aware_profile
 from fake_cluster import GRES, states
+from idle_clock import Stopwatch
 
 from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps import sweep_output
@@ -298,18 +299,22 @@ def test_a_killed_sweep_keeps_what_was_measured_and_is_resumed(fleet):
     fleet.let("n2", "hang")
     started = fleet.folder / "n2.started"
     os.mkfifo(started)  # readable when the fake srun has opened it
-    watch = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
+    started_end = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
     argv = fleet.argv("--jobs", "1", "--class", "A", "--runs", "1")
     with subprocess.Popen(argv, env=fleet.env, stderr=subprocess.PIPE, text=True) as process:
         sweep_id = process.stderr.readline().split()[1].rstrip(":")
-        assert select.select([watch], [], [], 300.0)[0]
-        progress = SweepProgress(fleet.store.parent / "sweeps", sweep_id)
-        while "n1" not in progress.done():  # stored beside the start of the next
-            assert process.poll() is None
-            time.sleep(0.02)
-        process.kill()
-    os.close(watch)
-    (fleet.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n2").touch()  # ends the orphan
+        try:
+            assert select.select([started_end], [], [], 300.0)[0]
+            progress, watch = SweepProgress(fleet.store.parent / "sweeps", sweep_id), Stopwatch()
+            while "n1" not in progress.done():  # stored beside the start of the next
+                assert process.poll() is None
+                assert watch.idle_s < 60
+                time.sleep(0.02)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(started_end)
+            (fleet.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n2").touch()  # ends the orphan
     with open_store(fleet.store, readonly=True) as store:
         assert {run.node for run in newest_runs(store)} == {"n1"}
     fleet.let("n2", "ok")
