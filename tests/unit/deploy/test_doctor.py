@@ -334,7 +334,7 @@ def test_nodes_that_keep_no_energy(
         (10, 100_000, "heartbeat", "failed"),
         (-5, 100_000, "heartbeat", "failed"),
         (55, 100_000, "heartbeat", "failed"),
-        (120, 100_000, "heartbeat", "ok"),
+        (85, 100_000, "heartbeat", "ok"),
     ],
 )
 def test_gate_and_heartbeat(

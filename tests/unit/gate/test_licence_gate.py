@@ -8,6 +8,7 @@ from slurm_folder import Interleaved, SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.gate.licence_gate import is_silent
 from slurm_gpu_aware.gate.restore import release_by_hand
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
@@ -196,3 +197,11 @@ def test_a_job_that_the_selector_binds_meanwhile_is_released_without_its_binding
     job = slurm.jobs["7"]
     assert (job["req_nodes"], job["tres_per_node"], job["licenses"]) == ("", "gres/gpu:2", "")
     assert ";sel=opened:" in job["admin_comment"]
+
+
+@pytest.mark.parametrize(("quiet_s", "silent"), [(29.0, False), (31.0, True)])
+def test_a_selector_is_silent_ten_seconds_after_it_missed_a_heartbeat(
+    quiet_s: float, silent: bool
+) -> None:
+    config = Config()
+    assert is_silent(1000.0 - quiet_s + config.gate.lease_s, config, 1000.0) == silent
