@@ -41,15 +41,17 @@ def accounts_with_shares(cluster: Cluster) -> Iterator[None]:
         sacctmgr(cluster, "add", "user", user, f"account={account}", f"fairshare={share}")
     # Usage of earlier tests: what ties in whole numbers, as sshare tells it, may not tie in Slurm.
     sacctmgr(cluster, "modify", "account", "root", "set", "rawusage=0")
-    configure(cluster, SETTINGS)
-    yield
-    cluster.end_all()
-    for account in ("physics", "ocean", "ice"):
-        sacctmgr(cluster, "delete", "user", "alice,bob,root", "where", f"account={account}")
-        delete = ["sacctmgr", "-i", "delete", "account", account]
-        gone = lambda delete=delete: cluster.run("ctl", delete).returncode == 0  # noqa: E731
-        cluster.wait_until(gone, 60, f"slurmdbd hears of the last job of {account}")
-    configure(cluster, [])
+    try:
+        configure(cluster, SETTINGS)
+        yield
+        cluster.end_all()
+    finally:
+        configure(cluster, [])
+        for account in ("physics", "ocean", "ice"):
+            sacctmgr(cluster, "delete", "user", "alice,bob,root", "where", f"account={account}")
+            delete = ["sacctmgr", "-i", "delete", "account", account]
+            gone = lambda delete=delete: cluster.run("ctl", delete).returncode == 0  # noqa: E731
+            cluster.wait_until(gone, 60, f"slurmdbd hears of the last job of {account}")
 
 
 def seen(cluster: Cluster) -> tuple[Multifactor, np.ndarray, np.ndarray]:

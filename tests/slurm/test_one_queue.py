@@ -39,6 +39,11 @@ INTERACTIVE = {
 }
 
 
+def slack_s(watch: Stopwatch) -> float:
+    """SLACK_S of this machine. Jobs last longer: else it would hide that they pass others."""
+    return SLACK_S / max(watch.share, 0.5)
+
+
 @pytest.fixture
 def full(cluster: Cluster) -> Iterator[dict[str, list[str]]]:
     """Node -> jobs of one GPU that fill it, and end when they are told to."""
@@ -74,11 +79,9 @@ def story(cluster: Cluster, jobs: Sequence[str]) -> str:
 def test_whatever_slurm_places_waits_for_its_turn(
     cluster: Cluster, full: dict[str, list[str]]
 ) -> None:
-    """GPUs become free one by one: nodes go to the two jobs of four GPUs, then to the others."""
-    watch = Stopwatch()
-    high = [
-        cluster.submit("alice", ["--gres=gpu:4", "--comment=class=A", "-t", "5"]) for _ in range(2)
-    ]
+    """GPUs become free one by one: two nodes go to jobs of four GPUs, then to the others."""
+    whole = ["--gres=gpu:4", "--comment=class=A", "-t", "5"]
+    high = [cluster.submit("alice", [*whole, "-w", node]) for node in NODES[:2]]
     low = [cluster.submit("bob", [*form, *LOWER]) for form in FORMS.values()]
     het = cluster.sh("ctl", ["sbatch", "--parsable", "--nice=1000000"], "bob", stdin=HET).strip()
     waiting = [cluster.start_command("ctl", command, "bob") for command in INTERACTIVE.values()]
@@ -103,7 +106,9 @@ def test_whatever_slurm_places_waits_for_its_turn(
 
     cluster.wait_until(lambda: len(later()) >= fewest, 60, "accounting knows the starts")
     runs = accounted(cluster, later())
-    assert delayed(runs, slack_s=SLACK_S / watch.share) == [], story(cluster, high)
+    first = {run.node: run.start for run in runs if run.job in high}
+    for node, start in first.items():  # the name of some is n[1-2]
+        assert all(run.start >= start for run in runs if node[1] in run.node), story(cluster, high)
 
 
 def test_the_owners_exclusions_stay_when_it_is_parked_again(
@@ -153,13 +158,14 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
         cluster.wait(job, "COMPLETED")
         if free < 4:
             cluster.wait_until(lambda: guarded(cluster) == held, 60, f"a reservation of {held}")
+            assert cluster.job(past)["JobState"] == "PENDING"
         now = ["srun", "--immediate", "--gres=gpu:1", *LOWER, "true"]
         assert cluster.run("ctl", now, "bob").returncode != 0
     cluster.wait(head, {"RUNNING", "COMPLETED"})
     cluster.wait(past, "COMPLETED")
     at = {run.job: run.start for run in accounted(cluster, {head, past})}
     # The reservation goes a moment before the head may start
-    assert at[head] <= at[past] + 3 / watch.share
+    assert at[head] <= at[past] + slack_s(watch)
     cluster.wait_until(lambda: not guarded(cluster), 60, "the reservation ends with its use")
 
 
@@ -296,20 +302,21 @@ def check_mixed(cluster: Cluster, most: int) -> None:
             *("-t", str(rng.choice([1, 5]))),
         ]
         user = rng.choice(["alice", "bob"])
-        jobs.add(cluster.submit(user, options, f"sleep {rng.choice([2, 4, 8])}"))
+        jobs.add(cluster.submit(user, options, f"sleep {rng.choice([4, 8, 16])}"))
     for job in jobs:
         cluster.wait(job, "COMPLETED", 60 + 3 * count)
     runs = accounted(cluster, jobs)
     assert len(runs) == count
-    passed = delayed(runs, most, slack_s=SLACK_S / watch.share)
+    passed = delayed(runs, most, slack_s=slack_s(watch))
     told = [cluster.sh("ctl", ["gpu-aware", "explain", head, "--details"]) for _, head in passed]
     assert passed == [], (told, [str(run) for run in sorted(runs, key=lambda run: run.start)])
 
 
 def test_short_jobs_are_opened_ahead_and_pass_no_one(cluster: Cluster) -> None:
     """Whole nodes of a higher priority come between them."""
-    watch = Stopwatch()
-    low = [cluster.submit("alice", ["--gres=gpu:1", *LOWER], "sleep 2") for _ in range(56)]
+    log = "/var/log/cluster/selectd.log"
+    watch, logged = Stopwatch(), int(cluster.sh("ctl", f"wc -c <{log}"))
+    low = [cluster.submit("alice", ["--gres=gpu:1", *LOWER], "sleep 9") for _ in range(56)]
     high = []
     for _ in range(3):
         high.append(cluster.submit("bob", ["--gres=gpu:4", "-t", "5"], "sleep 2"))
@@ -318,6 +325,7 @@ def test_short_jobs_are_opened_ahead_and_pass_no_one(cluster: Cluster) -> None:
         cluster.wait(job, "COMPLETED", 180)
     runs = accounted(cluster, {*low, *high})
     assert len(runs) == len(low) + len(high)
-    assert delayed(runs, slack_s=SLACK_S / watch.share) == [], story(cluster, high)
-    told = cluster.sh("ctl", f"grep -c 'turn: {AHEAD}' /var/log/cluster/selectd.log")
-    assert int(told) >= 8
+    assert delayed(runs, slack_s=slack_s(watch)) == [], story(cluster, high)
+    told = cluster.sh("ctl", f"tail -c +{logged + 1} {log}").count(f"turn: {AHEAD}")
+    print(f"\n{told} jobs were opened ahead")
+    assert told >= 8

@@ -41,22 +41,26 @@ def plain(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with nodes as a site has them that has never heard of us."""
     original = cluster.sh("ctl", ["cat", "/opt/cluster/etc/slurm.conf"])
     config = cluster.sh("ctl", ["cat", CONFIG])
-    lay_out(cluster, plain_conf(original), PLAIN_GRES)
-    # As setup --install writes it where no node has the feature yet
-    conf = "/etc/slurm/gpu_aware_conf.lua"
-    cluster.sh("ctl", f"sed -i 's/models = .*/models = {{}},/' {conf}")
-    cluster.sh("ctl", ["touch", "-d", "+1 seconds", "/etc/slurm/job_submit.lua"])
     try:
+        lay_out(cluster, plain_conf(original), PLAIN_GRES)
+        # As setup --install writes it where no node has the feature yet
+        conf = "/etc/slurm/gpu_aware_conf.lua"
+        cluster.sh("ctl", f"sed -i 's/models = .*/models = {{}},/' {conf}")
+        cluster.sh("ctl", ["touch", "-d", "+1 seconds", "/etc/slurm/job_submit.lua"])
         yield cluster
     finally:
         # One that a failed test has left would write its own files over ours.
         cluster.sh("ctl", ["pkill", "-KILL", "-f", "gpu-aware setup"], check=False)
         cluster.sh("ctl", ["tee", CONFIG], stdin=config)
-        cluster.await_answer()
-        cluster.end_all()  # a job that loses its GPUs' types would be requeued
-        lay_out(cluster, original, cluster.sh("ctl", ["cat", "/opt/cluster/etc/gres.conf"]))
-        cluster.reset()
-        cluster.mode("aware")
+        try:
+            cluster.await_answer()
+            cluster.end_all()  # a job that loses its GPUs' types would be requeued
+        finally:
+            try:
+                lay_out(cluster, original, cluster.sh("ctl", ["cat", "/opt/cluster/etc/gres.conf"]))
+                cluster.reset()
+            finally:
+                cluster.mode("aware")
 
 
 def lay_out(cluster: Cluster, slurm_conf: str, gres_conf: str) -> None:

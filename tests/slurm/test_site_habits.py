@@ -112,18 +112,24 @@ def test_hints_where_a_tool_owns_the_comment(cluster: Cluster) -> None:
 
 def test_a_store_that_another_process_holds(cluster: Cluster) -> None:
     """Jobs start while the store is locked, and the ledger tells of them afterwards."""
+    end = "/tmp/end-of-lock"
     lock = (
-        "import sqlite3, time\n"
+        "import os, sqlite3, time\n"
         f"store = sqlite3.connect({STORE!r}, 60, isolation_level=None)\n"
         "store.execute('BEGIN IMMEDIATE')\n"
         "print('held', flush=True)\n"
-        "time.sleep(15)\n"
+        f"while not os.path.exists({end!r}): time.sleep(0.1)\n"
     )
+    cluster.sh("ctl", ["rm", "-f", end])
     holder = cluster.start_command("ctl", ["python3", "-c", lock])
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
-    job_id = cluster.submit("alice", ["--gres=gpu:1", "--comment=class=A"], WAIT)
-    cluster.wait(job_id, "RUNNING", 12)
+    try:
+        job_id = cluster.submit("alice", ["--gres=gpu:1", "--comment=class=A"], WAIT)
+        cluster.wait(job_id, "RUNNING", 12)
+        assert holder.poll() is None
+    finally:
+        cluster.sh("ctl", ["touch", end])
     assert holder.wait(120) == 0
     placed(cluster, job_id)
     expect_kinds(cluster, job_id, ["released", "started"])
