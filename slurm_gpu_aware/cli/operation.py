@@ -36,7 +36,7 @@ def doctor(context: Context, nodes: bool, as_json: bool) -> None:
     every: Checks = (*checks_slurm.OF_SLURM, *checks_ours.OF_US, *OF_ENERGY, *checks_slurm.OF_NODES)
     if removal_waits(config) is not None:
         every = checks_ours.REMOVAL
-    checks = run_checks(config, every, ask_nodes=nodes)
+    checks = run_checks(config, every, of_gate=checks_slurm.OF_GATE, ask_nodes=nodes)
     wrong = any(check.status == "failed" for check in checks)
     if as_json:
         print_json({"checks": [asdict(c) for c in checks], "ok": not wrong})

@@ -238,3 +238,10 @@ OF_NODES = (
     ("clockd", True, True, _agents),
 )
 """The checks after those of slurm-gpu-aware."""
+OF_GATE = frozenset(
+    (
+        *("licence", "gate", "controllers", "filter", "test-only", "gres types", "selector"),
+        *("permissions", "changes of jobs", "events", "prolog, epilog", "files of nodes", "clockd"),
+    )
+)
+"""Checks of a site whose jobs we place, or are to place."""

@@ -1,8 +1,9 @@
 """Doctor: runs checks of a live cluster; their outcome and context."""
 
 import pwd
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 
 _ANSWER_S = 5.0
+FILTER_CODE = "gpu_aware.lua"
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,15 @@ class DoctorContext:
         except (AwareError, OSError):  # not known
             return False
 
+    @cached_property
+    def parks(self) -> bool:
+        """Whether setup has prepared Slurm to park jobs, if only in part, or that is not known."""
+        try:
+            licences = {re.split(r"[:*=]", word)[0] for word in self.words("Licenses")}
+            return self.config.gate.licence in licences or (self.folder / FILTER_CODE).exists()
+        except (AwareError, OSError):
+            return True
+
     def no_user(self, name: str) -> Check | None:
         """A check that cannot be made, as SlurmUser is no user of this host; None: it can."""
         try:
@@ -122,8 +133,12 @@ Checks = Sequence[tuple[str, bool, bool, CheckFunction]]
 output."""
 
 
-def run_checks(config: Config, checks: Checks, *, ask_nodes: bool = False) -> list[Check]:
+def run_checks(
+    config: Config, checks: Checks, *, of_gate: Collection[str] = (), ask_nodes: bool = False
+) -> list[Check]:
     """Run checks; one that raises counts as failed or skipped. ``ask_nodes``: by jobs on them.
+
+    ``of_gate``: names of those that one sentence replaces where jobs start as on plain Slurm.
 
     The first one finds out whether Slurm answers. An ``ok`` counts only if the check has found
     nothing else under its name.
@@ -134,6 +149,8 @@ def run_checks(config: Config, checks: Checks, *, ask_nodes: bool = False) -> li
     for name, needs_slurm, of_controller, check in checks:
         if needs_slurm and not answering:
             results.append(skipped(name, "Slurm does not answer"))
+            continue
+        if name in of_gate and not context.parks:
             continue
         if of_controller and context.elsewhere:
             cure = "run doctor on the controller"
@@ -157,4 +174,8 @@ def run_checks(config: Config, checks: Checks, *, ask_nodes: bool = False) -> li
             found.append(skipped(name, f"{where}{exc.strerror}", cure))
         wrong = {c.name for c in found if c.status != "ok"}
         results += [c for c in found if c.status != "ok" or c.name not in wrong]
+    if any(name in of_gate for name, *_ in checks) and not context.parks:
+        plain = "jobs start as on plain Slurm: no gate is installed"
+        cure = "to have them placed: 'gpu-aware setup --install'"
+        results.append(skipped("placing", plain, cure))
     return results

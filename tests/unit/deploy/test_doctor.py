@@ -33,7 +33,7 @@ from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import Tuned, load_config, tuned_path, write_tuned
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.deploy.checks_ours import OF_US
-from slurm_gpu_aware.deploy.checks_slurm import OF_NODES, OF_SLURM
+from slurm_gpu_aware.deploy.checks_slurm import OF_GATE, OF_NODES, OF_SLURM
 from slurm_gpu_aware.deploy.doctor import DoctorContext
 from slurm_gpu_aware.deploy.files import shipped
 from slurm_gpu_aware.deploy.filter import filter_files
@@ -185,6 +185,22 @@ def test_a_healthy_site_is_fine(cluster: Cluster):
     expected.add("accounting")
     assert expected <= set(found)
     assert {found[n]["status"] for n in expected} == {"ok"}
+
+
+def test_a_site_that_only_watches_is_fine(cluster: Cluster):
+    """What belongs to the gate is no fault where nothing of it is installed; a part of it is."""
+    cluster.settings(Licenses="matlab:2", JobSubmitPlugins="(null)", JobCompType="jobcomp/none")
+    cluster.gate(None, 0)
+    (cluster.root / "lib" / "selectd.lock").unlink()
+    assert {"licence", "gate", "filter", "selector"} <= set(cluster.doctor()[1])
+    for path in (cluster.root / "slurm").glob("*.lua"):
+        path.unlink()
+    code, found = cluster.doctor()
+    assert (code, found["placing"]["status"]) == (0, "skipped")
+    assert {found[name]["status"] for name in ("release", "store", "profile")} == {"ok"}
+    assert not found.keys() & OF_GATE
+    cluster.settings(JobSubmitPlugins="(null)")
+    assert cluster.doctor()[0] == 3
 
 
 def test_each_owned_thing_is_checked():
