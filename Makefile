@@ -34,6 +34,8 @@ lint: venv  ## Check style and types: ruff, mypy --strict, luac, shellcheck (the
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks/*.py
 	$(BIN)/mypy benchmarks/reproduce/*.py
+	MYPYPATH=tests:tests/slurm $(BIN)/mypy --explicit-package-bases --allow-untyped-defs --allow-untyped-calls \
+	  --disable-error-code misc tests/slurm/test_*.py
 	@luac=$$(command -v luac5.1 || command -v luac) || { echo "luac is not installed: Lua files not checked"; exit 0; }; \
 	  find etc/lua docker/etc -name '*.lua' -exec echo $$luac -p {} + -exec $$luac -p {} +
 	@command -v shellcheck >/dev/null || { echo "shellcheck is not installed: shell scripts not checked"; exit 0; }; \

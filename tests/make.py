@@ -70,7 +70,7 @@ _INSIDE = {name: (record, name) for record, names in _RECORDS.items() for name i
 
 def job_request(job_id: str, gpus: int, *counts: int, **fields: Any) -> Request:
     """The request of a job; fields of its records, and facets, by names of their own."""
-    return with_fields(Request(job_id, gpus, *counts), **fields)
+    return with_fields(Request(job_id, gpus, *counts), **fields)  # type: ignore[arg-type]
 
 
 def with_fields(request: Request, **fields: Any) -> Request:

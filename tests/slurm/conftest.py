@@ -5,7 +5,7 @@ into it, and leaves it running (with ``-n 0``).
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,7 +82,9 @@ def clean(cluster: Cluster) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the logs of the cluster with a test that failed."""
     report = yield
     found = getattr(item, "funcargs", {}).get("cluster")

@@ -164,7 +164,8 @@ def test_a_job_without_a_clock_has_an_account_of_its_energy(cluster: Cluster) ->
 
     def energy() -> dict[str, Any] | None:
         told = json.loads(cluster.sh("ctl", ["gpu-aware", "explain", job, "--json"]))
-        return told["energy"]
+        found: dict[str, Any] | None = told["energy"]
+        return found
 
     cluster.wait_until(lambda: energy() is not None, 60, "the ledger knows")
     found = energy()

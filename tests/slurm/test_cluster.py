@@ -1,5 +1,7 @@
 """The container cluster itself: plain Slurm, exact GPUs by type, both users, accounting."""
 
+from collections.abc import Iterator
+
 import pytest
 from cluster import NODES, Cluster
 from test_limits import WAIT
@@ -11,7 +13,7 @@ SHOW = (
 
 
 @pytest.fixture
-def without_us(cluster: Cluster):
+def without_us(cluster: Cluster) -> Iterator[Cluster]:
     with cluster.plain():
         yield cluster
 

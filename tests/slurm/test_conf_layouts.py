@@ -25,8 +25,10 @@ LAYOUTS = {
 """Layout -> name of a file -> text."""
 DRIVER = Path(__file__).with_name("conf_layouts_driver.py")
 PYTHON = "/opt/slurm-gpu-aware/bin/python3"
-OURS = ("SchedulerParameters", "Licenses", "GresTypes", "JobSubmitPlugins", "ResvProlog")
-OURS += ("Prolog", "Epilog", "JobCompType", "JobCompLoc")
+OURS = (
+    *("SchedulerParameters", "Licenses", "GresTypes", "JobSubmitPlugins", "ResvProlog"),
+    *("Prolog", "Epilog", "JobCompType", "JobCompLoc"),
+)
 """Settings that setup changes, or lists of which it changes an entry."""
 PASSING = ("BOOT_TIME", "NEXT_JOB_ID")
 ADDED = {
@@ -95,7 +97,7 @@ def test_there_are_enough_layouts():
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_real_layout_is_changed_as_meant_and_given_back(ctl: Cluster, name: str):
+def test_a_real_layout_is_changed_as_meant_and_given_back(ctl: Cluster, name: str) -> None:
     given = json.dumps({"name": name, "files": LAYOUTS[name]})
     program = [PYTHON, "-c", DRIVER.read_text()]
     got = json.loads(ctl.sh("ctl", program, stdin=given, timeout=240).splitlines()[-1])

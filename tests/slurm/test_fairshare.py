@@ -146,7 +146,7 @@ def test_factors_usage_and_priorities_are_slurms(cluster: Cluster) -> None:
     assert ((time.time() - submitted - 100 <= ages) & (ages <= time.time() - submitted + 10)).all()
     more = np.array(qos[0]) - np.array(nice, dtype=float)
     shares = np.array(nodes) / NODES, np.array(gpus) / CPUS
-    ours = priorities(site, ages, factor, *shares, more)
-    assert ours == pytest.approx(theirs[:, 3], abs=4)  # sprio writes rounded parts
+    computed = priorities(site, ages, factor, *shares, more)
+    assert computed == pytest.approx(theirs[:, 3], abs=4)  # sprio writes rounded parts
     sizes = priorities(site, ages * 0, factor * 0, *shares, ages * 0)
     assert sizes == pytest.approx(theirs[:, 2], abs=1)

@@ -286,7 +286,8 @@ def _types(cluster: ForeignSite) -> dict[str, str]:
 
 
 def _load_of(cluster: ForeignSite) -> tuple[list[Submission], list[Run]]:
-    submissions, runs = [], []
+    submissions: list[Submission] = []
+    runs: list[Run] = []
     for user in USERS:
         submissions += read_submissions(cluster.load_file(user, "submitted"))
         runs += read_runs(cluster.load_file(user, "seen"))

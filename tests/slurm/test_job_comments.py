@@ -59,12 +59,13 @@ def test_a_prepared_job_shows_its_gpus(cluster: Cluster) -> None:
 
 def test_tasks_of_an_array_are_freed_one_by_one(cluster: Cluster) -> None:
     array = cluster.submit("alice", ["--gres=gpu:1", "--array=0-5%3"], WAIT)
-    for task in (f"{array}_{n}" for n in range(6)):
+    tasks = [f"{array}_{n}" for n in range(6)]
+    for task in tasks:
         running = cluster.wait(task, "RUNNING")
         freed(cluster, task)
         let_go(cluster, "alice", running["JobId"])
-    for task in range(6):
-        cluster.wait(f"{array}_{task}", "COMPLETED")
+    for task in tasks:
+        cluster.wait(task, "COMPLETED")
     cluster.wait_until(lambda: accounted(cluster, array) == [""] * 6, 60, "nothing of ours")
 
 

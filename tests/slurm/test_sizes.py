@@ -45,8 +45,10 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
     "tasks by GPU": (["-N1", "--gpus=2", "--ntasks-per-gpu=1"], [f"4 4 {i}" for i in range(4)]),
     "an array": (["--gres=gpu:2", "--array=3"], [f"1 1 {ALL}"]),
 }
-WRITTEN = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "ReqTRES", "MinCPUsNode")
-WRITTEN += ("TresPerJob", "TresPerTask", "CpusPerTres", "NtasksPerN:B:S:C")
+WRITTEN = (
+    *("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "ReqTRES", "MinCPUsNode"),
+    *("TresPerJob", "TresPerTask", "CpusPerTres", "NtasksPerN:B:S:C"),
+)
 """Fields that another number of GPUs changes, and that do not name the GPUs."""
 
 

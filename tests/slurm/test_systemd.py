@@ -101,7 +101,7 @@ def booted_host(new_project: str, suite: str) -> Iterator[Host]:
     """A host with Slurm and our units, which `gpu-aware setup` has installed."""
     for script in (("docker/image.sh", suite), ("docker/systemd.sh", suite)):
         subprocess.run(script, cwd=ROOT, check=True, timeout=600)
-    naming = [ROOT / "docker/image-name.sh", suite]
+    naming: list[str | Path] = [ROOT / "docker/image-name.sh", suite]
     image = subprocess.run(naming, capture_output=True, text=True, check=True).stdout.strip()
     groups = CGROUPS
     if not (CGROUPS / "cgroup.controllers").exists():  # systemd takes version 2 only
