@@ -177,13 +177,13 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
     due_s = time.time() + 180
     due, name = local(due_s), f"-Jnew-{due_s:.0f}"
     grows = Job(cluster, f",due={due},move=1s", "-t4", work_s=132)
-    stays = Job(cluster, f",due={due}", "-t4")
-    early = Job(cluster, ",due=1h,move=1s", work_s=5)
-    late = Job(cluster, f",due={local(time.time())}", work_s=5)
-    new = Job(cluster, f",due={due}", "-t4", name, work_s=5)
-    epochs = Job(cluster, f",due={due},epochs=80x3s", "-t4", name, work_s=5)
-    slurms = Job(cluster, ",move=1s", "-t1", "--deadline=now+1hour", work_s=5)
-    plain = Job(cluster, "", work_s=5)
+    stays = Job(cluster, f",due={due}", "-t4", work_s=50)  # each runs for 25 s: all are seen
+    early = Job(cluster, ",due=1h,move=1s", work_s=25)
+    late = Job(cluster, f",due={local(time.time())}", work_s=25)
+    new = Job(cluster, f",due={due}", "-t4", name, work_s=25)
+    epochs = Job(cluster, f",due={due},epochs=80x3s", "-t4", name, work_s=50)
+    slurms = Job(cluster, ",move=1s", "-t1", "--deadline=now+1hour", work_s=25)
+    plain = Job(cluster, "", work_s=25)
 
     # All of the limit of 240 s must fit: one GPU needs 240 s for it, two need 121 s. So they may be
     # placed a minute late, on a busy machine, without taking more; and a restart that takes most
@@ -229,14 +229,14 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
 
 def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluster) -> None:
     """Slurm alone is late with the same work, although its job starts first of all."""
-    due_s, work_s = time.time() + 120, 121
-    due = f",due={local(due_s)}"
-    plain = Job(cluster, f"{due},place=off", "-t3", work_s=work_s)
-    cluster.wait(plain.id, "RUNNING", 60)  # or it takes a GPU that the selector gives away
     forms = (["-N3", "--gres=gpu:4"], ["--gres=gpu:3"])
     held = [cluster.submit("bob", [*form, "-t9"], WAIT) for form in forms]
     for job_id in held:
         cluster.wait(job_id, "RUNNING", 60)
+    due_s, work_s = time.time() + 120, 121
+    due = f",due={local(due_s)}"
+    plain = Job(cluster, f"{due},place=off", "-t3", work_s=work_s)
+    cluster.wait(plain.id, "RUNNING", 60)  # or it takes a GPU that the selector gives away
     others = [cluster.submit("bob", ["--gres=gpu:2", "-t1"], "sleep 5") for _ in range(2)]
     others.append(cluster.submit("bob", ALL_GPUS, "sleep 1"))
     jobs = [Job(cluster, due, "-t3", work_s=work_s) for _ in range(3)]

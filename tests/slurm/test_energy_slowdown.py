@@ -255,7 +255,7 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
         cluster,
         one,
         "",
-        f"exec srun gpu-aware-profile job --model gas --class C --slice 4 --out {RECORDS}"
+        f"exec srun gpu-aware-profile job --model gas --class C --slice 8 --out {RECORDS}"
         f" -- python3 -c '{program}'",
     )
     cluster.wait(job, "RUNNING")

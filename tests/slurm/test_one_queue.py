@@ -146,7 +146,7 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
     Slurm 26.05 reserves no GPUs that are in use, but their node.
     """
     node, watch = NODES[2], Stopwatch()
-    head = cluster.submit("alice", ["--gres=gpu:4", "-t", "5", "-w", node])
+    head = cluster.submit("alice", ["--gres=gpu:4", "-t", "5", "-w", node], WAIT)
     with several_clusters(cluster):
         past = cluster.submit("bob", ["-M", "all", "--gres=gpu:1", *LOWER])
     assert GATE_LICENCE not in cluster.job(past)["Licenses"]
@@ -161,7 +161,8 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
             assert cluster.job(past)["JobState"] == "PENDING"
         now = ["srun", "--immediate", "--gres=gpu:1", *LOWER, "true"]
         assert cluster.run("ctl", now, "bob").returncode != 0
-    cluster.wait(head, {"RUNNING", "COMPLETED"})
+    cluster.wait(head, "RUNNING")
+    let_go(cluster, "alice", head)
     cluster.wait(past, "COMPLETED")
     at = {run.job: run.start for run in accounted(cluster, {head, past})}
     # The reservation goes a moment before the head may start

@@ -15,7 +15,7 @@ from cluster import ENDED, NODES, Cluster
 from idle_clock import Stopwatch
 from site_files import CONFIG, GRES_CONF, SLURM_CONF
 from test_limits import WAIT
-from test_way_of_a_job import let_go
+from test_way_of_a_job import let_go, reconfigure
 
 STATE = "/var/lib/slurm-gpu-aware/rollout.json"
 PLAIN_GRES = """\
@@ -450,7 +450,7 @@ def test_removal_loses_no_job(plain: Cluster) -> None:
     assert len(found) == 11
     assert {(j["JobState"], j["Restarts"]) for j in found} == {("COMPLETED", "0")}
     plain.sh("ctl", f"sed -i 's/^Licenses=gpuaware.*//' {SLURM_CONF}")
-    plain.sh("ctl", ["scontrol", "reconfigure"])
+    reconfigure(plain)  # until Slurm knows the nodes' GPUs
     licences = plain.sh("ctl", ["scontrol", "show", "license"], check=False)
     assert "gpuaware" not in licences
     after = plain.submit("bob", ["--gres=gpu:v100:2"], "true")
