@@ -101,7 +101,8 @@ class Hands:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        self._process.wait(60)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(60)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -29,8 +29,10 @@ PYTHON = "/opt/slurm-gpu-aware/bin/python"
 HERE = Path(__file__).parent
 LOG = "/var/log/cluster/selectd.log"
 MOST_GROWTH_MB = 50
-LONGER_S = 3.0
-"""So much longer than without an attack another user's job may take to start."""
+LONGER_S = 6.0
+"""So much longer than without an attack another user's job may take to start.
+
+It may miss a turn of the selector or of Slurm, 5 s each; an attack that works costs 15 s."""
 MOVING = {
     "",
     "Priority",

@@ -64,7 +64,7 @@ def test_run_time_counts_as_age_and_priorities_stay(cluster: Cluster) -> None:
     jobs["nice"] = wait_for_one(cluster, "bob", 1, "--nice=1000000")
     words = lambda: cluster.sh("ctl", ["gpu-aware", "explain", jobs["long"]], "alice")  # noqa: E731
     told = re.compile(r"2\s+shorter\s+jobs\s+may\s+start\s+before\s+it,\s+until\s+20")
-    cluster.wait_until(lambda: told.search(words()) is not None, 30, words)
+    cluster.wait_until(lambda: told.search(words()) is not None, 60, words)
     let_go(cluster, "bob", last)
     assert start_order(cluster, jobs) == ["short", "middle", "long", "nice"]
     first = cluster.explained(jobs["short"])["why"]

@@ -73,6 +73,8 @@ def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
     job_id = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
     cluster.wait(job_id, "RUNNING", 40)
     started(cluster, job_id)
+    freed = lambda: "gpuaware/" not in cluster.job(job_id)[""]  # noqa: E731
+    cluster.wait_until(freed, 60, "our record is removed")
     cluster.sh("ctl", ["scontrol", "update", f"jobid={job_id}", "admincomment=JS1:abc"])
     cluster.sh("ctl", ["scontrol", "requeue", job_id])
 

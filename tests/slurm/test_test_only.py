@@ -83,9 +83,9 @@ def test_answers_are_those_of_plain_slurm(cluster: Cluster, client: str) -> None
     cluster.await_gate()
     assert "not available" in ask(cluster, ASKED[0]).text, "the gate is not in the way any more"
     free = ask_all(cluster, client)
-    for minutes, node in enumerate(NODES, 10):
+    for minutes, node in enumerate(NODES, 50):
         full = ["--gres=gpu:4", f"-w{node}", f"-t{minutes}", "--comment=place=off"]
-        cluster.wait(cluster.submit("bob", full, "sleep 900"), "RUNNING", 60)
+        cluster.wait(cluster.submit("bob", full, "sleep 3600"), "RUNNING", 60)
     busy = ask_all(cluster, client)
     with cluster.plain():
         plain_busy = ask_all(cluster)
