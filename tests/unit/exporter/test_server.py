@@ -5,7 +5,7 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -69,6 +69,19 @@ def test_before_the_first_refresh_it_says_so() -> None:
         made.shutdown()
 
 
+def until_served(server: MetricsServer, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Ask again until the page comes; ``meanwhile``: before each time."""
+    watch = Stopwatch()
+    while True:
+        meanwhile()
+        try:
+            assert get_page(server, "/metrics") == (200, PAGE.text)
+            return
+        except (http.client.HTTPException, OSError):
+            assert watch.idle_s < 60
+            time.sleep(0.1)
+
+
 def test_clients_that_hold_their_connections_keep_no_thread_beyond_the_limit(
     server: MetricsServer,
 ) -> None:
@@ -80,14 +93,7 @@ def test_clients_that_hold_their_connections_keep_no_thread_beyond_the_limit(
     finally:
         for one in held:
             one.close()
-    watch = Stopwatch()
-    while True:
-        try:
-            assert get_page(server, "/metrics") == (200, PAGE.text)
-            return
-        except (http.client.HTTPException, OSError):
-            assert watch.idle_s < 60
-            time.sleep(0.1)
+    until_served(server)
 
 
 def test_clients_that_send_a_byte_now_and_then_are_cut_off(
@@ -97,18 +103,14 @@ def test_clients_that_send_a_byte_now_and_then_are_cut_off(
     with MetricsServer(("127.0.0.1", 0), lambda: PAGE, longest_s=1.0) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         held = [socket.create_connection(made.server_address[:2]) for _ in range(8)]
-        watch = Stopwatch()
+
+        def send() -> None:
+            for one in held:
+                with suppress(OSError):
+                    one.send(b"A")
+
         try:
-            while True:
-                for one in held:
-                    with suppress(OSError):
-                        one.send(b"A")
-                try:
-                    assert get_page(made, "/metrics") == (200, PAGE.text)
-                    break
-                except (http.client.HTTPException, OSError):
-                    assert watch.idle_s < 60
-                    time.sleep(0.2)
+            until_served(made, send)
         finally:
             for one in held:
                 one.close()
