@@ -1,7 +1,6 @@
 """Doctor: runs checks of a live cluster; their outcome and context."""
 
 import pwd
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +8,18 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.deploy.files import FILTER_CODE
 from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmNode
-from slurm_gpu_aware.slurm.words import plugins_of, words_of
+from slurm_gpu_aware.slurm.words import entry_name, plugins_of, words_of
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import load_profile
 
 _ANSWER_S = 5.0
-FILTER_CODE = "gpu_aware.lua"
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class DoctorContext:
     def parks(self) -> bool:
         """Whether setup has prepared Slurm to park jobs, if only in part, or that is not known."""
         try:
-            licences = {re.split(r"[:*=]", word)[0] for word in self.words("Licenses")}
+            licences = map(entry_name, self.words("Licenses"))
             return self.config.gate.licence in licences or (self.folder / FILTER_CODE).exists()
         except (AwareError, OSError):
             return True

@@ -16,7 +16,7 @@ from slurm_gpu_aware.gate.licence_gate import POOL_LICENCE, POOL_LICENCES
 from slurm_gpu_aware.slurm.conf_grammar import fields_of
 from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry
 from slurm_gpu_aware.slurm.gres import gpu_slots
-from slurm_gpu_aware.slurm.words import expand_hostlist, hostlist, words_of
+from slurm_gpu_aware.slurm.words import entry_name, expand_hostlist, hostlist, words_of
 
 INSTALL = "'gpu-aware setup --install'"
 RESTART = f"run {INSTALL}, then restart slurmctld"
@@ -104,11 +104,6 @@ class Owned:
     def needed(self, path: Path, settings: Mapping[str, str]) -> str:
         """Why a file has to stay by these settings of the running Slurm; empty: it may go."""
         return ""
-
-
-def entry_name(word: str) -> str:
-    """``gpuaware:5`` -> ``gpuaware``; Slurm takes ``job_submit/lua`` for ``lua``."""
-    return re.split(r"[:*=]", word)[0].rpartition("/")[2]
 
 
 class Licences(Owned):

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
 
-from slurm_gpu_aware.deploy.files import OUR_CLI_FILTER, Change
+from slurm_gpu_aware.deploy.files import FILTER_CODE, OUR_CLI_FILTER, Change
 from slurm_gpu_aware.errors import FileFault, SourceError
 
 MAX_BYTES = 1 << 20
@@ -66,7 +66,7 @@ LUA_PLACE = "at the end of the file (before a return outside of all functions, i
 def join_lines(slurm_dir: Path) -> tuple[str, str]:
     """The lines of a site's own job_submit.lua that load the filter, `LUA_PLACE`."""
     return (
-        f'local loaded, gpu_aware = pcall(dofile, "{slurm_dir / "gpu_aware.lua"}")',
+        f'local loaded, gpu_aware = pcall(dofile, "{slurm_dir / FILTER_CODE}")',
         "if loaded then gpu_aware.join() end",
     )
 

@@ -29,7 +29,7 @@ from slurm_gpu_aware.store.database import POLICY, POWER, Store, put_value
 from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import Decision, Event, GivenRow, Ledger, RoundRecord
 from slurm_gpu_aware.store.profiles import load_profile
-from slurm_gpu_aware.store.shared_copy import SharedCopy
+from slurm_gpu_aware.store.shared_copy import SharedCopy, pause_after
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,6 @@ _ALIVE_S = 30.0
 _PROFILE_S = 5.0
 _PRIVATE = 0o640  # mode of the published copy while Slurm hides jobs
 _MOST_CLASSES = 50_000  # decisions of which the class is read at the start
-_SHARE = 50.0  # copies and snapshots take at most a 50th of the time, if all take the same
 
 
 @dataclass(eq=False)
@@ -179,7 +178,7 @@ class LedgerWriter:
             self._do(lambda store: Ledger(store).add_snapshot(at, content()), None, changes=True)
         except TypeError as exc:
             log.warning("a round is not written for replay: %s", exc)
-        self._snapshot_due = started + (self._clock() - started) * _SHARE
+        self._snapshot_due = started + pause_after(self._clock() - started)
 
     def open_decisions(self) -> list[Decision]:
         """Decisions about jobs that have not ended, as far as is known."""
@@ -275,10 +274,8 @@ class LedgerWriter:
             log.warning("the store cannot be published for readers: %s", exc)
         except Exception:
             log.exception("the store cannot be published for readers")
-        took_s = self._clock() - self._published
-        # Of the last two: a copy that a busy machine holds up once puts off none.
-        self._publish_s = max(_PUBLISH_S, _SHARE * min(took_s, self._copied_s))
-        self._copied_s = took_s
+        before_s, self._copied_s = self._copied_s, self._clock() - self._published
+        self._publish_s = max(_PUBLISH_S, pause_after(before_s, self._copied_s))
 
     @property
     def publish_in_s(self) -> float | None:

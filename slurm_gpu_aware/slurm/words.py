@@ -145,6 +145,11 @@ def plugins_of(setting: str | None) -> list[str]:
     return [word.rpartition("/")[2] for word in words_of(setting)]
 
 
+def entry_name(word: str) -> str:
+    """``gpuaware:5`` -> ``gpuaware``; Slurm takes ``job_submit/lua`` for ``lua``."""
+    return re.split(r"[:*=]", word)[0].rpartition("/")[2]
+
+
 @lru_cache(maxsize=8192)
 def parse_indices(text: str) -> tuple[int, ...]:
     """``0-1,3`` into numbers. Raises ValueError."""

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from slurm_gpu_aware.files import make_new, open_folder, user_name
 
 _POLL_S = 2.0
-_SHARE = 50.0  # copying takes at most a 50th of the time, if all take the same
+SHARE = 50.0  # copying takes at most a 50th of the time, if all copies take the same
 _FAILED_S = 30.0
 _LAST_S = 2.0  # longest wait at the selector's end for the last copy
 
@@ -102,6 +102,14 @@ def _remove(name: str, folder: int) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+def pause_after(*copied_s: float) -> float:
+    """Pause after a copy, s, by the time of the last one, or of the last two.
+
+    The shorter one counts: a copy that a busy machine holds up once puts off none.
+    """
+    return SHARE * min(copied_s)
+
+
 def _run(source: Path, target: Path) -> None:
     """Copy until stdin ends, and once more then."""
     copied = touched = 0
@@ -119,10 +127,8 @@ def _run(source: Path, target: Path) -> None:
             if status.st_ino != copied:
                 copy(source, target)
                 said = ""
-                took_s = time.monotonic() - began
-                # Of the last two: a copy that a busy machine holds up once puts off none.
-                pause_s = max(_POLL_S, _SHARE * min(took_s, copied_s))
-                copied_s = took_s
+                before_s, copied_s = copied_s, time.monotonic() - began
+                pause_s = max(_POLL_S, pause_after(before_s, copied_s))
             elif status.st_mtime_ns != touched:  # it says that the copy is still valid
                 times = (status.st_atime_ns, status.st_mtime_ns)
                 os.utime(target, ns=times, follow_symlinks=False)

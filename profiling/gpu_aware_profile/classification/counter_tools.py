@@ -142,8 +142,10 @@ def _dcgm(command: Sequence[str], output: Path, gpus: str | None, limit_s: float
 def _await_sample(watch: Child, output: Path) -> None:
     """Wait for the first sample of ``dcgmi dmon``. Raises SourceError."""
     deadline = time.monotonic() + FIRST_SAMPLE_S
-    ended = watch.code is not None  # before the look: it writes a sample and ends
-    while not _SAMPLE.search(output.read_bytes()[:KEPT_BYTES]):
+    while True:
+        ended = watch.code is not None  # before the look: it writes a sample and ends
+        if _SAMPLE.search(output.read_bytes()[:KEPT_BYTES]):
+            return
         if ended:
             raise SourceError(f"dcgmi dmon counts nothing: {_last_line(output)}")
         if time.monotonic() > deadline:
@@ -151,7 +153,6 @@ def _await_sample(watch: Child, output: Path) -> None:
                 f"dcgmi dmon printed no sample within {FIRST_SAMPLE_S:g} s: is nv-hostengine alive?"
             )
         time.sleep(_POLL_S)
-        ended = watch.code is not None
 
 
 @contextmanager
