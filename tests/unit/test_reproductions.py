@@ -28,6 +28,7 @@ NAMES = (
     "topo",
     "topo_jobs",
     "when_it_pays",
+    "energy_cards",
     "energy",
     "convert",
     "cheats",
@@ -578,20 +579,20 @@ def test_what_the_best_setting_saves_counts_each_job_by_its_energy(scripts):
     saved = [energy._possible(true, SimpleNamespace(jobs=jobs), bound) for bound in (0.01, 0.1)]
     assert saved == pytest.approx([0.0, 25 / 400])
     limits, times = np.array([300.0, 200.0, 300.0]), np.array([2.0, 1.4, 1.0])
-    series = energy.Series("s", "a100", two[[0, 1, 1]], limits, times, 100 * times)
+    series = scripts.energy_cards.Series("s", "a100", two[[0, 1, 1]], limits, times, 100 * times)
     assert series.at(1400, 250) == pytest.approx((1.2, 120.0))
     assert series.at(1400, 0) == pytest.approx((1.0, 100.0))
 
 
 def test_a_setting_is_chosen_from_a_third_of_those_measured(scripts):
     """A card whose time is half memory: the best within 10% is found without a miss."""
-    energy = scripts.energy
+    cards = scripts.energy_cards
     clocks = np.arange(900.0, 1501.0, 25.0)
     time_s = 0.5 + 0.5 * 1500.0 / clocks
     watts = 80.0 + 220.0 * (clocks / 1500.0) ** 3
-    limits = np.full(len(clocks), energy.UNLIMITED_W)
-    series = energy.Series("half", "a100", clocks, limits, time_s, time_s * watts)
-    chosen = energy.judged(series, 0)
-    for bound, one in zip(energy.BOUNDS, chosen, strict=True):
+    limits = np.full(len(clocks), cards.UNLIMITED_W)
+    series = cards.Series("half", "a100", clocks, limits, time_s, time_s * watts)
+    chosen = cards.judged(series, 0)
+    for bound, one in zip(cards.BOUNDS, chosen, strict=True):
         assert one.slower <= bound + EXACT
         assert one.saved > 0.7 * one.possible > 0
