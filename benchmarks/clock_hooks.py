@@ -7,8 +7,6 @@ the fake NVML library (gcc, make) as real drivers take times of their own, and p
 time of each case. Turns of all cases alternate, so that a busy machine slows all of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import compileall
 import os

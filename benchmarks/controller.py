@@ -3,8 +3,6 @@
 No program: part of `benchmarks/scale.py`.
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -9,8 +9,6 @@ error is |ln(estimate / run time)|, with times below a minute counted as one; 0.
 The target: a median error of at most half that of the time limits.
 """
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import math

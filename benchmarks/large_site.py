@@ -12,8 +12,6 @@ client; only the library itself is left out. Parts:
 Times are medians of CPU time of this process, so that other load disturbs them little.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging

@@ -9,8 +9,6 @@ measurements. ``--history``: sweeps that the store holds before. Exit code 1: th
 30 s or more.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -7,8 +7,6 @@ of the first refresh, of one in which no sweep has come, and of scrapes (the slo
 exits with 1 if that is more than a second.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

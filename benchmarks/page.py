@@ -5,8 +5,6 @@
 Slurm is left out: nodes and jobs are values. Prints one line per measurement.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sqlite3

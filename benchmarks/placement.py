@@ -10,8 +10,6 @@ repetitions in this process, with the least in brackets where other load may dis
 against the target or another time of the same run.
 """
 
-from __future__ import annotations
-
 import resource
 import statistics
 import sys

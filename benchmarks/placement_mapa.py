@@ -13,8 +13,6 @@ every distinct ring of every set with NumPy, and against scoring every order of 
 authors' code does, at the speed at which this process scores orders one by one.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

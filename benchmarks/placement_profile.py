@@ -1,7 +1,5 @@
 """The profile that a benchmark of placement prints where a target is missed."""
 
-from __future__ import annotations
-
 import cProfile
 import pstats
 import sys

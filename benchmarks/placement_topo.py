@@ -10,8 +10,6 @@ warm   the time from the second job of that size on
 The ratio is against a plain Python loop over every free set of every machine.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@
 Prints the CPU time of one choice per kind of request, and of a round of many such jobs.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

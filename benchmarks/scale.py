@@ -9,8 +9,6 @@ target and beside slurmctld's own time per started job. Needs Docker and ``docke
 (for the image).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

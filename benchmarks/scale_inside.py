@@ -4,8 +4,6 @@ Reads the state as the selector does, and plans a whole round without placing (t
 not held). With the argument ``updates``: sends updates that change nothing.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

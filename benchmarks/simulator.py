@@ -7,8 +7,6 @@ The targets: five policies on a Sia-Philly trace in less than 10 s on 2 cores; 1
 the machine alone; of the others it is CPU time.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import resource

@@ -3,8 +3,6 @@
 Run ``python benchmarks/sizing.py``. Target: 10,000 jobs on 10,000 GPUs in 1 s (issue 22).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

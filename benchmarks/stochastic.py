@@ -4,8 +4,6 @@ Run ``python benchmarks/stochastic.py``. Each decision is for other times and wo
 none of it can be cached. The paper reports less than 5 s at this size.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from dataclasses import replace

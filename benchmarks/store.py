@@ -5,8 +5,6 @@
 Prints one line per measurement: median time, and the ratio to the comparison named there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sqlite3

@@ -8,8 +8,6 @@ decision in the ledger. Rates of single turns scatter by a fifth on a small virt
 Uses the project $GPU_AWARE_PROJECT, which must be free.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

@@ -9,8 +9,6 @@ time in slurmctld's log. Uses the project $GPU_AWARE_PROJECT, which must not
 be in use otherwise.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

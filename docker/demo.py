@@ -4,8 +4,6 @@
 KEEP=1 leaves the cluster running. GPU_AWARE_PROJECT and GPU_AWARE_SUITE as in docker/cluster.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

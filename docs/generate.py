@@ -4,8 +4,6 @@
 ``docs/generate.py`` writes, ``docs/generate.py --check`` exits 1 if a file is not current.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -6,8 +6,6 @@ unless the type forbids it. Every error is one sentence with the path of the val
 expected a GPU index, not 64``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce

@@ -4,8 +4,6 @@ One step at a time from two heaps: GPUs first, then clocks; each step is tested 
 and the first one that does not fit ends its loop.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 python benchmarks/reproduce/cheats.py [--quick] [--write]    about 5 minutes on an idle core
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

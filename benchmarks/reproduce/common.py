@@ -1,7 +1,5 @@
 """Shared parts of the reproductions: data, runs, tables, the page of results."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -13,8 +13,6 @@ Job files of MAPA (Ranganath et al., SC'21), without a header: GPUs, pattern, ar
 bandwidth sensitive (0 or 1), task.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 import sys

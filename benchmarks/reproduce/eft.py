@@ -6,8 +6,6 @@ Without backfill and with EASY backfill; scores are single runs of Longhorn, and
 runs of a GPU of Longhorn and of Frontera.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

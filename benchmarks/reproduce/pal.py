@@ -3,8 +3,6 @@
 python benchmarks/reproduce/pal.py [--quick] [--write]    about 25 minutes on 2 idle cores
 """
 
-from __future__ import annotations
-
 from common import SYNTHETIC, arguments, finish, paragraph
 from pal_bench import FULL, PENALTY, QUICK, Bench, Size
 from pal_synergy import (

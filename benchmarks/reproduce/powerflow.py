@@ -7,8 +7,6 @@ a seed. Then eft with the planner's own rounds (sizes at the start, clocks while
 GPUs and on GPUs that differ as measured ones do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

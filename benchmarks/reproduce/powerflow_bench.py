@@ -12,8 +12,6 @@ the tables are put together:
   computing, with at least what idle GPUs draw.
 """
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Run ``python benchmarks/reproduce/powerflow_clocks.py [--quick] [--write]``: 5 minutes of CPU time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What limits the prediction of step times: their roughness, synchronisation, nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 

@@ -3,8 +3,6 @@
 python benchmarks/reproduce/powerflow_models.py [--quick] [--write]    ten minutes; --quick: one
 """
 
-from __future__ import annotations
-
 import csv
 import sys
 import time

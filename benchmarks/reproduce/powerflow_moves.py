@@ -5,8 +5,6 @@ Then what each limit of moves costs, and what is beyond them: all jobs sized ane
 Run ``python benchmarks/reproduce/powerflow_moves.py [--quick] [--write]``: 15 minutes of CPU time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product

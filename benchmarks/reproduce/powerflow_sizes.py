@@ -3,8 +3,6 @@
 Run ``python benchmarks/reproduce/powerflow_sizes.py [--quick] [--write]``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product

@@ -3,8 +3,6 @@
 python benchmarks/reproduce/queue_order.py [--quick] [--write]    about 15 minutes on 2 idle cores
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 python benchmarks/reproduce/queue_order_accounts.py [--quick] [--write]    5 minutes on a core
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 python benchmarks/reproduce/sts.py [--quick] [--write]    a quarter of an hour on 2 cores
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

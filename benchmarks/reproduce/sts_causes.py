@@ -1,7 +1,5 @@
 """What the saving of the stochastic scheduler rests on: one thing changed at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

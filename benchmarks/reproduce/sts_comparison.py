@@ -1,7 +1,5 @@
 """Tables of the stochastic scheduler and its baselines: costs, cluster sizes, crowding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Instances of the stochastic scheduler's experiment: clusters, jobs, arrivals, due dates."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from csv import DictReader

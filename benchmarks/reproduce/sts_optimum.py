@@ -5,8 +5,6 @@ variable for each job, node and size they are linear; a further one per job lets
 constant, as for jobs that may not be moved: then the scheduler decides by the same costs.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

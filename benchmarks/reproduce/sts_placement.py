@@ -1,7 +1,5 @@
 """STS in the simulator: placement of its own or by `eft`, beside the planner's live rounds."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import replace

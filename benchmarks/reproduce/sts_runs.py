@@ -1,7 +1,5 @@
 """Runs of the stochastic scheduler's experiment: schedulers, cases, their outcomes."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What sharing of GPUs saves the stochastic scheduler."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Simulation of jobs with due dates under a scheduler, event by event."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 python benchmarks/reproduce/topo.py [--quick] [--long] [--write]    some minutes on 2 cores
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

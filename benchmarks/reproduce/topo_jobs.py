@@ -4,8 +4,6 @@ A job file is an object of jobs (id -> fields); run times come from a profile, i
 application of a job is ``TYPE/SIZE`` (``bvlc_alexnet/4``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 python benchmarks/reproduce/when_it_pays.py [--quick] [--write]    15 minutes on 2 idle cores
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

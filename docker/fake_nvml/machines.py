@@ -17,8 +17,6 @@ folder they change its ``override.json``, which counts before the machine file a
 shared volume. ``slow-run`` and ``fact`` take a state folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ Jinja2 escapes each value, and a page holds neither scripts nor anything from el
 policy (CSP) forbids, too.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

@@ -6,8 +6,6 @@ The search therefore bisects the bounds of each level; the first cell is the one
 product over all levels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A constraint is a policy that asks an inner policy with narrower requests and cl
 every answer satisfies the constraint and no policy needs to know it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import replace
 from functools import cache

@@ -4,8 +4,6 @@ The rules: eligible nodes, GPU model, required nodes, CPUs and memory beside the
 ``--exclusive`` and plain nodes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

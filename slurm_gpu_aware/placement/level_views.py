@@ -10,8 +10,6 @@ this score" are then one vector operation over N integers.
 Cache of results by the identity of the objects that they were computed from.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace

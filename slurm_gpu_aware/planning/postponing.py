@@ -3,8 +3,6 @@
 Until the expected start a job waits on for the same GPUs, unless free ones are now as good.
 """
 
-from __future__ import annotations
-
 import math
 
 from slurm_gpu_aware.model.assignment import Assignment

@@ -1,7 +1,5 @@
 """Guaranteed prefix: order of the queue, PAL's placement priority, trials of placements."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence

@@ -11,8 +11,6 @@ what it decides, on one node each. All others get the GPUs that they ask for, af
 no node has stand beside it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

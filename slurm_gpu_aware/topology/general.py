@@ -15,8 +15,6 @@ For other wide graphs the search keeps only the best few partial placements of e
 beam). :func:`is_exact` says whether a search is exact.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import combinations, permutations
 from math import comb, perm

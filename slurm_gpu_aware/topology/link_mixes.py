@@ -8,8 +8,6 @@ Sets are grouped by a hash that renumbering does not change (colour refinement, 
 are compared once, which leaves few comparisons on real machines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -9,8 +9,6 @@ table 1; the paper's code has 10), below every NVLink and xGMI link. In machines
 cards the steps of nvidia-smi's words scale with the generation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from itertools import combinations
 

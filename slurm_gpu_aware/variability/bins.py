@@ -6,8 +6,6 @@ In one dimension the best clusters are intervals of the sorted values, so dynami
 the global optimum. The result is deterministic.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Nsight Compute measures each kernel exactly, but slows the application down; DCG
 application while it runs. Use the same tool for all applications that are compared.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence

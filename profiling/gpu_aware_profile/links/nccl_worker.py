@@ -9,8 +9,6 @@ counts. Each result is checked on the GPU. After an error the process should be 
 refuse everything from then on.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

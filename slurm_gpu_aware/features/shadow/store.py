@@ -1,7 +1,5 @@
 """Store of the shadow: starts of jobs with both sets, and the times in which it looked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

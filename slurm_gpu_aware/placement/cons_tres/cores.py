@@ -4,8 +4,6 @@ Names in the docstrings are functions of Slurm's source: ``src/plugins/topology/
 ``gres_filter.c`` and ``eval_nodes.c``, ``src/plugins/select/cons_tres/`` the others.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from slurm_gpu_aware.placement.cons_tres.job import Job, Room, Share

@@ -5,8 +5,6 @@ Slurm makes sets of consecutive nodes of equal weight. It takes the lightest set
 tightest that suffices, and in it the tightest node that suffices, or nodes in their order.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

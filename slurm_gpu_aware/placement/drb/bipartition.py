@@ -17,8 +17,6 @@ bandwidth. A job goes to a half that holds it, to the fuller one if both do. Oth
 half with more free GPUs and takes the rest from the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache

@@ -6,8 +6,6 @@ several machines goes to the tightest group that holds it and fills as few inner
 Inside a machine ``bipartition`` splits the graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
