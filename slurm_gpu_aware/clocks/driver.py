@@ -124,9 +124,9 @@ def reset_clocks(
     return _in_child("reset", (dict(methods), every, dict(limits_mw or {})), methods, limit_s)
 
 
-def read_meters(indices: Sequence[int], limit_s: float, *, every: bool = False) -> list[Result]:
-    """Read energy and power of GPUs; one per index, and (``every``) per other GPU that answers."""
-    return _in_child("meters", (list(indices), every), indices, limit_s)
+def read_meters(indices: Sequence[int], limit_s: float) -> list[Result]:
+    """Read energy and power of GPUs; one result per index."""
+    return _in_child("meters", (list(indices),), indices, limit_s)
 
 
 def counters(indices: Sequence[int], changed: Iterable[Result], limit_s: float) -> list[Result]:

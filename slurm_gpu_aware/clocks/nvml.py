@@ -78,9 +78,9 @@ def limit(limits_mw: Mapping[int, Limits], undo: bool) -> Iterator[Result]:
     return _each(limits_mw, lambda gpu: act(gpu, limits_mw[gpu.minor]))
 
 
-def meters(indices: Collection[int], every: bool) -> Iterator[Result]:
+def meters(indices: Collection[int]) -> Iterator[Result]:
     """UUID, energy and power of GPUs."""
-    return _each(indices, _meter, every)
+    return _each(indices, _meter)
 
 
 def states() -> Iterator[Result]:

@@ -226,9 +226,10 @@ class ScoreTable:
         self.fixed: IntArray = np.rint(clipped * _FIXED_POINT).astype(np.int64)
         self._masks: dict[int, MaskArray] = {}
 
-    def fixed_value(self, index: int) -> int:
-        """``values[index]`` in the unit of ``fixed``."""
-        return round(min(self.values.item(index), _LARGEST_SCORE) * _FIXED_POINT)
+    @property
+    def least_fixed(self) -> int:
+        """The least of ``values`` in the unit of ``fixed``."""
+        return round(min(self.values.item(0), _LARGEST_SCORE) * _FIXED_POINT)
 
     def at_most(self, index: int) -> MaskArray:
         """(N,) masks of the GPUs with a score of at most ``values[index]``."""

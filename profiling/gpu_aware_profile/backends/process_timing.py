@@ -117,7 +117,7 @@ def _reading(
 def _check(event: Mapping[str, Any]) -> None:
     """Raise SourceError or SickGpuError for what ends a run."""
     if event.get("event") == "wrong":
-        raise SickGpuError("result", f"wrong result of a kernel: {event.get('error')}")
+        raise SickGpuError(f"wrong result of a kernel: {event.get('error')}")
     if event.get("event") == "unusable":
         raise SourceError(str(event.get("error")))
 

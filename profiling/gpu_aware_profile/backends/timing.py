@@ -30,12 +30,13 @@ _DISTURBED = 1.5
 class SickGpuError(SourceError):
     """The GPU computes wrong results: it gets no time and is not measured further.
 
-    ``call``: ``result``; ``reason``: a sentence.
+    ``reason``: a sentence.
     """
 
-    def __init__(self, call: str, reason: str) -> None:
+    call = "result"
+
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.call = call
         self.reason = reason
 
 

@@ -122,40 +122,21 @@ class Verdict:
 
 
 def verdicts(
-    histories: Iterable[History],
-    known: Mapping[Key, Named] | None = None,
-    *,
-    least: float = LEAST,
-    false_names: float = FALSE_NAMES,
+    histories: Iterable[History], known: Mapping[Key, Named] | None = None
 ) -> list[Verdict]:
-    """Judge all GPUs, in the order of ``histories``.
+    """Judge all GPUs, in the order of ``histories``, in O(M log M) for M measurements.
 
-    Parameters
-    ----------
-    known : what the pass before named; such a GPU must get well again by more than noise.
-    least : relative difference that is never slow or drifted.
-    false_names : expected number of well GPUs that a pass names.
-
-    Raises
-    ------
-    ValueError
-        If ``false_names`` is not between 0 and 1, or ``least`` is negative.
-
-    Notes
-    -----
-    O(M log M) for M measurements.
+    ``known``: what the pass before named; such a GPU must get well again by more than noise.
     """
-    if not 0.0 < false_names < 1.0 or not least >= 0.0:
-        raise ValueError("false_names must be between 0 and 1, least at least 0")
     named = known or {}
     groups: dict[tuple[str, str], list[History]] = {}
     everything = [one for one in histories if one.times]
     for one in everything:
         groups.setdefault((one.app_class, one.group), []).append(one)
-    level = false_names / max(1, 2 * len(everything))  # each GPU is tested twice
+    level = FALSE_NAMES / max(1, 2 * len(everything))  # each GPU is tested twice
     found: dict[Key, Verdict] = {}
     for own in groups.values():
-        judged = _too_few(own) if len(own) < FEWEST_GPUS else _judged(own, named, least, level)
+        judged = _too_few(own) if len(own) < FEWEST_GPUS else _judged(own, named, level)
         found |= {verdict.key: verdict for verdict in judged}
     return [found[one.key] for one in everything]
 
@@ -165,9 +146,7 @@ def _too_few(own: Sequence[History]) -> list[Verdict]:
     return [Verdict(one.key, "unknown", len(one.times), *nothing) for one in own]
 
 
-def _judged(
-    own: Sequence[History], named: Mapping[Key, Named], least: float, level: float
-) -> list[Verdict]:
+def _judged(own: Sequence[History], named: Mapping[Key, Named], level: float) -> list[Verdict]:
     """Verdicts of one group."""
     residuals = _without_shifts(own)
     steps = [np.abs(np.diff(values)) for values in residuals]
@@ -183,9 +162,9 @@ def _judged(
     judged = []
     for one, values, noise in zip(own, residuals, noises, strict=True):
         extra = _MEDIAN_OF_3 * (noise**2 - pooled**2)
-        threshold = max(math.log1p(least), quantile * math.sqrt(scale**2 + extra))
+        threshold = max(math.log1p(LEAST), quantile * math.sqrt(scale**2 + extra))
         spread = noise * math.sqrt(_MEDIAN_OF_3 + _of_median(len(values) - NEWEST))
-        rise = max(math.log1p(least), of_drift * spread)
+        rise = max(math.log1p(LEAST), of_drift * spread)
         judged.append(_verdict(one, values - centre, threshold, rise, named.get(one.key)))
     return judged
 

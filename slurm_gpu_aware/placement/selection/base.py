@@ -100,7 +100,7 @@ def best_slots(cell: Cell, rows: list[int], count: int) -> list[tuple[tuple[int,
     if supply.request.nodes.whole:
         count = supply.cluster.shape[1]
     elif cell.bound_index == 0:
-        total = count * supply.table.fixed_value(0)
+        total = count * supply.table.least_fixed
         return [(slots[:count], total) for slots in able]
     found = []
     for slots, fixed in zip(able, fixed_scores(cell, rows).tolist(), strict=True):
@@ -121,7 +121,7 @@ def least_totals(cell: Cell) -> IntArray | int:
     """(C,) least sum of scores of ``per_node`` slots of each row; one number if all are equal."""
     per_node, whole = cell.split.per_node, cell.supply.request.nodes.whole
     if cell.bound_index == 0 and not whole:  # all GPUs of the cell have the lowest score
-        return cell.supply.table.fixed_value(0) * per_node
+        return cell.supply.table.least_fixed * per_node
     allowed = cell.allowed
     if whole:
         return np.asarray(np.where(allowed, fixed_scores(cell), 0).sum(axis=1))

@@ -289,7 +289,7 @@ def _promising(cell: Cell, fine: IntArray) -> Iterable[Candidate]:
     if len(fine) == 1:
         return [((0.0, 0.0, 0.0), int(fine[0]))]
     gpus = cell.supply.request.gpus
-    least = np.full(len(fine), float(gpus * cell.supply.table.fixed_value(0)))
+    least = np.full(len(fine), float(gpus * cell.supply.table.least_fixed))
     if cell.bound_index > 0:  # otherwise all GPUs of the cell are equal
         row, slot = np.nonzero(cell.allowed)
         score, group = fixed_scores(cell)[row, slot], cell.group[row]

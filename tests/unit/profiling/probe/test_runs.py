@@ -138,7 +138,7 @@ def test_a_gpu_that_is_lost_between_two_runs_costs_only_its_own_times():
 def test_a_sick_gpu_is_not_measured_again():
     def act(run, control):
         if run.slot == 2:
-            raise SickGpuError("result", "wrong")
+            raise SickGpuError("wrong")
 
     node = Node(act)
     assert node.idle(["A", "B"], runs=2) == [0, 0, 1, 1] * 2

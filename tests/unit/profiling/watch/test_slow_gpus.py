@@ -221,11 +221,5 @@ def test_lower_median():
     assert lower_median(np.array([3.0, 1.0, 2.0])) == 2.0
 
 
-@pytest.mark.parametrize("limits", [{"false_names": 0.0}, {"false_names": 1.0}, {"least": -0.1}])
-def test_wrong_limits(limits):
-    with pytest.raises(ValueError, match="false_names must be between 0 and 1"):
-        verdicts([], **limits)
-
-
 def test_nothing_measured():
     assert verdicts([History("n1", 0, "A", "a100", [])]) == []
