@@ -192,8 +192,8 @@ def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArr
             yield here
         return
     of = request.nodes.groups.of
-    sizes = np.bincount(of[here & (of >= 0)])
-    for group in np.flatnonzero(sizes >= nodes):
+    counts = np.bincount(of[here & (of >= 0)])
+    for group in np.flatnonzero(counts >= nodes):
         yield here & (of == group)
 
 

@@ -77,11 +77,11 @@ def command(context: Context, /, **given: Any) -> None:
     """
     output, install = given["output"], given["install"]
     acts = [name for name in ("roll", "undo", "remove") if given[name]]
-    moves = bool(acts) and acts != ["remove"]
+    rolls = bool(acts) and acts != ["remove"]
     modes = [f"--{name}" for name in ("output", "install", "roll", "undo", "remove") if given[name]]
     if len(modes) > 1:
         raise click.UsageError(f"{' and '.join(modes)} exclude each other")
-    if not moves and (given["nodes"] or given["partition"]):
+    if not rolls and (given["nodes"] or given["partition"]):
         raise click.UsageError("--nodes and --partition need --roll or --undo")
     if not acts and given["as_json"]:
         raise click.UsageError("--json needs --roll, --undo or --remove")
@@ -103,7 +103,7 @@ def command(context: Context, /, **given: Any) -> None:
     site, about_profile = find_site(config, given["slurm_dir"], given["unit_dir"])
     if about_profile:
         say(paragraph(about_profile))
-    if moves:
+    if rolls:
         from slurm_gpu_aware.cli.rollout import run_rollout
 
         raise click.exceptions.Exit(run_rollout(site, given))

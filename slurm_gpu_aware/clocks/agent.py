@@ -196,16 +196,16 @@ class Agent:
         }
         now = self._clock()
         self._failed = {key: at for key, at in self._failed.items() if 0 <= now - at < AGAIN_S}
-        due: dict[tuple[bool, Target], list[int]] = {}
+        changes: dict[tuple[bool, Target], list[int]] = {}
         for index, account in accounts.items():
             ordered = wanted.get(index)
             goal = ordered or (account.job_id, *account.asked)
             as_left = account.set is None and goal[1:] == account.asked
             if not as_left and index not in self._sure and (index, goal) not in self._failed:
-                due.setdefault((ordered is not None, goal), []).append(index)
-        for is_order, goal in sorted(due, key=lambda d: (d[1][1] == 0, d[1][1], d)):
+                changes.setdefault((ordered is not None, goal), []).append(index)
+        for is_order, goal in sorted(changes, key=lambda d: (d[1][1] == 0, d[1][1], d)):
             seq = orders.seq if orders is not None and is_order else None
-            done &= self._change(goal, due[is_order, goal], seq)
+            done &= self._change(goal, changes[is_order, goal], seq)
         return done
 
     def _wanted(self, orders: Orders | None, accounts: Mapping[int, Account]) -> dict[int, Target]:

@@ -144,11 +144,11 @@ class Rollout:
             self._summary.stranded_jobs = self._typed.stranded(self._site.read().models())
         self._state_file.unlink(missing_ok=True)
 
-    def _step(self, name: str, move: Callable[[str], Result | None]) -> bool:
+    def _step(self, name: str, act: Callable[[str], Result | None]) -> bool:
         """Record the outcome of a node; return whether the run continues."""
         self._waited_s = 0.0
         try:
-            result = move(name)
+            result = act(name)
         except StoppedError as exc:  # during the change; the next run resumes with the node
             self._say(f"{name}: stays drained: {exc}")
             result = "left", f"still drained: {exc}"

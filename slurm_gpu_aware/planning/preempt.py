@@ -301,11 +301,11 @@ def _first(holders: Sequence[_Holder], missing: int) -> list[_Holder]:
     return list(holders[: 1 + next((i for i, n in enumerate(freed) if n >= missing), len(freed))])
 
 
-def _alone(holders: Sequence[_Holder], missing: int, moved: int) -> list[_Holder]:
+def _alone(holders: Sequence[_Holder], missing: int, others: int) -> list[_Holder]:
     """The fewest that Slurm takes alone: the first in its order and ``moved`` others."""
     candidates = []
     for first in range(len(holders) + 1):
-        rest = sorted(holders[first:], key=lambda h: (-h.gpus, h.rank))[:moved]
+        rest = sorted(holders[first:], key=lambda h: (-h.gpus, h.rank))[:others]
         short = missing - sum(holder.gpus for holder in holders[:first])
         chosen = [*holders[:first], *(_first(rest, short) if short > 0 else ())]
         if sum(holder.gpus for holder in chosen) >= missing and chosen:

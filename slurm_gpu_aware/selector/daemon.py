@@ -250,9 +250,9 @@ class Selector:
         # Its time may have come during the round. The next one looks, and sets another time.
         grows_s = self._rounds.mover.wake_s - time.time()
         waits.append(max(_LIMIT_S, 3 * self._cost_s, grows_s))
-        due_s = self._ledger.publish_in_s
-        if due_s is not None:
-            waits.append(max(_PUBLISH_S, due_s))
+        publish_s = self._ledger.publish_in_s
+        if publish_s is not None:
+            waits.append(max(_PUBLISH_S, publish_s))
         return min(waits)
 
     def _next(self, happened: Set[str]) -> str:

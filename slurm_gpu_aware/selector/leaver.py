@@ -59,17 +59,17 @@ class Leaver:
         raises SourceError.
         """
         stays: dict[str, str] = {}
-        due: list[GatedJob] = []
+        leaving: list[GatedJob] = []
         for job, _ in jobs:
             wait_s = self.backoff.wait_s(job.id, "Licenses")
             if wait_s is not None:
                 stays[job.id] = f"cannot be left to Slurm; tried again in {wait_s:.0f} s"
             else:
-                due.append(job)
+                leaving.append(job)
         reasons = {job.id: reason for job, reason in jobs}
-        for start in range(0, len(due), _AT_ONCE):
-            stays |= self._leave(due[start : start + _AT_ONCE], reasons, now, split)
-        return {job.id for job in due}, stays
+        for start in range(0, len(leaving), _AT_ONCE):
+            stays |= self._leave(leaving[start : start + _AT_ONCE], reasons, now, split)
+        return {job.id for job in leaving}, stays
 
     def _leave(
         self, jobs: Sequence[GatedJob], reasons: Mapping[str, str], now: float, split: Set[int]

@@ -237,8 +237,8 @@ class LedgerWriter:
         if not self._later:
             self.flush()
         self._keep_alive()
-        due = self._changed and self._clock() - self._published >= self._publish_s
-        store = self._open() if due or force else None
+        renew = self._changed and self._clock() - self._published >= self._publish_s
+        store = self._open() if renew or force else None
         if store is None:
             return
         if self._publisher is not None and self._publisher.is_alive():

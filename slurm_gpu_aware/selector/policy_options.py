@@ -105,8 +105,8 @@ def read_interference(path: Path | str) -> tuple[InterferenceProfile, tuple[str,
 
 def _workloads(tree: object, where: str, bad: list[str]) -> Iterator[tuple[Workload, Any]]:
     """Entries of ``tree[type][size]["num_gpus"][n]``."""
-    for kind, sizes in _items(tree, where, bad):
-        for size, entry in _items(sizes, f"{where} {kind}", bad):
+    for kind, of_kind in _items(tree, where, bad):
+        for size, entry in _items(of_kind, f"{where} {kind}", bad):
             counts = entry.get("num_gpus") if isinstance(entry, dict) else entry
             for count, value in _items(counts, f"{where} {kind}/{size}", bad):
                 if count.isascii() and count.isdigit() and int(count[:9]) > 0:

@@ -107,14 +107,14 @@ def without_unsupported(trace: Trace, cluster: Cluster) -> Trace:
             return False
         return job.gpus % nodes > 0
 
-    moved = tuple(filter(unsupported, trace.jobs)) if cluster.same_indices else ()
-    if not moved:
+    apart = tuple(filter(unsupported, trace.jobs)) if cluster.same_indices else ()
+    if not apart:
         return trace
     return replace(
         trace,
         jobs=tuple(filterfalse(unsupported, trace.jobs)),
-        skipped={**trace.skipped, UNSUPPORTED: len(moved)},
-        background=(*trace.background, *moved),
+        skipped={**trace.skipped, UNSUPPORTED: len(apart)},
+        background=(*trace.background, *apart),
     )
 
 

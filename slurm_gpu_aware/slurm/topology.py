@@ -49,7 +49,7 @@ _IN_RACK = 16
 def parse_topology(text: str) -> list[SlurmSwitch]:
     """Switches or blocks. Raises SourceError for a line of another plugin than tree and block."""
     records = [_fields(line) for line in text.splitlines() if line.strip()]
-    sizes = sorted({_number(r, "BlockSize") for r in records if "AggregatedBlock" in r})
+    block_sizes = sorted({_number(r, "BlockSize") for r in records if "AggregatedBlock" in r})
     switches = []
     for record in records:
         (kind, name), *_ = record.items()
@@ -57,7 +57,7 @@ def parse_topology(text: str) -> list[SlurmSwitch]:
         if size is None:
             level = _number(record, "Level")
         else:
-            level = 1 + sizes.index(size) if kind == "AggregatedBlock" else 0
+            level = 1 + block_sizes.index(size) if kind == "AggregatedBlock" else 0
         nodes = frozenset(expand_hostlist(record.get("Nodes", "")))
         switches.append(SlurmSwitch(name, level, nodes, size))
     return switches

@@ -32,8 +32,8 @@ class LinkMix(NamedTuple):
     """How many sets of the machine have it."""
 
 
-def link_mixes(graph: HardwareGraph, sizes: Iterable[int]) -> list[LinkMix]:
-    """Distinct mixes of the sets of these sizes, smaller sets first, then by their lowest set.
+def link_mixes(graph: HardwareGraph, counts: Iterable[int]) -> list[LinkMix]:
+    """Distinct mixes of the sets of so many GPUs, smaller sets first, then by their lowest set.
 
     Of a machine of more than 16 GPUs, the sets of its first 16 ones. Sizes beyond the machine are
     left out.
@@ -42,9 +42,9 @@ def link_mixes(graph: HardwareGraph, sizes: Iterable[int]) -> list[LinkMix]:
     labels = _labels(part)
     return [
         mix
-        for size in sorted(set(sizes))
-        if 1 <= size <= part.n
-        for mix in _mixes_of_size(labels, size)
+        for count in sorted(set(counts))
+        if 1 <= count <= part.n
+        for mix in _mixes_of_size(labels, count)
     ]
 
 

@@ -36,23 +36,23 @@ def slots_of(mask: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=32)
 def _all_masks(n: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
-    """(2^n,) masks of all subsets of n GPUs, lexicographic within a size, and their sizes."""
+    """(2^n,) masks of all subsets of n GPUs, lexicographic within a size, and their GPU counts."""
     if n > MAX_EXACT:
         raise ValueError(f"at most {MAX_EXACT} GPUs can be searched completely, not {n}")
     # Descending masks with GPU 0 as the highest bit are in lexicographic order.
     highest = np.arange((1 << n) - 1, -1, -1, dtype=">u2") << (16 - n)
     bits = np.unpackbits(highest.astype(">u2").view(np.uint8))
-    sizes = np.zeros(1, dtype=np.uint8)
+    counts = np.zeros(1, dtype=np.uint8)
     for _ in range(n):
-        sizes = np.concatenate([sizes + np.uint8(1), sizes])
-    return np.packbits(bits, bitorder="little").view("<u2"), sizes
+        counts = np.concatenate([counts + np.uint8(1), counts])
+    return np.packbits(bits, bitorder="little").view("<u2"), counts
 
 
 @lru_cache(maxsize=256)
 def masks_of_size(n: int, k: int) -> IntArray:
     """All C(n, k) masks of ``k`` of ``n`` GPUs in tie order."""
-    masks, sizes = _all_masks(n)
-    found: IntArray = masks[sizes == k].astype(np.int64)
+    masks, counts = _all_masks(n)
+    found: IntArray = masks[counts == k].astype(np.int64)
     found.setflags(write=False)
     return found
 

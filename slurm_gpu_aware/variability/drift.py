@@ -136,10 +136,10 @@ def drift(pairs: Iterable[Pair], *, least: float = LEAST) -> Drift:
             )
             for pair, was, is_now, rose, beyond in zip(own, *levels, *relative, strict=True)
         ]
-        moved = float(np.median(now) - np.median(before))
+        shift = float(np.median(now) - np.median(before))
         noise = _FACTOR * float(np.median(deviation)) / math.sqrt(len(own))
-        if abs(moved) > max(math.log1p(_LEAST_SHIFT), noise):
-            shifts.append(Shift(app_class, model, len(own), math.exp(moved)))
+        if abs(shift) > max(math.log1p(_LEAST_SHIFT), noise):
+            shifts.append(Shift(app_class, model, len(own), math.exp(shift)))
     changes.sort(key=lambda c: (-c.rise, c.app_class, c.node, c.slot))
     return Drift(tuple(changes), tuple(shifts))
 

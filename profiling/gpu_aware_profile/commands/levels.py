@@ -54,15 +54,15 @@ def _messages(unit: int) -> Callable[..., dict[str, int]]:
     def parsed(
         context: click.Context, option: click.Parameter, values: Sequence[str]
     ) -> dict[str, int]:
-        sizes = {}
+        message_bytes = {}
         for value in values:
             name, _, number = value.partition("=")
             if not (name and number.isascii() and number.isdigit() and len(number) <= 12):
                 raise click.BadParameter(f"{quoted(value)} is not CLASS=NUMBER")
-            sizes[name] = int(number) * unit
-            if not 4 <= sizes[name] <= _MOST_MESSAGE:
+            message_bytes[name] = int(number) * unit
+            if not 4 <= message_bytes[name] <= _MOST_MESSAGE:
                 raise click.BadParameter(f"{quoted(value)}: a message has 4 bytes to 16 GiB")
-        return sizes
+        return message_bytes
 
     return parsed
 
@@ -118,14 +118,14 @@ def levels(
       gpu-aware-profile levels --pairs 3 --message A=350
     """
     classes = given["classes"] or config.site.classes
-    sizes = _sizes(classes, config, given["messages"])
+    message_bytes = _message_bytes(classes, config, given["messages"])
     plan = _plan(path, config, given)
     if only_plan:
         _print_plan(plan, as_json=as_json)
         return
     runs = LevelRuns(
         new_id(),
-        sizes,
+        message_bytes,
         command=given["command"],
         run_s=given["time_limit"],
         queue_s=given["wait"],
@@ -138,13 +138,15 @@ def levels(
         context.exit(PARTLY)
 
 
-def _sizes(classes: Sequence[str], config: Config, messages: Mapping[str, int]) -> dict[str, int]:
+def _message_bytes(
+    classes: Sequence[str], config: Config, messages: Mapping[str, int]
+) -> dict[str, int]:
     """Class -> bytes of its message. Raises RequestError for an unknown class."""
     for name in (*classes, *messages):
         if name not in config.site.classes:
             raise RequestError(f"class {name!r} is not one of {', '.join(config.site.classes)}")
-    sizes = {**_MESSAGE, **messages}
-    return {name: sizes.get(name, _OTHER_MESSAGE) for name in classes}
+    message_bytes = {**_MESSAGE, **messages}
+    return {name: message_bytes.get(name, _OTHER_MESSAGE) for name in classes}
 
 
 def _plan(path: Path, config: Config, given: Mapping[str, Any]) -> list[LevelRun]:

@@ -327,9 +327,9 @@ class NvmlDevice(nvml.Gpu):
         return str(found.bus_id.decode(errors="replace")).upper()
 
     def _memory_mb(self) -> int:
-        sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
-        self.call("nvmlDeviceGetMemoryInfo", sizes)
-        return int(sizes[0]) >> 20
+        memory = (ctypes.c_ulonglong * 3)()  # total, free, used
+        self.call("nvmlDeviceGetMemoryInfo", memory)
+        return int(memory[0]) >> 20
 
     def bits(self, name: str, *args: object) -> list[int]:
         """Positions of the set bits of a mask; empty: not supported."""

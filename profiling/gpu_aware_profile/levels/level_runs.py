@@ -151,7 +151,7 @@ class LevelRuns:
 
     stamp: str
     """Part of the jobs' names."""
-    sizes: Mapping[str, int]
+    messages: Mapping[str, int]
     """Class -> bytes of the message."""
     command: str = "gpu-aware-profile"
     """Path of ``gpu-aware-profile`` on the nodes."""
@@ -176,7 +176,7 @@ class LevelRuns:
             *[f"--ntasks-per-node={run.gpus_per_node}", f"-n{run.gpus}", "--kill-on-bad-exit=1"],
             *[*self.srun_options, self.command, "level-step"],
             *[f"--level={run.level}", f"--gpus={gpus}"],
-            *[f"--message={name}={size}" for name, size in self.sizes.items()],
+            *[f"--message={name}={size}" for name, size in self.messages.items()],
         )
 
     def run(self, plan: Sequence[LevelRun]) -> Iterator[LevelOutcome]:
@@ -202,7 +202,7 @@ class LevelRuns:
         except LateError:
             reason = f"no end within {limit_s:g} s; its job was cancelled"
             return LevelOutcome(run, reasons=(reason,))
-        times, reasons = _times(run, ended.out, self.sizes)
+        times, reasons = _times(run, ended.out, self.messages)
         if ended.code != 0:
             reasons = [ended.reason, *reasons]
         return LevelOutcome(run, tuple(times), tuple(dict.fromkeys(reasons)))

@@ -107,9 +107,9 @@ def step_backend(rank: Rank, level: str) -> StepTiming:
 
 
 def run_rank(
-    rank: Rank, level: str, sizes: Mapping[str, int], requests: IO[str], answers: IO[str]
+    rank: Rank, level: str, messages: Mapping[str, int], requests: IO[str], answers: IO[str]
 ) -> None:
-    """Measure the classes of ``sizes`` (class -> bytes of the message); print a line for each.
+    """Measure the classes of ``messages`` (class -> bytes of the message); print a line for each.
 
     Raises SourceError if the rank cannot join the group.
     """
@@ -120,7 +120,7 @@ def run_rank(
     if not UNIQUE_ID.match(line):
         raise SourceError("no id of the group on standard input")
     backend.join(bytes.fromhex(line))
-    for app_class, size_bytes in sizes.items():
+    for app_class, size_bytes in messages.items():
         answer: dict[str, Any] = {"rank": rank.number, "class": app_class}
         try:
             answer["times_ms"] = [

@@ -81,8 +81,8 @@ def halves(graph: HardwareGraph, gpus: int) -> tuple[int, int]:
         size = int(side.sum())
         return round(cut_weight(near, side) / (size * (n - size)), 12)
 
-    sizes = sorted(range(1, n), key=lambda s: (abs(n - 2 * s), s))
-    sides = [np.arange(n) < s if uniform else fm_bipartition(near, s) for s in sizes]
+    counts = sorted(range(1, n), key=lambda s: (abs(n - 2 * s), s))
+    sides = [np.arange(n) < s if uniform else fm_bipartition(near, s) for s in counts]
     best = mask_of(np.array(slots)[min(sides, key=ratio)].tolist())
     return best, gpus ^ best
 

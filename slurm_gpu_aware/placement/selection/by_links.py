@@ -309,9 +309,9 @@ def compared_in_part(cell: Cell, choice: Choice, goal: Goal) -> bool:
     """Say whether the compared embeddings may not be the best ones."""
     if goal.pattern.name != "edges" or goal.objective == "preserved":
         return False
-    sizes = {len(slots) for slots in choice.slots if len(slots) <= MAX_EXACT}
+    counts = {len(slots) for slots in choice.slots if len(slots) <= MAX_EXACT}
     kinds = kinds_of(cell).each
-    return any(not exact_tables(kind.graph, goal.pattern, k) for kind in kinds for k in sizes)
+    return any(not exact_tables(kind.graph, goal.pattern, k) for kind in kinds for k in counts)
 
 
 def _cut(kinds: Kinds, goal: Goal) -> str | None:

@@ -194,12 +194,12 @@ class ByScores(Selection):
 
     def one_node(self, cell: Cell) -> Choice:
         units = cell.units
-        sizes = popcount(cell.masks).astype(np.int64)
+        counts = popcount(cell.masks).astype(np.int64)
         if len(units) == 1 or not self.best_fit:
             rows, ties = [0], len(units)
         else:
             # After the GPUs left on the node, the candidates left: larger rows stay whole.
-            key = least_totals(cell) * SUM_WEIGHT + (left_beside(cell) * 128 + sizes)
+            key = least_totals(cell) * SUM_WEIGHT + (left_beside(cell) * 128 + counts)
             rows = _least(key, MOST_CONSIDERED)
             ties = int(np.count_nonzero(key == key.item(rows[0])))
         considered = [
@@ -209,7 +209,7 @@ class ByScores(Selection):
             )
         ]
         best = considered[0]
-        sets = _count_sets(cell, sizes)
+        sets = _count_sets(cell, counts)
         return Choice((best.node,), (best.slots,), sets, ties, tuple(considered))
 
     def even(self, cell: Cell) -> Choice:
@@ -276,11 +276,11 @@ def _least(key: IntArray, count: int) -> list[int]:
     return least
 
 
-def _count_sets(cell: Cell, sizes: IntArray) -> int:
-    """Number of one-node sets in the cell; ``sizes`` are the GPUs of each row."""
+def _count_sets(cell: Cell, counts: IntArray) -> int:
+    """Number of one-node sets in the cell; ``counts`` are the GPUs of each row."""
     if cell.supply.request.nodes.whole:
         return len(cell.units)
-    rows = enumerate(np.bincount(sizes).tolist())
+    rows = enumerate(np.bincount(counts).tolist())
     return sum(count * comb(size, cell.split.per_node) for size, count in rows)
 
 
