@@ -165,6 +165,12 @@ class Cluster:
             found.setdefault(check["name"], check)
         return done.exit_code, found
 
+    def ill(self) -> dict[str, dict[str, str]]:
+        """What doctor says where a check fails."""
+        code, found = self.doctor()
+        assert code == 3
+        return found
+
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -537,8 +543,7 @@ def test_a_profile_of_what_slurm_does_not_have(cluster: Cluster):
 
 def test_an_old_filter(cluster: Cluster):
     (cluster.root / "slurm" / "gpu_aware.lua").write_text("return {}\n")
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert "gpu_aware.lua" in found["filter"]["found"]
 
 
@@ -546,8 +551,7 @@ def test_a_job_submit_that_does_not_load_the_filter(cluster: Cluster):
     script = cluster.root / "slurm" / "job_submit.lua"
     script.write_text("-- the site's own; gpu_aware is for later\n")
     cluster.sbatch("sbatch: error: Requested node configuration is not available")
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert "does not load" in found["filter"]["found"]
     assert str(script) in found["filter"]["cure"]
     assert found["filter"]["lines"] == list(join_lines(script.parent))
@@ -692,8 +696,7 @@ def test_a_configuration_that_slurm_user_cannot_read(cluster: Cluster):
 def test_a_filter_configuration_that_disagrees(cluster: Cluster, text: str | None):
     path = cluster.root / "slurm" / "gpu_aware_conf.lua"
     path.unlink() if text is None else path.write_text(text)
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert found["filter config"]["status"] == "failed"
 
 
@@ -725,16 +728,14 @@ def test_a_filter_that_would_refuse_the_selector_or_a_policy(
     path.write_text(
         re.sub(rf"{key} = ({{[^}}]*}}|\"[^\"]*\")", f"{key} = {changed}", path.read_text())
     )
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert f"differs from config.toml: {key}" in found["filter config"]["found"]
     assert "setup --install" in found["filter config"]["cure"]
 
 
 def test_a_filter_that_slurmctld_does_not_run(cluster: Cluster):
     cluster.sbatch("sbatch: Job 1 to start at 2026-01-01 on nodes n1 in partition gpu")
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert "not refused" in found["filter answers"]["found"]
 
 
@@ -754,8 +755,7 @@ def test_root_without_an_account_cannot_ask_the_filter(cluster: Cluster):
 def test_no_selector(cluster: Cluster):
     cluster.process.stdin.close()
     cluster.process.wait()
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert "systemctl enable --now" in found["selector"]["cure"]
 
 
@@ -838,20 +838,17 @@ def test_records_of_another_user_are_not_read(cluster: Cluster, tmp_path: Path):
 def test_a_missing_and_a_damaged_store(cluster: Cluster):
     for path in (cluster.root / "lib").glob("store*"):
         path.unlink()
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert found["store"]["status"] == "failed"
     assert found["profile"]["status"] == "skipped"
     (cluster.root / "lib" / "store.db").write_bytes(b"nonsense" * 500)
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert "damaged" in found["store"]["found"]
 
 
 def test_without_slurm_the_rest_is_still_checked(cluster: Cluster):
     cluster.answer(silent="Unable to contact slurm controller")
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert "Unable to contact" in found["release"]["found"]
     assert found["licence"]["status"] == "skipped"
     assert found["store"]["status"] == "ok"
@@ -866,8 +863,7 @@ def test_a_host_without_the_client_is_told_what_to_install(
         raise SourceError("the client of Slurm's library is not built: install Slurm's headers")
 
     monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", missing)
-    code, found = cluster.doctor()
-    assert code == 3
+    found = cluster.ill()
     assert found["release"]["status"] == "failed"
     assert "install Slurm's headers" in found["release"]["found"]
     assert found["store"]["status"] == "ok"

@@ -109,6 +109,11 @@ class Site:
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return done
 
+    def remove(self) -> Result:
+        done = self.setup("--remove", "--yes")
+        assert done.exit_code == 0, done.stderr
+        return done
+
 
 @pytest.fixture
 def bare(tmp_path: Path, slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> Site:
@@ -163,8 +168,7 @@ def test_the_site_is_what_it_was(which: str, request: pytest.FixtureRequest) -> 
     site.memory.reserve()
     with site.memory.state() as state:
         state["settings"] |= {"SlurmctldHost[0]": f"{host}(10.0.0.1)", "SlurmctldHost[1]": "ctl2"}
-    done = site.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    done = site.remove()
     assert site.files() == before
     assert "# first on ctl2\nsystemctl disable --now gpu-aware-selectd\n" in done.stdout
     assert f"# first on {host}" not in done.stdout
@@ -246,7 +250,7 @@ def test_jobs_get_their_requests_back_and_running_ones_are_waited_for(own: Site)
     assert (own.slurm / "epilog.d" / "50-gpu-aware").exists()
     assert "gpuaware" in (own.slurm / "slurm.conf").read_text()
     own.memory.change("9", state="COMPLETED")
-    assert own.setup("--remove", "--yes").exit_code == 0
+    own.remove()
     assert not (own.slurm / "epilog.d").exists()
 
 
@@ -255,8 +259,7 @@ def test_a_held_job_without_its_record_is_not_waited_for(own: Site) -> None:
     install(own)
     lost = {"admin_comment": "site note", "licenses": "matlab:1,gpuaware:1"}
     own.memory.set(jobs=[parked("7", **lost, stuck=True, reason="JobHeldUser")])
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    own.remove()
     job = own.memory.jobs["7"]
     assert (job["licenses"], job["admin_comment"]) == ("matlab:1", "site note")
 
@@ -285,8 +288,7 @@ def test_pending_jobs_get_their_gpu_type_back_instead_of_being_waited_for(own: S
         parked("9", features="gpu_v100", admin_comment=record),  # starts as soon as it may
     ]
     own.memory.set(jobs=jobs)
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    own.remove()
     asked = [(j["tres_per_node"], j["features"]) for j in own.memory.jobs.values()]
     assert asked == [("gres/gpu:v100:2", "")] * 3
     assert own.memory.jobs["9"]["state"] == "RUNNING"
@@ -325,7 +327,7 @@ def test_a_job_that_keeps_the_feature_is_named_with_what_to_type(own: Site) -> N
     assert "setup --undo" not in said
     own.memory.change("8", features="big")
     own.memory.change("9", state="COMPLETED")
-    assert own.setup("--remove", "--yes").exit_code == 0
+    own.remove()
     assert "gpu_v100" not in (own.slurm / "slurm.conf").read_text()
 
 
@@ -343,8 +345,7 @@ def test_our_record_does_not_stay_on_jobs(own: Site) -> None:
             parked("9", **opened, admin_comment=f"{record};sel=released:0:1", state="COMPLETED"),
         ]
     )  # fmt: skip
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    done = own.remove()
     left = {i: job["admin_comment"] for i, job in own.memory.jobs.items()}
     assert left == {"6": "", "7": "x", "8": "", "9": f"{record};sel=released:0:1"}
     assert "kept AdminComment of job 9: Slurm changes no job that has ended" in done.stderr
@@ -365,8 +366,7 @@ def test_slurmctld_loads_a_filter_that_changes_twice_in_a_second(
         f" date +%s >{seen}; fi; grep -q aware.join {loaded}",
         refused=True,
     )
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    own.remove()
 
 
 def test_doctor_does_not_undo_a_removal(own: Site) -> None:
@@ -384,7 +384,7 @@ def test_doctor_does_not_undo_a_removal(own: Site) -> None:
     install(own)  # the site changes its mind
     assert len(json.loads(CliRunner().invoke(cli, doctor).stdout)["checks"]) > 5
     own.memory.change("9", state="COMPLETED")
-    assert own.setup("--remove", "--yes").exit_code == 0
+    own.remove()
     assert not own.memory.store.with_name("removal.json").exists()
 
 
@@ -396,8 +396,7 @@ def test_the_copy_for_other_hosts_goes(own: Site) -> None:
     shared.write_text("a copy")
     text = own.config.read_text()
     own.config.write_text(text.replace("[store]\n", f'[store]\npublished = "{shared}"\n'))
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    done = own.remove()
     assert not shared.exists()
     assert f"\nrmdir {shared.parent}\n" in done.stdout
 
@@ -429,8 +428,7 @@ def test_lines_of_several_prologs_a_folder_and_a_function_go(own: Site) -> None:
     (own.slurm / "job_submit.lua").write_text(text)
     assert "calls join() inside a function" in " ".join(own.setup().stderr.split())
     conf.write_text(conf.read_text().replace("SlurmUser=root", "SlurmUser=no-such-user"))
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    done = own.remove()
     after = own.files()
     assert after.pop("slurm.conf") == before.pop("slurm.conf").replace("=root", "=no-such-user")
     after.pop("slurm.conf.before-gpu-aware")  # kept, as slurm.conf was changed since
@@ -459,7 +457,7 @@ def test_nodes_with_files_of_their_own_keep_ours_until_they_read_slurm_conf(own:
     with own.memory.state() as state:
         for node in state["nodes"]:
             node["slurmd_start_time"] = 4_000_000_000
-    assert own.setup("--remove", "--yes").exit_code == 0
+    own.remove()
 
 
 def test_an_unknown_distribution_command_is_named_before_anything_changes(own: Site) -> None:
@@ -490,7 +488,7 @@ def test_a_step_that_fails_is_done_by_the_next_run(
     assert "gpuaware" not in (own.slurm / "slurm.conf").read_text()
     assert (own.slurm / "epilog.d" / "50-gpu-aware").exists()
     own.command("scontrol", 'echo scontrol "$@"')
-    assert own.setup("--remove", "--yes").exit_code == 0
+    own.remove()
     assert "scontrol reconfigure" in own.calls()
     assert own.files() == before
 
@@ -515,8 +513,7 @@ def test_what_tune_has_set_goes(own: Site) -> None:
     install(own)
     tuned = own.memory.store.with_name("tuned.json")
     tuned.write_text("{}\n")
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    own.remove()
     assert not tuned.exists()
 
 
@@ -526,8 +523,7 @@ def test_files_of_earlier_runs_go_with_their_folder(own: Site) -> None:
     runs.mkdir(parents=True)
     for name in ("1000", "1001.new"):
         (runs / name).write_text("747261696e 60 120\n")
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    own.remove()
     assert not runs.parent.exists()
 
 
@@ -544,8 +540,7 @@ def test_what_watch_and_pages_leave_is_named(own: Site, monkeypatch: pytest.Monk
     pages = own.root / "pages"
     pages.mkdir()
     monkeypatch.setattr("slurm_gpu_aware.cli.removal._PAGES", pages)
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 0, done.stderr
+    done = own.remove()
     said = " ".join(done.stderr.split())
     assert "the drain of n1 by watch" in said
     assert "scontrol update nodename=n1 state=resume" in said

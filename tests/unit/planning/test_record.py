@@ -103,31 +103,35 @@ def a_round(seed):
     return queue, cluster, settings, plan
 
 
+def as_stored(queue, cluster, settings, plan):
+    """The record of a round at 50 s as the ledger gives it back."""
+    asked = Round(queue, cluster, settings, 50.0)
+    return json.loads(json.dumps(record_round(asked, plan, FEATURES)))
+
+
+def check_replay(recorded, plan):
+    asked = recorded.asked
+    again = plan_round(asked.queue, asked.cluster, asked.settings, asked.now)
+    assert replay(recorded, FEATURES) == []
+    assert (again.assignments, again.waiting) == (plan.assignments, plan.waiting)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_replay_is_identical(seed):
     queue, cluster, settings, plan = a_round(seed)
-    content = json.loads(
-        json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES))
-    )
+    content = as_stored(queue, cluster, settings, plan)
     recorded = read_round(content, FEATURES)
     assert len(recorded.placed) == len(plan.assignments) > 0
     assert [r.wait.postponed for r in recorded.asked.queue] == [r.wait.postponed for r in queue]
     assert recorded.asked.cluster.running == cluster.running
     assert recorded.asked.cluster.preemption == cluster.preemption
-    assert replay(recorded, FEATURES) == []
-    again = plan_round(
-        recorded.asked.queue, recorded.asked.cluster, recorded.asked.settings, recorded.asked.now
-    )
-    assert again.assignments == plan.assignments
-    assert again.waiting == plan.waiting
+    check_replay(recorded, plan)
 
 
 def test_a_record_of_an_earlier_release_is_read():
     """It has no totals of memory and no GPUs of nodes that are down."""
     queue, cluster, settings, plan = a_round(1)
-    content = json.loads(
-        json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES))
-    )
+    content = as_stored(queue, cluster, settings, plan)
     for name in ("memory_mb", "installed"):
         del content["asked"]["cluster"][name]
     assert read_round(content, FEATURES).asked.cluster.installed is None
@@ -153,22 +157,14 @@ def test_a_round_with_jobs_that_slurm_places_is_replayed():
     settings = PlanSettings(policy="packed")
     plan = plan_round(queue, cluster, settings, 50.0)
     assert {"1", "2", "3"} <= {one.job_id for one in plan.assignments}
-    recorded = read_round(
-        json.loads(json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES))),
-        FEATURES,
-    )
+    recorded = read_round(as_stored(queue, cluster, settings, plan), FEATURES)
     assert [r.left for r in recorded.asked.queue] == [r.left for r in queue]
     assert np.array_equal(recorded.asked.cluster.by_slurm, by_slurm)
     assert np.array_equal(recorded.asked.cluster.starting, starting)
     assert (
         recorded.asked.cluster.by_slurm.dtype == recorded.asked.cluster.starting.dtype == np.bool_
     )
-    assert replay(recorded, FEATURES) == []
-    again = plan_round(
-        recorded.asked.queue, recorded.asked.cluster, recorded.asked.settings, recorded.asked.now
-    )
-    assert again.assignments == plan.assignments
-    assert again.waiting == plan.waiting
+    check_replay(recorded, plan)
 
 
 def test_an_older_record_without_such_jobs_is_read():
@@ -185,9 +181,7 @@ def test_the_record_keeps_the_fits_of_effbw():
     fitted = HardwareGraph.build(dgx.gbps, dgx.classes, dgx.groups, range(14))
     cluster = replace(cluster, graphs=(fitted, *cluster.graphs[1:]))
     plan = plan_round(queue, cluster, settings, 50.0)
-    content = json.loads(
-        json.dumps(record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES))
-    )
+    content = as_stored(queue, cluster, settings, plan)
     assert read_round(content, FEATURES).asked.cluster.graphs == cluster.graphs
 
 

@@ -57,6 +57,15 @@ def comments(events, accounting, decisions=(), **settings):
     return EnergyComments(*asked, config, accounting.run, clock, 0.05), clock
 
 
+def hand_over_after(energies, clock, accounting, *job_ids, calls=2):
+    """Jobs have ended, and a minute later their energy has been handed over."""
+    for job_id in job_ids:
+        energies.heard(job_id)
+    clock.now += 60.0
+    energies.hand_over()
+    accounting.wait(calls)
+
+
 def test_the_sum_of_all_nodes_is_written_once_when_they_have_recorded():
     accounting = Accounting()
     energies, clock = comments([energy("n1"), energy("n2")], accounting)
@@ -81,10 +90,7 @@ def test_a_part_that_is_not_known_is_said():
     accounting = Accounting("7|7|gpu_energy=0.100kWh\n")
     unknown = energy("n2", error="no counter", energy_j=None)
     energies, clock = comments([energy("n1"), unknown], accounting)
-    energies.heard("7")
-    clock.now = 60.0
-    energies.hand_over()
-    accounting.wait(2)
+    hand_over_after(energies, clock, accounting, "7")
     assert accounting.changed == [
         "modify job where jobid=7 set SystemComment=gpu_energy>=0.500000kWh"
     ]
@@ -94,11 +100,7 @@ def test_many_jobs_cost_two_commands():
     """One with another text, and one that the accounting does not know, keep none from it."""
     accounting = Accounting("3_1|4|\n3_2|5|stage-in done\n7|7|gpu_energy=1.000kWh\n")
     energies, clock = comments([energy()], accounting)
-    for job_id in ("3_1", "3_2", "6", "7"):
-        energies.heard(job_id)
-    clock.now = 60.0
-    energies.hand_over()
-    accounting.wait(2)
+    hand_over_after(energies, clock, accounting, "3_1", "3_2", "6", "7")
     assert accounting.changed == [
         f"modify job where jobid={number} set SystemComment=gpu_energy=0.500000kWh"
         for number in (4, 7)
@@ -109,29 +111,16 @@ def test_many_jobs_cost_two_commands():
 def test_another_text_stays_and_an_unknown_job_is_left(said):
     accounting = Accounting(said)
     energies, clock = comments([energy()], accounting)
-    energies.heard("7")
-    clock.now = 60.0
-    energies.hand_over()
-    accounting.wait(1)
-    energies.heard("8")
-    clock.now = 120.0
-    energies.hand_over()
-    accounting.wait(1)
+    hand_over_after(energies, clock, accounting, "7", calls=1)
+    hand_over_after(energies, clock, accounting, "8", calls=1)
     assert accounting.changed == []
 
 
 def test_an_accounting_that_does_not_answer_is_named_once(caplog):
     accounting = Accounting(fails=True)
     energies, clock = comments([energy()], accounting)
-    for job_id in ("7", "8"):
-        energies.heard(job_id)
-        clock.now += 60.0
-        energies.hand_over()
-        accounting.wait(1)
-    energies.heard("9")
-    clock.now += 60.0
-    energies.hand_over()
-    accounting.wait(1)
+    for job_id in ("7", "8", "9"):
+        hand_over_after(energies, clock, accounting, job_id, calls=1)
     assert caplog.text.count("is not in Slurm's accounting: sacct: no answer") == 1
 
 
@@ -140,10 +129,7 @@ def test_what_the_clock_has_saved_is_named():
     why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.02, "at_most": 0.03}}
     accounting = Accounting()
     energies, clock = comments([energy()], accounting, [decision("7", why=why)])
-    energies.heard("7")
-    clock.now = 60.0
-    energies.hand_over()
-    accounting.wait(2)
+    hand_over_after(energies, clock, accounting, "7")
     (changed,) = accounting.changed
     assert changed.endswith("SystemComment=gpu_energy=0.500000kWh,gpu_saved=0.125000kWh")
 
@@ -152,16 +138,10 @@ def test_what_the_clock_has_saved_is_named():
 def test_the_energy_of_alloc_tres_is_set_where_all_of_it_is_known(kept):
     accounting = Accounting(f"7|7|{kept}\n")
     energies, clock = comments([energy()], accounting, alloc_tres=True)
-    energies.heard("7")
-    clock.now = 60.0
-    energies.hand_over()
-    accounting.wait(2)
+    hand_over_after(energies, clock, accounting, "7")
     assert accounting.changed[-1] == "modify job where jobid=7 set TRES=energy=1800000"
     assert len(accounting.changed) == (1 if kept else 2)
     accounting = Accounting()
     energies, clock = comments([energy(), energy("n2", None)], accounting, alloc_tres=True)
-    energies.heard("7")
-    clock.now = 60.0
-    energies.hand_over()
-    accounting.wait(2)
+    hand_over_after(energies, clock, accounting, "7")
     assert "TRES" not in "".join(accounting.changed)

@@ -54,6 +54,12 @@ def run_slow(slurm: SlurmFolder, moves: str = "first_s = 0.0\nlast_s = 0.0", **j
     slurm.change("9", state="COMPLETED", nodes="")
 
 
+def requeue_slow(slurm: SlurmFolder) -> None:
+    """The same, and the first round after it."""
+    run_slow(slurm)
+    assert slurm.round() == 0, slurm.said
+
+
 def runs_for_hours(slurm: SlurmFolder) -> None:
     now = int(time.time())
     slurm.change("7", start_time=now - 5_000, end_time=now + 30_000)
@@ -96,8 +102,7 @@ def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> No
 
 def test_gpus_are_kept_before_slurm_tells_of_its_delay(slurm: SlurmFolder) -> None:
     """For a moment a requeued job is delayed, and its reason is not that."""
-    run_slow(slurm)
-    assert slurm.round() == 0, slurm.said
+    requeue_slow(slurm)
     assert requeues(slurm) == 1
     slurm.change("7", reason="None")
     again = parked("10", comment="class=A", priority=9_000)
@@ -112,8 +117,7 @@ def test_gpus_are_kept_before_slurm_tells_of_its_delay(slurm: SlurmFolder) -> No
 
 def test_a_moved_job_starts_in_no_second_in_which_its_first_run_stopped(slurm: SlurmFolder) -> None:
     """There slurmd refuses it: "Job credential revoked". Its GPUs are kept meanwhile."""
-    run_slow(slurm)
-    assert slurm.round() == 0, slurm.said
+    requeue_slow(slurm)
     client = MemorySlurm(slurm.home)
     moves = MovesUnderWay(client, LedgerWriter(slurm.store))
     moves.load(0.0)
@@ -142,8 +146,7 @@ def test_nothing_is_kept_for_a_job_that_does_not_come_back(
     slurm: SlurmFolder, put_off: dict[str, Any], why: str
 ) -> None:
     """Nor does it go first later, or start sooner than its owner said."""
-    run_slow(slurm)
-    assert slurm.round() == 0, slurm.said
+    requeue_slow(slurm)
     assert requeues(slurm) == 1
     with open_store(slurm.store) as store, store.write():  # some minutes ago
         store.execute("UPDATE events SET at_unix = at_unix - 200 WHERE kind = 'move_begun'")
@@ -162,8 +165,7 @@ def test_nothing_is_kept_for_a_job_that_does_not_come_back(
 
 def test_a_job_that_was_held_meanwhile_waits_for_no_delay(slurm: SlurmFolder) -> None:
     """But for a begin time that its owner sets later."""
-    run_slow(slurm)
-    assert slurm.round() == 0, slurm.said
+    requeue_slow(slurm)
     slurm.change("7", reason="JobHeldUser", stuck=True)
     assert slurm.round() == 0, slurm.said
     (error,) = slurm.events("error")
@@ -177,8 +179,7 @@ def test_a_job_that_was_held_meanwhile_waits_for_no_delay(slurm: SlurmFolder) ->
 
 def test_moves_count_for_their_user_after_a_restart_too(slurm: SlurmFolder) -> None:
     """Moves of an earlier release count for the site alone."""
-    run_slow(slurm)
-    assert slurm.round() == 0, slurm.said
+    requeue_slow(slurm)
     (begun,) = slurm.events("move_begun")
     detail = dict(begun.detail)
     assert detail.pop("user") == "alice"
@@ -193,8 +194,7 @@ def test_moves_count_for_their_user_after_a_restart_too(slurm: SlurmFolder) -> N
 def test_a_job_that_shrinks_waits_for_no_more_gpus_than_it_is_to_get(
     slurm: SlurmFolder, gpus: int, new_gpus: int, least: int
 ) -> None:
-    run_slow(slurm)
-    assert slurm.round() == 0, slurm.said
+    requeue_slow(slurm)
     (begun,) = slurm.events("move_begun")
     move = UnderWay(**begun.detail | {"gpus": gpus, "slots": list(range(new_gpus))})
     ledger = LedgerWriter(slurm.store)
@@ -208,8 +208,7 @@ def test_a_job_that_shrinks_waits_for_no_more_gpus_than_it_is_to_get(
 
 def test_a_job_that_asks_for_more_meanwhile_is_on_no_move(slurm: SlurmFolder) -> None:
     """It waits as any other one, so that other jobs may shrink or move."""
-    run_slow(slurm)
-    assert slurm.round() == 0, slurm.said
+    requeue_slow(slurm)
     assert requeues(slurm) == 1
     slurm.change("7", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
     slurm.change("9", state="RUNNING", nodes="n2")
@@ -220,8 +219,7 @@ def test_a_job_that_asks_for_more_meanwhile_is_on_no_move(slurm: SlurmFolder) ->
 
 def test_a_job_that_its_owner_changes_meanwhile_is_on_no_move(slurm: SlurmFolder) -> None:
     """With more CPUs, as here, or more time, it would pass jobs that stand before it."""
-    run_slow(slurm)
-    assert slurm.round() == 0, slurm.said
+    requeue_slow(slurm)
     assert requeues(slurm) == 1
     slurm.change("7", licenses="gpuaware:2", extra="gpuaware/1;tn=gres/gpu:2;mc=8")
     assert slurm.round(2) == 0, slurm.said
@@ -234,8 +232,7 @@ def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
     with slurm.config.open("a") as config:
         watts = 8 * 60.0 + 2 * 240.0 + 200.0
         config.write(f"[power]\npower_budget_watts = {watts}\nmargin = 0.0\n")
-    run_slow(slurm)
-    assert slurm.round() == 0, slurm.said
+    requeue_slow(slurm)
     (begun,) = slurm.events("move_begun")
     assert begun.detail["power_w"] == 480.0
     again = parked("10", comment="class=A", priority=9_000)

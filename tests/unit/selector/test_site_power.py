@@ -18,6 +18,7 @@ from slurm_gpu_aware.features.energy.stage import best_setting
 from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.power_budget import LOWERING
+from slurm_gpu_aware.features.power.power_reading import PowerReading
 from slurm_gpu_aware.node_orders import parse_orders
 from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -59,6 +60,12 @@ def model_table(site: SlurmFolder) -> Any:
         model = read_models(store, 0.15).of(None, "A", "v100")
     assert model is not None
     return size_table(model, (2,), CLOCKS, 4)
+
+
+def known_reading(rounds: Rounds) -> PowerReading:
+    reading = rounds.power.reading()
+    assert reading is not None
+    return reading
 
 
 def limit(site: SlurmFolder, watts: float, margin: float = 0.0) -> None:
@@ -358,14 +365,12 @@ def test_orders_that_cannot_be_written_hold_up_no_job(powered: SlurmFolder) -> N
     rounds.run()
     found = {entry["job_id"]: entry["reason"] for entry in rounds.run().waiting}
     assert "waits for power: it needs" in found["8"]  # and not for clocks that never fall
-    reading = rounds.power.reading()
-    assert reading is not None
+    reading = known_reading(rounds)
     assert "cannot be written" in reading.agents[node]
     folder.unlink()
     rounds.run()  # writes what it wants first of all
     assert {entry["reason"] for entry in rounds.run().waiting} == {LOWERING}
-    reading = rounds.power.reading()
-    assert reading is not None
+    reading = known_reading(rounds)
     assert not reading.agents
 
 
@@ -378,21 +383,18 @@ def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(powered: Slu
     limit(powered, 3000.0)
     rounds = selector(powered)
     rounds.run()
-    reading = rounds.power.reading()
-    assert reading is not None
+    reading = known_reading(rounds)
     assert (reading.limit_w, reading.planned_w, reading.idle_nodes) == (3000.0, IDLE_W, "n[1-2]")
     powered.write([class_a("7")], NODES)
     rounds.run()
     rounds.run()
     rounds.run()
-    reading = rounds.power.reading()
-    assert reading is not None
+    reading = known_reading(rounds)
     assert reading.planned_w > IDLE_W
     assert {powered.jobs["7"]["nodes"], reading.idle_nodes} == set(NODES)
     powered.change("7", state="COMPLETED", nodes="")
     rounds.run()
-    reading = rounds.power.reading()
-    assert reading is not None
+    reading = known_reading(rounds)
     assert reading.planned_w == IDLE_W
 
 
@@ -580,9 +582,7 @@ def clocks_seen(site: SlurmFolder, rounds: Rounds, now: list[float], times: int 
 
 
 def planned_w(rounds: Rounds) -> float:
-    reading = rounds.power.reading()
-    assert reading is not None
-    return reading.planned_w
+    return known_reading(rounds).planned_w
 
 
 ASKED = "class=A,model=bert,freq=auto"
@@ -624,8 +624,7 @@ def test_no_job_is_explored_above_the_limit(powered: SlurmFolder) -> None:
     clocks_seen(powered, rounds, now, 6)
     assert powered.jobs["7"]["state"] == "RUNNING"
     assert "exploring" not in powered.kinds()
-    reading = rounds.power.reading()
-    assert reading is not None
+    reading = known_reading(rounds)
     assert IDLE_W < reading.planned_w <= watts
     assert not reading.unmet
     assert reading.no_model == {

@@ -30,10 +30,16 @@ from slurm_gpu_aware.store.ledger import Ledger
 HELD = "QOSMaxGRESPerUser"
 
 
-def test_a_poll_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
+def one_is_held(slurm: SlurmFolder) -> RoundsBench:
+    """A limit holds job 7 of `placed_and_stuck`; 8 waits for resources."""
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason=HELD)
     slurm.change("8", reason="Resources")
+    return bench
+
+
+def test_a_poll_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
+    bench = one_is_held(slurm)
     assert bench.rounds.start_monitor.poll() == 1
     job = slurm.jobs["7"]
     assert (job["licenses"], job["req_nodes"]) == ("gpuaware:1", "")
@@ -337,9 +343,7 @@ def test_a_round_that_read_a_job_as_parked_in_the_monitors_hands_leaves_it(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The monitor has closed its gate and not restored it yet when a round reads all jobs."""
-    bench = placed_and_stuck(slurm)
-    slurm.change("7", reason=HELD)
-    slurm.change("8", reason="Resources")
+    bench = one_is_held(slurm)
     send, rounds = bench.client.update_jobs, []
 
     def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
@@ -450,9 +454,7 @@ def test_a_round_that_sees_why_a_job_cannot_start_makes_the_monitor_poll_at_once
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._SOON_S", 1000.0)
     monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._POLL_S", 1000.0)
-    bench = placed_and_stuck(slurm)
-    slurm.change("7", reason=HELD)
-    slurm.change("8", reason="Resources")
+    bench = one_is_held(slurm)
     with polling(bench) as woken:
         bench.rounds.run()
         wait_until(lambda: bool(woken))
@@ -468,9 +470,7 @@ def test_the_thread_survives_a_poll_that_fails(
     error: Exception,
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._SOON_S", 0.01)
-    bench = placed_and_stuck(slurm)
-    slurm.change("7", reason=HELD)
-    slurm.change("8", reason="Resources")
+    bench = one_is_held(slurm)
     read, tries = bench.client.jobs_of, []
 
     def fails_twice(ids: Sequence[str]) -> Any:
@@ -490,9 +490,7 @@ def test_what_slurm_does_not_answer_about_is_polled_again(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm falls silent when the job's gate is to be closed."""
-    bench = placed_and_stuck(slurm)
-    slurm.change("7", reason=HELD)
-    slurm.change("8", reason="Resources")
+    bench = one_is_held(slurm)
     with monkeypatch.context() as patch:
 
         def silent(updates: Sequence[JobUpdate]) -> Any:
@@ -508,9 +506,7 @@ def test_what_slurm_does_not_answer_about_is_polled_again(
 def test_a_job_that_starts_while_it_is_taken_back_keeps_its_place(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = placed_and_stuck(slurm)
-    slurm.change("7", reason=HELD)
-    slurm.change("8", reason="Resources")
+    bench = one_is_held(slurm)
     send = bench.client.update_jobs
 
     def starts_first(updates: Sequence[JobUpdate]) -> dict[str, str]:

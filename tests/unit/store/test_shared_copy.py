@@ -152,13 +152,19 @@ def test_a_bad_folder_is_named_once(
     assert f"{target} (store.published) cannot be written: {target.parent} must belong" in told
 
 
-def test_the_selector_notes_that_an_unchanged_copy_is_still_valid(tmp_path: Path) -> None:
+def old_copy(folder: Path) -> tuple[LedgerWriter, Path, list[float]]:
+    """A writer that has published, its copy, which looks old, and the writer's clock."""
     now = [100.0]
-    writer = LedgerWriter(tmp_path / "store.db", clock=lambda: now[0])
+    writer = LedgerWriter(folder / "store.db", clock=lambda: now[0])
     writer.event("7", "parked", {}, 1.0)
     writer.publish()
-    file = published_path(tmp_path / "store.db")
+    file = published_path(folder / "store.db")
     os.utime(file, (1000, 1000))
+    return writer, file, now
+
+
+def test_the_selector_notes_that_an_unchanged_copy_is_still_valid(tmp_path: Path) -> None:
+    writer, file, now = old_copy(tmp_path)
     now[0] += 20.0
     writer.publish()
     assert file.stat().st_mtime == 1000
@@ -171,12 +177,7 @@ def test_the_selector_notes_that_an_unchanged_copy_is_still_valid(tmp_path: Path
 def test_a_copy_that_cannot_be_renewed_stays_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [100.0]
-    writer = LedgerWriter(tmp_path / "store.db", clock=lambda: now[0])
-    writer.event("7", "parked", {}, 1.0)
-    writer.publish()
-    file = published_path(tmp_path / "store.db")
-    os.utime(file, (1000, 1000))
+    writer, file, now = old_copy(tmp_path)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

@@ -24,6 +24,13 @@ def measure(store: Store, age_days: float, slow: dict[int, list[float]] | None =
     add_runs(store, runs, source="fake")
 
 
+def measure_twice(path: Path, slow: dict[int, list[float]] | None = None) -> None:
+    """40 days ago and one day ago; ``slow``: in the second measurement."""
+    with open_store(path) as store:
+        measure(store, 40)
+        measure(store, 1, slow)
+
+
 def called(path: Path, *options: str) -> Result:
     config = path.with_name("config.toml")
     if not config.exists():
@@ -38,9 +45,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_slower_gpu_is_named_and_the_exit_code_says_so(path: Path) -> None:
-    with open_store(path) as store:
-        measure(store, 40)
-        measure(store, 1, {5: [115.0] * 3, 7: [100.0, 400.0, 100.2]})
+    measure_twice(path, {5: [115.0] * 3, 7: [100.0, 400.0, 100.2]})
     done = called(path)
     assert done.exit_code == 3, done.output
     lines = done.stdout.splitlines()
@@ -55,9 +60,7 @@ def test_a_slower_gpu_is_named_and_the_exit_code_says_so(path: Path) -> None:
 
 
 def test_without_a_slower_gpu_the_exit_code_is_0(path: Path) -> None:
-    with open_store(path) as store:
-        measure(store, 40)
-        measure(store, 1)
+    measure_twice(path)
     done = called(path)
     assert (done.exit_code, done.stdout) == (0, "")
     assert "no GPU became slower (12 pairs of GPU and class compared)" in done.stderr
@@ -73,18 +76,14 @@ def test_what_is_older_is_no_drift_since_then(path: Path) -> None:
 
 
 def test_a_change_of_all_gpus_is_said_in_a_line(path: Path) -> None:
-    with open_store(path) as store:
-        measure(store, 40)
-        measure(store, 1, {slot: [108.0, 108.3, 107.8] for slot in range(12)})
+    measure_twice(path, {slot: [108.0, 108.3, 107.8] for slot in range(12)})
     done = called(path)
     assert done.exit_code == 0
     assert "class A: the median of all 12 GPUs v100 moved by +8.0%, which no score" in done.stderr
 
 
 def test_what_cannot_be_judged_is_said(path: Path) -> None:
-    with open_store(path) as store:
-        measure(store, 40)
-        measure(store, 1, {5: [115.0]})
+    measure_twice(path, {5: [115.0]})
     done = called(path)
     assert done.exit_code == 0
     assert "slower in fewer than 3 runs, so not counted: n1:5" in done.stderr
@@ -99,9 +98,7 @@ def test_one_measurement_is_nothing_to_compare(path: Path) -> None:
 
 
 def test_the_site_sets_the_least_rise(path: Path) -> None:
-    with open_store(path) as store:
-        measure(store, 40)
-        measure(store, 1, {5: [115.0] * 3})
+    measure_twice(path, {5: [115.0] * 3})
     path.with_name("config.toml").write_text("[profiling]\nslower_percent = 20\n")
     assert called(path).exit_code == 0
 
@@ -114,9 +111,7 @@ def test_an_age_has_a_unit(path: Path, since: str) -> None:
 
 
 def test_a_store_that_is_named_is_read_whatever_the_site_publishes(path: Path) -> None:
-    with open_store(path) as store:
-        measure(store, 40)
-        measure(store, 1, {5: [115.0] * 3})
+    measure_twice(path, {5: [115.0] * 3})
     other = path.with_name("other.db")
     open_store(other).close()  # newer
     path.with_name("config.toml").write_text(f'[store]\npublished = "{other}"\n')
