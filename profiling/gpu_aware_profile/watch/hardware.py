@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from slurm_gpu_aware.model.profile import THROTTLED, Gpu, GpuHealth
+from slurm_gpu_aware.model.profile import IDLE, THROTTLED, Gpu, GpuHealth
 from slurm_gpu_aware.slurm.words import hostlist
+from slurm_gpu_aware.store.report import ProbeReport
 
 _FEWEST = 3
 """GPUs of a product from which on their majority counts."""
@@ -51,6 +52,7 @@ _READINGS = {
     "throttle": "throttle reasons",
 }
 _LONGEST = 120
+_KEPT_FAULTS = 8
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,35 @@ class Seen:
     """Reasons for a lower clock while the probe measured it."""
     at: float = 0.0
     """Unix time of the probe."""
+
+
+def seen_by(report: ProbeReport, known: Mapping[Gpu, Seen]) -> dict[Gpu, Seen]:
+    """What a probe read of each GPU of its node; of one that it could not read, why not.
+
+    ``known``: GPUs that earlier probes read. One of them that the probe does not mention is gone if
+    the probe had no fault of the node, else it could not be read.
+    """
+    throttled: dict[int, set[str]] = {}
+    for run in report.runs:
+        if run.conditions.neighbours == IDLE and not run.conditions.clock_mhz:
+            throttled.setdefault(run.slot, set()).update(run.conditions.throttle.split())
+    faults: dict[int | None, list[tuple[str, str]]] = {}
+    for one in report.faults:
+        faults.setdefault(one.slot, []).append((one.call, one.error))
+    found = {}
+    for slot, gpu in report.gpus.items():
+        health = report.health.get(slot, GpuHealth())
+        said = tuple(faults.get(slot, ())[:_KEPT_FAULTS])
+        reasons = frozenset(throttled.get(slot, ()))
+        found[report.node, slot] = Seen(gpu.name or "", health, said, reasons, report.taken_at)
+    lost = {slot for slot in faults if slot is not None}
+    if None in faults:
+        lost |= {slot for node, slot in known if node == report.node}
+    for slot in sorted(lost - report.gpus.keys()):
+        name = known[report.node, slot].name if (report.node, slot) in known else ""
+        said = tuple(faults.get(slot, faults.get(None, ()))[:_KEPT_FAULTS])
+        found[report.node, slot] = Seen(name, None, said, at=report.taken_at)
+    return found
 
 
 class Finding(NamedTuple):

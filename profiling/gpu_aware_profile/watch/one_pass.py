@@ -2,9 +2,11 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from statistics import median
 
 from msgspec import structs
 
@@ -12,8 +14,7 @@ from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps.sweep_plan import new_id
 from gpu_aware_profile.watch import actions, slurm_nodes
 from gpu_aware_profile.watch.draining import AGAIN, Budget, DrainPlan, Node
-from gpu_aware_profile.watch.hardware import Seen, facts_of_site, unread, without_throttle
-from gpu_aware_profile.watch.histories import histories, seen_by
+from gpu_aware_profile.watch.hardware import Seen, facts_of_site, seen_by, unread, without_throttle
 from gpu_aware_profile.watch.judgement import (
     LONGEST,
     Evidence,
@@ -24,17 +25,21 @@ from gpu_aware_profile.watch.judgement import (
 )
 from gpu_aware_profile.watch.measuring import Measured, Measuring, Wanted, this_host
 from gpu_aware_profile.watch.running import of_this_host, reported
-from gpu_aware_profile.watch.slow_gpus import verdicts
+from gpu_aware_profile.watch.slow_gpus import History, verdicts
 from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.model.hardware_graph import board_of
 from slurm_gpu_aware.model.profile import Gpu, gpu_names
 from slurm_gpu_aware.slurm.words import hostlist
+from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import ingest_report
-from slurm_gpu_aware.store.profiles import probed_at, timed_at
+from slurm_gpu_aware.store.profiles import probed_at, timed_at, timing_runs
 from slurm_gpu_aware.store.watch_state import WatchState, read_state, valid_gpus, write_state
 
 _NOT_MEASURED = ("failed", "timeout")
+_SWEEPS = 20
+"""Newest measurements that count: three of now, and the level before them."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class Pass:
             gone = {report.node for report in measured.reports}
             here = {site.local} if site.local else {node.name for node in nodes}
             seen = {g: s for g, s in seen.items() if g[0] in here - gone} | probed
-            timed = histories(store, here)
+            timed = _histories(store, here)
         evidence = Evidence(
             time.time(),
             seen,
@@ -225,3 +230,24 @@ def _failures(measured: Measured) -> list[str]:
         if one.state in _NOT_MEASURED:
             reasons.setdefault(one.reason, []).append(one.node)
     return [f"{hostlist(nodes)}: not measured: {reason}" for reason, nodes in reasons.items()]
+
+
+def _histories(store: Store, nodes: Collection[str] | None) -> list[History]:
+    """Of each GPU and class the median times of the newest sweeps with its newest benchmark.
+
+    ``nodes``: those that Slurm still has; None: all. Raises StoreError.
+    """
+    found = []
+    for (node, slot, app_class), rows in groupby(timing_runs(store), key=lambda row: row[:3]):
+        if nodes is not None and node not in nodes:
+            continue
+        own = list(rows)
+        source, model, name = own[-1].source, own[-1].model, own[-1].name
+        times = [
+            (at, median(row.value_ms for row in runs))
+            for (at, of), runs in groupby(own, key=lambda row: (row.taken_at, row.source))
+            if of == source
+        ]
+        group = f"{model or name}/{board_of(name)}/{source}"
+        found.append(History(node, slot, app_class, group, times[-_SWEEPS:]))
+    return found
