@@ -5,8 +5,6 @@ is killed, so that nothing goes on working on a GPU. Its output is read as it co
 it is kept.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -18,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from slurm_gpu_aware.errors import SourceError
 
@@ -114,7 +112,7 @@ class Child:
             reason = exc.strerror if isinstance(exc, OSError) else exc
             raise SourceError(f"{argv[0]}: cannot be run: {reason}") from None
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

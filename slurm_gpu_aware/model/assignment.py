@@ -3,8 +3,6 @@
 Running jobs of a snapshot, with what a round asks of all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -49,7 +47,7 @@ class Assignment:
     """The policy's account as JSON values: cells tried, candidates, ties, bandwidths. Every policy
     sets ``summary`` (one sentence)."""
 
-    def explained(self, text: str, **facts: object) -> Assignment:
+    def explained(self, text: str, **facts: object) -> Self:
         """The assignment with ``facts`` in its account, and ``text`` behind its ``summary``."""
         summary = "; ".join(filter(None, [self.why.get("summary"), text]))
         return replace(self, why={**self.why, **facts, "summary": summary})

@@ -1,10 +1,8 @@
 """A round: its input, what its stages have found so far, and the placement of its queue."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
@@ -81,7 +79,7 @@ class Round(Faceted):
             return self.plan
         return replace(self.plan, assignments=(*self.first, *self.plan.assignments))
 
-    def only(self, queue: Sequence[Request]) -> Round:
+    def only(self, queue: Sequence[Request]) -> Self:
         """The round with some jobs of its queue, without what was decided of the others."""
         if len(queue) == len(self.queue):
             return replace(self, queue=queue)

@@ -6,14 +6,12 @@ fits, moves the last removed job to the front and tries again (by default twice,
 they hold GPUs or not.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -47,7 +45,7 @@ class Shortage:
         assignment: Assignment,
         cluster: Cluster,
         needed: Sequence[RunningJob],
-    ) -> Shortage:
+    ) -> Self:
         """``needed``: jobs without which the job fits; all must end if the reason is not known."""
         shortage = cls()
         for node, slots in assignment.gpus:

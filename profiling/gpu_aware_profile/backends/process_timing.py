@@ -4,8 +4,6 @@ Each run of kernels has a process of its own. Of the output of a program (``--be
 number is read.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -15,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Self
 
 from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
 from gpu_aware_profile.backends.timing import KernelTime, Reading, RunControl, RunSpec, SickGpuError
@@ -66,7 +64,7 @@ class KernelTiming:
         self._limit_s = limit_s
 
     @classmethod
-    def of_this_node(cls) -> KernelTiming:
+    def of_this_node(cls) -> Self:
         """Raises SourceError that says what is missing."""
         if find_spec("cupy") is None:
             raise SourceError(not_installed("CuPy", "gpu"))

@@ -4,8 +4,6 @@ A run measures one GPU for one class under one condition. The backends are `Fake
 GPUs) and `process_timing` (kernels of ours, and a program of the site).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import socket
@@ -15,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.profile import LOADED
@@ -177,7 +175,7 @@ class FakeTiming:
         self._override = read_object(override) if override.exists() else {}
 
     @classmethod
-    def of_this_node(cls) -> FakeTiming | None:
+    def of_this_node(cls) -> Self | None:
         """None: the GPUs of this node are not fake. Raises SourceError."""
         files = fake_machine()
         return None if files is None else cls(*files)

@@ -1,14 +1,12 @@
 """Telemetry of one GPU during a run: a thread that samples it, and a summary of its windows."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from gpu_aware_profile.devices.driver import ANSWER_S, Device, NoAnswerError, Sample
 from slurm_gpu_aware.errors import DeviceError
@@ -74,7 +72,7 @@ class Telemetry:
         self.windows: list[Window] = []
         self.fault: DeviceError | None = None
 
-    def __enter__(self) -> Telemetry:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
