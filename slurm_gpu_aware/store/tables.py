@@ -3,9 +3,12 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
+from slurm_gpu_aware import records
 from slurm_gpu_aware.store.database import Row, Store
 
 T = TypeVar("T")
@@ -20,16 +23,17 @@ class RecordTable(Generic[T]):
     """A table with the fields of a dataclass or named tuple as columns.
 
     A column of a time ends in ``_unix``; that of ``app_class`` is ``class``. ``others``: fields
-    without a column.
+    without a column. ``inner``: type of each field that is a record, which is stored as JSON.
     """
 
-    def __init__(self, table: str, kind: type[T], *others: str) -> None:
+    def __init__(self, table: str, kind: type[T], *others: str, **inner: type) -> None:
         names = list(kind.__annotations__)
         self._table = table
         self._kind: Callable[..., T] = kind
         self._values_of: Callable[[Row], Any] = itemgetter(*map(_column_of, names))
         self._own = [name for name in names if name not in ("id", *others)]
-        self._decoders = [(at, _DECODERS[n]) for at, n in enumerate(names) if n in _DECODERS]
+        decoders = {**_DECODERS, **{name: partial(_inner, of) for name, of in inner.items()}}
+        self._decoders = [(at, decoders[n]) for at, n in enumerate(names) if n in decoders]
 
     def add(self, store: Store, record: T) -> int | None:
         """Store a record; return its number."""
@@ -76,10 +80,16 @@ def _column_of(name: str) -> str:
     return f"{name}_unix" if name == "at" or name.endswith("_at") else name
 
 
+def _inner(kind: type, text: str) -> Any:
+    return records.read(json.loads(text), kind)
+
+
 def _encoded(field: str, value: Any) -> Any:
     """The value for SQLite; accepts NumPy scalars."""
     if field in _JSON:
         return dump(value)
+    if is_dataclass(value):
+        return dump(records.plain(value))
     if value is None or isinstance(value, str | int | float):
         return value
     return value.item()

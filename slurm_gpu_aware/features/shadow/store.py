@@ -1,31 +1,20 @@
 """Store of the shadow: starts of jobs with both sets, and the times in which it looked."""
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
-from slurm_gpu_aware import records
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.features.shadow.record import Sets, ShadowJob, Watch
-from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.tables import dump
+from slurm_gpu_aware.store.database import Row, Store
+from slurm_gpu_aware.store.tables import RecordTable
 
 MOST = 500_000
 """Rows that are kept, whatever their age; the oldest go first."""
+_JOBS = RecordTable("shadow_jobs", ShadowJob, sets=Sets)
 
 
 def add_job(store: Store, job: ShadowJob) -> None:
     """Store a start; one that is there stays as it is."""
-    store.execute(
-        "INSERT OR IGNORE INTO shadow_jobs (job_id, user, partition, class, started_at_unix, sets,"
-        " reason, power_w, saves, ended_at_unix, waited_s, waiting_job)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(job.job_id, job.user, job.partition, job.app_class, job.started_at),
-            *(dump(records.plain(job.sets)), job.reason, job.power_w, job.saves),
-            *(job.ended_at, job.waited_s, job.waiting_job),
-        ),
-    )
+    _JOBS.put(store, [job], "INSERT OR IGNORE")
 
 
 def set_end(store: Store, key: tuple[str, float], ended_at: float) -> None:
@@ -100,25 +89,11 @@ def prune(store: Store, before_unix: float) -> None:
 
 def _jobs(store: Store, where: str, params: tuple[Any, ...]) -> list[ShadowJob]:
     query = f"SELECT * FROM shadow_jobs {where} ORDER BY started_at_unix, id LIMIT {MOST}"  # noqa: S608
-    return [_job(row) for row in map(dict, store.query(query, params))]
+    return list(map(_job, store.query(query, params)))
 
 
-def _job(row: Mapping[str, Any]) -> ShadowJob:
+def _job(row: Row) -> ShadowJob:
     try:
-        sets = records.read(json.loads(row["sets"]), Sets)
+        return _JOBS.record(row)
     except ValueError as exc:
         raise StoreError(f"shadow job {row['job_id']}: {exc}") from exc
-    return ShadowJob(
-        job_id=row["job_id"],
-        user=row["user"],
-        partition=row["partition"],
-        app_class=row["class"],
-        started_at=row["started_at_unix"],
-        sets=sets,
-        reason=row["reason"],
-        power_w=row["power_w"],
-        saves=row["saves"],
-        ended_at=row["ended_at_unix"],
-        waited_s=row["waited_s"],
-        waiting_job=row["waiting_job"],
-    )
