@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_gpu_aware.store.database import CLASS_CENTRES, Store, put_value, value_of
+from slurm_gpu_aware.store.tables import RecordTable
 
 _MOST_OF_USER = 1_000
 """Saved classes of one user; the oldest go."""
@@ -21,6 +22,9 @@ class SavedClass(NamedTuple):
     """Unix time."""
 
 
+_SAVED = RecordTable("job_classes", SavedClass)
+
+
 def put_centres(store: Store, centres: Mapping[str, tuple[float, float]]) -> None:
     """Keep the centres of the site's classes. ``centres``: class -> (DRAM, unit), in percent."""
     put_value(store, CLASS_CENTRES, json.dumps(centres))
@@ -35,11 +39,7 @@ def stored_centres(store: Store) -> dict[str, tuple[float, float]]:
 def put_saved_class(store: Store, saved: SavedClass) -> None:
     """Keep a class in place of an earlier one of the same user and name. Raises StoreError."""
     with store.write():
-        store.execute(
-            "INSERT OR REPLACE INTO job_classes (user, name, class, saved_at_unix)"
-            " VALUES (?, ?, ?, ?)",
-            saved,
-        )
+        _SAVED.put(store, [saved], "INSERT OR REPLACE")
         store.execute(
             "DELETE FROM job_classes WHERE user = ?1 AND name IN (SELECT name FROM job_classes"
             " WHERE user = ?1 ORDER BY saved_at_unix DESC, name LIMIT -1 OFFSET ?2)",
@@ -49,8 +49,4 @@ def put_saved_class(store: Store, saved: SavedClass) -> None:
 
 def saved_classes(store: Store) -> list[SavedClass]:
     """All saved classes, oldest first."""
-    rows = store.query(
-        "SELECT user, name, class, saved_at_unix FROM job_classes"
-        " ORDER BY saved_at_unix, user, name"
-    )
-    return [SavedClass(*row) for row in rows]
+    return _SAVED.read(store, "ORDER BY saved_at_unix, user, name")

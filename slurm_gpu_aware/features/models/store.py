@@ -14,6 +14,7 @@ from slurm_gpu_aware.features.models.performance_model import (
 )
 from slurm_gpu_aware.model.profile import IDLE
 from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.store.tables import RecordTable
 
 MAX_APPLICATIONS = 1000
 """Pairs of application and GPU model with samples."""
@@ -34,6 +35,9 @@ class ModelRow(NamedTuple):
     """Unix time."""
     content: str
     """JSON of `energy.performance_model`."""
+
+
+_MODELS = RecordTable("models", ModelRow)
 
 
 class GpuKind(NamedTuple):
@@ -162,18 +166,9 @@ def put_models(store: Store, models: Sequence[ModelRow]) -> None:
     """Replace all models in one transaction."""
     with store.write():
         store.execute("DELETE FROM models")
-        store.executemany(
-            "INSERT INTO models (kind, name, gpu_model, fitted_at_unix, content)"
-            " VALUES (?, ?, ?, ?, ?)",
-            models,
-        )
+        _MODELS.put(store, models)
 
 
 def model_rows(store: Store) -> list[ModelRow]:
     """All models, by kind, name and GPU model."""
-    return [
-        ModelRow(*row)
-        for row in store.query(
-            "SELECT kind, name, gpu_model, fitted_at_unix, content FROM models ORDER BY 1, 2, 3"
-        )
-    ]
+    return _MODELS.read(store, "ORDER BY kind, name, gpu_model")
