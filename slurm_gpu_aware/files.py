@@ -39,9 +39,9 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def open_folder(path: Path) -> int:
+def open_folder(path: Path | str, dir_fd: int | None = None) -> int:
     """Open a folder, for calls with ``dir_fd``. Raises OSError, also for a link."""
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK, dir_fd=dir_fd)
 
 
 def open_plain(file: Path) -> tuple[BinaryIO, os.stat_result]:
@@ -54,6 +54,28 @@ def open_plain(file: Path) -> tuple[BinaryIO, os.stat_result]:
         os.close(handle)
         raise PermissionError(errno.EPERM, "not a plain file", str(file))
     return open(handle, "rb"), status
+
+
+def first_bytes(name: str, most: int, dir_fd: int | None = None) -> bytes:
+    """What a small file begins with; no link is followed, no pipe waited on. Raises OSError."""
+    handle = os.open(name, os.O_RDONLY | _NO_WAIT, dir_fd=dir_fd)
+    try:
+        return os.read(handle, most)
+    finally:
+        os.close(handle)
+
+
+def put_small(name: str, content: bytes, mode: int, folder: int | None) -> None:
+    """Write a small file of a folder in one step, whatever the umask. Raises OSError."""
+    temporary = f".{name}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK
+    handle = os.open(temporary, flags, mode, dir_fd=folder)
+    try:
+        os.fchmod(handle, mode)
+        os.write(handle, content)
+    finally:
+        os.close(handle)
+    os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def make_new(name: str, folder: int) -> BinaryIO:

@@ -17,6 +17,7 @@ from slurm_gpu_aware.clocks.hooks import Hook
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.job_map import JobMap
 from slurm_gpu_aware.clocks.notes import Notes
+from slurm_gpu_aware.files import first_bytes
 
 _AGENT = "agent"
 _LONGEST = 1200
@@ -109,15 +110,10 @@ class Inbox:
 
     def _read(self, name: str) -> dict[str, str] | None:
         """The hook's variables; None: the file is not whole, or gone."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            handle = os.open(self._path(name), flags)
+            words = first_bytes(self._path(name), _LONGEST).decode("ascii", "replace").split(" ")
         except OSError:
             return None
-        try:
-            words = os.read(handle, _LONGEST).decode("ascii", "replace").split(" ")
-        finally:
-            os.close(handle)
         if len(words) != len(_VARIABLES) + 1 or words[-1] != ".\n":
             return None
         given = dict(zip(_VARIABLES, words, strict=False))

@@ -14,7 +14,7 @@ import os
 import stat
 
 from slurm_gpu_aware.clocks.notes import Held, words_in
-from slurm_gpu_aware.files import open_lock
+from slurm_gpu_aware.files import open_folder, open_lock, put_small
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ class _Opened:
 
     def __enter__(self) -> int:
         os.makedirs(self._path, mode=0o755, exist_ok=True)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._folder = os.open(self._path, flags)
+        self._folder = open_folder(self._path)
         try:
             found = os.fstat(self._folder)
             if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
@@ -109,13 +108,5 @@ def _write(folder: int, name: str, jobs: list[str]) -> None:
         except FileNotFoundError:
             pass
         return
-    # dcgm-exporter takes no file of this name.
-    fresh = f".{name}.{os.getpid()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(fresh, flags, 0o644, dir_fd=folder)
-    try:
-        os.fchmod(handle, 0o644)  # also with a strict umask
-        os.write(handle, "".join(f"{job}\n" for job in jobs).encode())
-    finally:
-        os.close(handle)
-    os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+    # dcgm-exporter takes no file of a name such as that of an unfinished one.
+    put_small(name, "".join(f"{job}\n" for job in jobs).encode(), 0o644, folder)

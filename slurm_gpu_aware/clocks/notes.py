@@ -14,7 +14,7 @@ import os
 import stat
 import time
 
-from slurm_gpu_aware.files import open_lock
+from slurm_gpu_aware.files import first_bytes, open_folder, open_lock, put_small
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,14 +47,8 @@ def words_in(folder: int | None, name: str, longest: int, errors: str = "strict"
 
     ``errors``: as of ``bytes.decode``.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        handle = os.open(name, flags, dir_fd=folder)
-        try:
-            text = os.read(handle, longest)
-        finally:
-            os.close(handle)
-        return text.decode("ascii", errors).split()
+        return first_bytes(name, longest, folder).decode("ascii", errors).split()
     except (OSError, ValueError):
         return []
 
@@ -82,14 +76,7 @@ class NoteFolder:
         """Write a file of another name. Raises OSError."""
         if self._wrong is not None:
             raise self._wrong
-        temporary = f".{name}.{os.getpid()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(temporary, flags, 0o600, dir_fd=self._fd)
-        try:
-            os.write(handle, f"{line}\n".encode())
-        finally:
-            os.close(handle)
-        os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        put_small(name, f"{line}\n".encode(), 0o600, self._fd)
 
     def forget(self, index: int) -> None:
         """Drop a GPU's file, if there is one."""
@@ -167,8 +154,7 @@ def _own_folder(path: str) -> int:
     Raises OSError, also for a folder that holds other files, which others may need.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    folder = os.open(path, flags)
+    folder = open_folder(path)
     try:
         status = os.fstat(folder)
         ours = status.st_uid == os.geteuid()

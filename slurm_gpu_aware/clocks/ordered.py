@@ -6,6 +6,7 @@ import stat
 from collections.abc import Mapping
 
 from slurm_gpu_aware.clocks.accounts import Account
+from slurm_gpu_aware.files import open_folder
 from slurm_gpu_aware.node_orders import MOST_BYTES, Order, OrderError, Orders
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -44,8 +45,7 @@ def read_trusted(path: str, owners: frozenset[int], top: str = "/") -> bytes | N
 
 def _enter(handle: int, name: str) -> int:
     """Open a folder in a folder, which is closed."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    inner = os.open(name, flags, dir_fd=handle)
+    inner = open_folder(name, handle)
     os.close(handle)
     return inner
 

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.errors import FileFault, SourceError
+from slurm_gpu_aware.files import open_folder
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.words import parse_duration
 from slurm_gpu_aware.time_text import duration
@@ -311,10 +312,9 @@ class SweepProgress:
     @contextmanager
     def _opened(self) -> Iterator[tuple[int, int]]:
         """File descriptors of `root` and `folder`. Raises OSError, also for a folder of others."""
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        root = os.open(self.root, flags)
+        root = open_folder(self.root)
         try:
-            folder = os.open(self.sweep_id, flags, dir_fd=root)
+            folder = open_folder(self.sweep_id, root)
             try:
                 trusted = {0, os.geteuid(), self.root.parent.stat().st_uid}
                 if not trusted >= {os.fstat(root).st_uid, os.fstat(folder).st_uid}:
