@@ -339,30 +339,30 @@ class Selector:
         if kind == "energy":
             self._energy.heard(job_id)
 
-    def _power_due(self, power: PowerReading | None) -> bool:
+    def _note_power(self, power: PowerReading | None) -> bool:
         """Say whether power is recorded again: a change, or now and then while there is a limit."""
         changed = _kept(power) != self._last_power
-        due = changed or (power is not None and time.monotonic() - self._power_at >= _POWER_S)
-        if due:
+        again = changed or (power is not None and time.monotonic() - self._power_at >= _POWER_S)
+        if again:
             self._last_power, self._power_at = _kept(power), time.monotonic()
             self._ledger.power(reading_text(power))
-        return due and power is not None
+        return again and power is not None
 
     def _record(self, trigger: str, started: float) -> None:
         while not self._heartbeat.events.empty():
             kind, detail, at = self._heartbeat.events.get()
             self._ledger.event("", kind, detail, at)
-        outcome, power, power_due = self._outcome, None, False
+        outcome, power, noted = self._outcome, None, False
         with contained("records of clocks"):
             self._collect_clocks()
         with contained("energy of jobs"):
             self._energy.hand_over()
         with contained("reading of power"):
             power = self._rounds.power.reading()
-            power_due = self._power_due(power)
-        due = time.monotonic() - self._recorded >= _RECORD_S
+            noted = self._note_power(power)
+        again = time.monotonic() - self._recorded >= _RECORD_S
         shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
-        if outcome.placed or (due and shown != self._last_waiting) or power_due:
+        if outcome.placed or (again and shown != self._last_waiting) or noted:
             self._recorded = time.monotonic()
             self._last_waiting = shown
             record = RoundRecord(

@@ -71,7 +71,7 @@ class StartMonitor:
     is_ahead: Callable[[str], bool] = lambda job_id: False
     """Whether a job may wait at its open gate: it was opened ahead, or until it starts."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _due: threading.Event = field(default_factory=threading.Event)
+    _asked: threading.Event = field(default_factory=threading.Event)
     _stopping: bool = False
     _starting: dict[str, float] = field(default_factory=dict)
     """Released job -> monotonic time at which it was first seen; last polled ones last."""
@@ -121,7 +121,7 @@ class StartMonitor:
             turn = dict.fromkeys([*urgent, *self._starting, *waiting])
             self._starting = {i: since[i] for i in turn if i in since}
         if urgent:
-            self._due.set()
+            self._asked.set()
 
     def add(self, job_ids: Iterable[str]) -> None:
         """Add jobs that were just released."""
@@ -135,7 +135,7 @@ class StartMonitor:
             turn = dict.fromkeys([*(i for i in self._starting if i in job_ids), *self._starting])
             self._starting = {i: self._starting[i] for i in turn}
         if job_ids:
-            self._due.set()
+            self._asked.set()
 
     @property
     def starting(self) -> list[str]:
@@ -150,19 +150,19 @@ class StartMonitor:
     def stop(self) -> None:
         """End the thread after its present poll."""
         self._stopping = True
-        self._due.set()
+        self._asked.set()
         if self._thread.is_alive():
             self._thread.join(timeout=self.config.selector.command_timeout_s + 1)
 
     def _run(self) -> None:
         pause_s = _SOON_S
         while not self._stopping:
-            due = self._due.wait(pause_s)
-            self._due.clear()
+            asked = self._asked.wait(pause_s)
+            self._asked.clear()
             if self._stopping:
                 return
             began = time.monotonic()
-            if not due and began - self._seen_at < _SOON_S:
+            if not asked and began - self._seen_at < _SOON_S:
                 continue  # a round has just read them, and asks for a poll where there is a reason
             try:
                 if self.poll():
@@ -197,21 +197,21 @@ class StartMonitor:
             return 0
         with self._lock:
             polled = {i: self._starting.pop(i) for i in ids if i in self._starting}
-            due = {
+            stuck = {
                 job_id: (job, why)
                 for job_id, since in polled.items()
                 if (job := by_id.get(job_id)) is not None
                 and (why := self._why_not(job, since)) is not None
             }
-            self._starting |= {i: at for i, at in polled.items() if i in by_id and i not in due}
-            self._in_hand = frozenset(due)
-            self._outdated |= due.keys()
+            self._starting |= {i: at for i, at in polled.items() if i in by_id and i not in stuck}
+            self._in_hand = frozenset(stuck)
+            self._outdated |= stuck.keys()
         changed = sum(job_id not in by_id for job_id in polled)
-        again: Set[str] = due.keys()
+        again: Set[str] = stuck.keys()
         try:
-            if due:
-                again = self._park_again(due, now)
-            return changed + len(due) - len(again)
+            if stuck:
+                again = self._park_again(stuck, now)
+            return changed + len(stuck) - len(again)
         finally:
             with self._lock:
                 self._starting |= {job_id: polled[job_id] for job_id in again}
@@ -255,15 +255,15 @@ class StartMonitor:
             return _Cause(_Kind.LATE, f"not started within {limit_s:g} s")
         return None
 
-    def _park_again(self, due: Mapping[str, tuple[GatedJob, _Cause]], now: float) -> Set[str]:
+    def _park_again(self, stuck: Mapping[str, tuple[GatedJob, _Cause]], now: float) -> Set[str]:
         """Park jobs again; return those whose gate Slurm did not close."""
         wrong: dict[str, str] = {}
-        gate, jobs = self.config.gate, [job for job, _ in due.values()]
+        gate, jobs = self.config.gate, [job for job, _ in stuck.values()]
         parked = close_gate(self.client, gate, jobs, now, wrong)
         for job in parked:  # before they are restored: Slurm may stop answering
-            self._write(job, due[job.id][1], now)
+            self._write(job, stuck[job.id][1], now)
         for job_id, why in wrong.items():
-            cause = due[job_id][1].why
+            cause = stuck[job_id][1].why
             log.warning("job %s (%s) could not be parked again: %s", job_id, cause, why)
         with self._lock:
             self._refused |= dict.fromkeys(wrong, self._timer() + _REFUSED_S)

@@ -284,21 +284,21 @@ class EnergyComments:
         self._run, self._clock, self._pause_s = run, clock, pause_s
         self._comment = config.of(PowerConfig).system_comment
         self._tres = config.of(EnergyConfig).alloc_tres
-        self._due: dict[str, float] = {}
+        self._settled_at: dict[str, float] = {}
         self._ready: Queue[tuple[str, _Texts]] = Queue(_MOST)
         self._complained = -_COMPLAINT_S
         self._thread: threading.Thread | None = None
 
     def heard(self, job_id: str) -> None:
         """A node has recorded energy of a job."""
-        if (self._comment or self._tres) and len(self._due) < _MOST:
-            self._due[job_id] = self._clock() + _SETTLE_S
+        if (self._comment or self._tres) and len(self._settled_at) < _MOST:
+            self._settled_at[job_id] = self._clock() + _SETTLE_S
 
     def hand_over(self) -> None:
         """Give the thread the jobs whose records have settled; it starts with the first one."""
         now = self._clock()
-        for job_id in [job_id for job_id, due in self._due.items() if due <= now]:
-            del self._due[job_id]
+        for job_id in [job_id for job_id, at in self._settled_at.items() if at <= now]:
+            del self._settled_at[job_id]
             events = self._events(job_id)
             energy = job_energy(events)
             if energy is None:
