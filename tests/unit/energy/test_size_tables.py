@@ -72,8 +72,8 @@ def test_the_source_names_model_and_quality():
     assert source == "bert on a100: time within 1.0%, power within 2.0% (10 conditions)"
 
 
-def curve(times, watts, clocks=None):
-    clocks = clocks or range(100, 100 * len(times) + 1, 100)
+def curve(times, watts):
+    clocks = range(100, 100 * len(times) + 1, 100)
     return points(
         SizeTable(
             np.array([1]),

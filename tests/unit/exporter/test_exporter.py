@@ -39,16 +39,15 @@ GPU = {
 }
 
 
-def exporter_of(slurm: SlurmFolder, *, ask: bool = True) -> Exporter:
+def exporter_of(slurm: SlurmFolder) -> Exporter:
     config = load_config(slurm.config)
     watch = SlurmWatch(config, 15.0, lambda _timeout: slurm.client())  # type: ignore[arg-type]
-    if ask:
-        watch.ask()
+    watch.ask()
     return Exporter(config, watch, 15.0)
 
 
-def page_of(slurm: SlurmFolder, *, ask: bool = True) -> dict[str, Any]:
-    return families(exporter_of(slurm, ask=ask).refresh().text.decode())
+def page_of(slurm: SlurmFolder) -> dict[str, Any]:
+    return families(exporter_of(slurm).refresh().text.decode())
 
 
 def test_it_says_that_it_lives_while_it_waits(

@@ -27,12 +27,12 @@ S0, S1 = (0, 1), (2, 3)
 """GPUs of each socket of 8 cores."""
 
 
-def socket_nodes(nodes: int = 1, *, scores: Any = None, unknown: bool = False) -> Cluster:
+def socket_nodes(nodes: int = 1, *, scores: Any = None) -> Cluster:
     """Nodes of two sockets with 8 cores and two GPUs each."""
     gpu = np.array([[0, 0, 1, 1]] * nodes)
     free = np.full((nodes, 2), 8)
     sockets = Sockets(
-        gpu=np.full_like(gpu, -1) if unknown else gpu,
+        gpu=gpu,
         cpus=free.copy(),
         free_cpus=free,
         per_core=np.ones(nodes, dtype=np.int64),

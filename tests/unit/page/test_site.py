@@ -22,8 +22,8 @@ def there(folder: Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
 
-def write_pages(folder: Path, *pages: Page, public: bool = False) -> int:
-    return write_site(folder, pages, FRAME, public=public)
+def write_pages(folder: Path, *pages: Page) -> int:
+    return write_site(folder, pages, FRAME, public=False)
 
 
 def test_pages_replace_the_old_ones_and_those_that_are_gone_go(tmp_path: Path) -> None:
