@@ -8,7 +8,6 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from slurm_gpu_aware import records
 from slurm_gpu_aware.store.database import Row, Store
 
 T = TypeVar("T")
@@ -81,6 +80,8 @@ def _column_of(name: str) -> str:
 
 
 def _inner(kind: type, text: str) -> Any:
+    from slurm_gpu_aware import records  # nodes read the store without msgspec
+
     return records.read(json.loads(text), kind)
 
 
@@ -89,6 +90,8 @@ def _encoded(field: str, value: Any) -> Any:
     if field in _JSON:
         return dump(value)
     if is_dataclass(value):
+        from slurm_gpu_aware import records
+
         return dump(records.plain(value))
     if value is None or isinstance(value, str | int | float):
         return value
