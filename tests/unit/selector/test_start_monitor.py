@@ -551,7 +551,7 @@ def test_released_jobs_are_polled_every_second(
         now[0] += took_s
         return 0
 
-    monkeypatch.setattr(monitor, "_due", Due())
+    monkeypatch.setattr(monitor, "_asked", Due())
     monkeypatch.setattr(monitor, "poll", poll)
     monkeypatch.setattr(
         "slurm_gpu_aware.selector.start_monitor.time", SimpleNamespace(monotonic=lambda: now[0])
@@ -579,7 +579,7 @@ def test_what_a_round_has_just_read_is_polled_only_where_it_asks(
         def clear(self) -> None:
             pass
 
-    monkeypatch.setattr(monitor, "_due", Due())
+    monkeypatch.setattr(monitor, "_asked", Due())
     monkeypatch.setattr(monitor, "poll", lambda: polls.append(len(waits)))
     monkeypatch.setattr(
         "slurm_gpu_aware.selector.start_monitor.time", SimpleNamespace(monotonic=lambda: now[0])
