@@ -31,7 +31,8 @@ class RecordTable(Generic[T]):
         self._kind: Callable[..., T] = kind
         self._values_of: Callable[[Row], Any] = itemgetter(*map(_column_of, names))
         self._own = [name for name in names if name not in ("id", *others)]
-        decoders = {**_DECODERS, **{name: partial(_inner, of) for name, of in inner.items()}}
+        decoders = dict(_DECODERS)
+        decoders |= {name: partial(_inner, of) for name, of in inner.items()}
         self._decoders = [(at, decoders[n]) for at, n in enumerate(names) if n in decoders]
 
     def add(self, store: Store, record: T) -> int | None:
