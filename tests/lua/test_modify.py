@@ -80,7 +80,7 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 BINDING = frozenset(
     {
-        *("req_nodes", "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"),
+        *("req_nodes", "exc_nodes", "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"),
         *("tres_freq", "cpus_per_tres", "min_nodes", "max_nodes", "min_cpus", "max_cpus"),
         *("num_tasks", "cpus_per_task", "pn_min_cpus"),
     }
@@ -130,6 +130,25 @@ def test_a_placed_job_returns_to_the_gate_with_its_binding(
     for name in BINDING & change.keys():
         assert out.job.get(name) in (None, NO_VAL, NO_VAL16), name
     assert "freq=900@0+2,gpuaware/1;" in out.job["extra"]
+
+
+@pytest.mark.parametrize("name", ["partition", "features", "reservation"])
+def test_what_slurm_may_start_at_any_moment_stays_where_it_was_planned(
+    filter_: Filter, name: str
+) -> None:
+    """Slurm keeps what it has applied of an update when it refuses the rest, and licences are last."""
+    by_slurm = PLACED | {"req_nodes": None, "tres_per_node": "gres/gpu:2", "exc_nodes": "n1"}
+    by_slurm["admin_comment"] = f"{RECORD};lf=place%3Doff{MARKER}"
+    out = filter_.modify(by_slurm, **{name: "other"})
+    assert (out.rc, out.written) == (ERROR, [])
+    assert "hold it (scontrol hold) before" in out.messages[0]
+    own = by_slurm | {"req_nodes": "n2", "admin_comment": f"{RECORD};rn=n2{MARKER}"}
+    assert filter_.modify(own, **{name: "other"}).rc == ERROR
+    for chosen in (PLACED, by_slurm | {"req_nodes": "n2"}, PARKED):  # bound to nodes, or parked
+        assert filter_.modify(chosen, **{name: "other"}).rc == SUCCESS
+    out = filter_.modify(by_slurm, exc_nodes="")
+    assert (out.rc, out.job.get("exc_nodes")) == (SUCCESS, None)
+    assert changed(out).exc_nodes is None
 
 
 @pytest.mark.parametrize("record", [PARKED, PLACED, RUNNING, LEFT])
@@ -372,6 +391,22 @@ def test_a_heterogeneous_job_reaches_the_filter_component_by_component(
     assert filter_.modify(first | {"het_job_id": 99}, **given).rc == ERROR
 
 
+def test_a_later_component_alone_is_not_taken_for_the_job_at_the_gate(filter_: Filter) -> None:
+    """The selector settles changes of the first one only: the licence twice would stay for ever."""
+    closed = PARKED | {"het_job_id": 98, "het_job_offset": 1, "licenses": "gpuaware:1"}
+    change = {"tres_per_node": "gres/gpu:4", "time_limit": 5}
+    out = filter_.modify(closed, **change)
+    assert (out.rc, out.job) == (SUCCESS, change)
+    record = "gpuaware/1;tn=gres/gpu:2;lf=x;sel=released:0:1790000000"
+    opened = closed | {"licenses": "", "admin_comment": record}
+    assert filter_.modify(opened, **change).rc == ERROR
+    assert filter_.modify(opened, name="better", bitflags=1).rc == SUCCESS
+    # An update of the whole job closes the gate at its first component.
+    first = opened | {"het_job_offset": 0}
+    given = filter_.modify(first, **change).job
+    assert given["licenses"] == filter_.modify(opened, **given).job["licenses"] == "gpuaware:2"
+
+
 @pytest.mark.parametrize(
     ("change", "hint"),
     [
@@ -434,7 +469,7 @@ BY_SLURM = ";sel=released:0:1790000000"
 @pytest.mark.parametrize("marker", ["", BY_SLURM], ids=["parked", "released"])
 @pytest.mark.parametrize(
     "change",
-    [{"req_nodes": "n1"}, {"num_tasks": 4}, {"tres_per_node": "gres/gpu:1"}, {"partition": "x"}],
+    [{"req_nodes": "n1"}, {"num_tasks": 4}, {"tres_per_node": "gres/gpu:1"}, {"time_limit": 5}],
     ids=str,
 )
 def test_a_changed_job_stays_left_to_slurm(
