@@ -93,10 +93,15 @@ local function is_pending(record)
     return (base.number32(record.job_state) or 0) % 256 == 0
 end
 
---- Has the selector bound a job to nodes? Its marker tells.
-local function is_bound(record)
+--- The phase of a job by the selector's marker; nil: it waits.
+local function phase_of(record)
     local text = base.is_record(record.admin_comment) and record.admin_comment or ""
-    local phase = text:match(";sel=(%l+):%d+:%d+$")
+    return text:match(";sel=(%l+):%d+:%d+$")
+end
+
+--- Has the selector bound a job to nodes?
+local function is_bound(record)
+    local phase = phase_of(record)
     return phase == "prepared" or phase == "released"
 end
 
@@ -426,12 +431,11 @@ function C.decide(job, record, part_list, uid, conf)
     if wrong then
         return { refuse = true, text = wrong }
     end
-    local bound, gates = is_bound(record), gate_count(record, conf)
-    -- A later component of a heterogeneous job: the first stands at the gate, and is read, for all.
-    local alone = not again and (base.number32(record.het_job_offset) or 0) > 0
-    if alone and gates > 0 then
-        return {}
-    elseif not alone and is_pending(record) and (bound or gates > 0) then
+    local bound = is_bound(record)
+    local follows = (base.number32(record.het_job_offset) or 0) > 0
+    if follows and is_pending(record) and not phase_of(record) then
+        return {} -- the first component stands at the gate, and is read, for all
+    elseif is_pending(record) and (bound or gate_count(record, conf) > 0) and (again or not follows) then
         local verdict = decide(update, record, part_list, conf)
         if verdict.new then
             remember(update, record, uid, verdict.new)

@@ -391,20 +391,29 @@ def test_a_heterogeneous_job_reaches_the_filter_component_by_component(
     assert filter_.modify(first | {"het_job_id": 99}, **given).rc == ERROR
 
 
-def test_a_later_component_alone_is_not_taken_for_the_job_at_the_gate(filter_: Filter) -> None:
+@pytest.mark.parametrize("licences", ["", "gpuaware:1"])
+def test_a_later_component_is_not_taken_for_the_job_at_the_gate(
+    filter_: Filter, licences: str
+) -> None:
     """The selector settles changes of the first one only: the licence twice would stay for ever."""
-    closed = PARKED | {"het_job_id": 98, "het_job_offset": 1, "licenses": "gpuaware:1"}
+    closed = PARKED | {"het_job_id": 98, "het_job_offset": 1, "licenses": licences}
     change = {"tres_per_node": "gres/gpu:4", "time_limit": 5}
     out = filter_.modify(closed, **change)
     assert (out.rc, out.job) == (SUCCESS, change)
+    given = filter_.modify(PARKED | {"het_job_id": 98}, **change).job
+    out = filter_.modify(closed, **given)
+    assert (out.rc, out.job) == (SUCCESS, change)
+
+
+def test_a_later_component_alone_does_not_change_while_the_gate_is_open(filter_: Filter) -> None:
     record = "gpuaware/1;tn=gres/gpu:2;lf=x;sel=released:0:1790000000"
-    opened = closed | {"licenses": "", "admin_comment": record}
-    assert filter_.modify(opened, **change).rc == ERROR
-    assert filter_.modify(opened, name="better", bitflags=1).rc == SUCCESS
-    # An update of the whole job closes the gate at its first component.
-    first = opened | {"het_job_offset": 0}
+    first = PARKED | {"het_job_id": 98, "licenses": "", "admin_comment": record}
+    later, change = first | {"het_job_offset": 1}, {"tres_per_node": "gres/gpu:4"}
+    assert filter_.modify(later, **change).rc == ERROR
+    assert filter_.modify(later, name="better", bitflags=1).rc == SUCCESS
+    # An update of the whole job closes the gate.
     given = filter_.modify(first, **change).job
-    assert given["licenses"] == filter_.modify(opened, **given).job["licenses"] == "gpuaware:2"
+    assert given["licenses"] == filter_.modify(later, **given).job["licenses"] == "gpuaware:2"
 
 
 @pytest.mark.parametrize(
