@@ -80,8 +80,16 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 BINDING = frozenset(
     {
-        *("req_nodes", "exc_nodes", "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"),
-        *("tres_freq", "cpus_per_tres", "min_nodes", "max_nodes", "min_cpus", "max_cpus"),
+        *("req_nodes", "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"),
+        *(
+            "exc_nodes",
+            "tres_freq",
+            "cpus_per_tres",
+            "min_nodes",
+            "max_nodes",
+            "min_cpus",
+            "max_cpus",
+        ),
         *("num_tasks", "cpus_per_task", "pn_min_cpus"),
     }
 )
@@ -136,7 +144,7 @@ def test_a_placed_job_returns_to_the_gate_with_its_binding(
 def test_what_slurm_may_start_at_any_moment_stays_where_it_was_planned(
     filter_: Filter, name: str
 ) -> None:
-    """Slurm keeps what it has applied of an update when it refuses the rest, and licences are last."""
+    """Slurm keeps what it has applied of an update that it then refuses; licences come last."""
     by_slurm = PLACED | {"req_nodes": None, "tres_per_node": "gres/gpu:2", "exc_nodes": "n1"}
     by_slurm["admin_comment"] = f"{RECORD};lf=place%3Doff{MARKER}"
     out = filter_.modify(by_slurm, **{name: "other"})
