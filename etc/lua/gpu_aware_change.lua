@@ -338,6 +338,17 @@ local function decide_back(job, record)
     return { refuse = true, text = text }
 end
 
+--- The licences with which a requeued job waits at the gate that its owner lets go (scontrol release); nil:
+--- that is no such update. Slurm could start it before the selector has parked it.
+local function gated_again(update, record, conf)
+    local restarts = (text_of(record.admin_comment) or ""):match(";sel=%l+:(%d+):%d+$")
+    local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > (tonumber(restarts) or 0)
+    local own = text_of(record.licenses)
+    local let_go = is_set(update.priority) and update.priority ~= 0
+    local may = back and let_go and gate_count(record, conf) == 0 and not (own or ""):find("|", 1, true)
+    return may and request.gated(own, conf) or nil
+end
+
 -- Arrays and heterogeneous jobs -----------------------------------------------------------------------
 
 -- An update of either reaches the filter once for each record, with the fields that the filter has
@@ -432,9 +443,14 @@ function C.decide(job, record, part_list, uid, conf)
         return { refuse = true, text = wrong }
     end
     local bound = is_bound(record)
+    local ours = forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf)
     local follows = (base.number32(record.het_job_offset) or 0) > 0
+    local licenses = ours and not follows and gated_again(update, record, conf)
     if follows and is_pending(record) and not phase_of(record) then
         return {} -- the first component stands at the gate, and is read, for all
+    elseif licenses then
+        remember(update, record, uid, { licenses = licenses })
+        return { new = { licenses = licenses }, changed = true }
     elseif is_pending(record) and (bound or gate_count(record, conf) > 0) and (again or not follows) then
         local verdict = decide(update, record, part_list, conf)
         if verdict.new then
@@ -447,7 +463,6 @@ function C.decide(job, record, part_list, uid, conf)
         return { refuse = true, text = wrong }
     end
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    local ours = forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf)
     if back and ours and not base.is_record(record.admin_comment) then
         local verdict = decide_back(update, record)
         if verdict.refuse then

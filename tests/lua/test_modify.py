@@ -277,6 +277,28 @@ def test_a_requeued_job_keeps_its_delay_until_it_is_parked(
     assert filter_.modify(back, OPERATOR, begin_time=1_900_000_000).rc == SUCCESS
 
 
+@pytest.mark.parametrize(
+    "shown", ["", RECORD + MARKER, RECORD + ";sel=left:0:1790000000"], ids=["none", "bound", "left"]
+)
+def test_a_requeued_job_that_its_owner_releases_waits_at_the_gate(
+    filter_: Filter, shown: str
+) -> None:
+    """Held, and then with a start time that has passed, it could start before it is parked again."""
+    back, release = REQUEUED | {"admin_comment": shown}, {"priority": 4294967295, "bitflags": 1}
+    out = filter_.modify(back, **release)
+    assert (out.rc, out.messages, out.written) == (SUCCESS, [], ["licenses"])
+    assert out.job["licenses"] == "matlab:1,gpuaware:1"
+    task = filter_.modify(back | {"array_job_id": 98}, **release).job
+    assert filter_.modify(back | {"array_job_id": 98}, **task).job == task
+    first = back | {"restart_cnt": 0}
+    for other in (back | {"licenses": "gpuaware:1"}, first, back | {"licenses": "a|b"}):
+        given = filter_.modify(other, priority=4294967295).job.get("licenses")
+        assert given in (None, ""), other
+    assert filter_.modify(back, OPERATOR, **release).written == []
+    none = {"tres_per_node": "gres/tmp:1"}
+    assert filter_.modify(FOREIGN | none | {"restart_cnt": 1}, **release).written == []
+
+
 def test_a_change_upon_a_change(filter_: Filter) -> None:
     first = filter_.modify(PARKED, num_tasks=4, extra="mine").job
     record = PARKED | {"licenses": first["licenses"], "extra": first["extra"], "num_tasks": 4}
