@@ -283,7 +283,7 @@ def test_a_requeued_job_keeps_its_delay_until_it_is_parked(
 def test_a_requeued_job_that_its_owner_releases_waits_at_the_gate(
     filter_: Filter, shown: str
 ) -> None:
-    """Held, and then with a start time that has passed, it could start before it is parked again."""
+    """Held, with a start time that has passed, it could start before it is parked again."""
     back, release = REQUEUED | {"admin_comment": shown}, {"priority": 4294967295, "bitflags": 1}
     out = filter_.modify(back, **release)
     assert (out.rc, out.messages, out.written) == (SUCCESS, [], ["licenses"])
