@@ -117,7 +117,7 @@ def _changes(work: WorkDistribution, speeds: Speeds, time_left: float) -> FloatA
         prices = low + GRID * (high - low)
         tried = work.inverse(prices[:, None] / speeds.price)
         took = tried @ speeds.unit_gain
-        short = int(np.searchsorted(-took, -target))
+        short = int((-took).searchsorted(-target))
         if short < len(took):
             high, ends[1], times[1] = float(prices[short]), tried[short], float(took[short])
         if short > 0:
