@@ -4,8 +4,8 @@ Jobs come in the order of their pressure. Each gets the size and the GPU model a
 expected to cost least, on the node of that model that it fills best. Where that is not free, it
 gets the cheapest of what is free, or waits, whichever is expected to cost less. A job never gets
 fewer GPUs than it has, and jobs that may not be moved stay as they are. A running job moves only
-where its node has no room for its growth: to as many GPUs as planned, or to a faster GPU model. What
-it leaves is first for the jobs before it.
+where its node has no room for its growth: to as many GPUs as planned, or to a faster GPU model.
+What it leaves is first for the jobs before it.
 
 With ``keeps`` False each decision places all jobs anew, as the authors' own code does: a running
 job that may be moved loses its GPUs where more pressing jobs take them, and waits. While it runs,

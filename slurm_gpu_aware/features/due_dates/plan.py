@@ -94,7 +94,7 @@ def due_plan(
     best = max(options, key=lambda one: (one.most, -one.plan.cost))
     stays = running and best.plan.gpus[0] == request.gpus
     least_s = (best.most - work.done) * float(speeds.unit_time[-1]) * slowdown
-    return replace(_in_time_units(work, best, slowdown, stays=stays), least_s=least_s)
+    return _in_time_units(work, best, slowdown, least_s, stays=stays)
 
 
 def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | None:
@@ -279,7 +279,9 @@ def _options(
         restarts = needed
 
 
-def _in_time_units(work: _Work, best: _Option, slowdown: float, *, stays: bool) -> DuePlan:
+def _in_time_units(
+    work: _Work, best: _Option, slowdown: float, least_s: float, *, stays: bool
+) -> DuePlan:
     """The plan in times; ``stays``: the job runs with its first size."""
     plan, restart_s = best.plan, work.restart_s or 0.0
     leaves = [time * slowdown for time in plan.leaves]
@@ -297,5 +299,6 @@ def _in_time_units(work: _Work, best: _Option, slowdown: float, *, stays: bool) 
             (float(leaves[i - 1] + restart_s * (i - start - 1)), int(plan.gpus[i])) for i in later
         ),
         float(leaves[-1] + restart_s * best.restarts),
-        by_epochs=work.by_epochs,
+        least_s,
+        work.by_epochs,
     )

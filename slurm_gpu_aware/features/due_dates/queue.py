@@ -120,21 +120,18 @@ def counts(request: Request, account: DueAccount) -> bool:
     return bool(account.in_time and request.sizes and request.get(TABLE) is not None)
 
 
-def most_gpus(
-    queue: Iterable[Request], accounts: Mapping[str, DueAccount], now: float
-) -> Callable[[Started], float]:
+def most_gpus(queue: Iterable[Request], now: float) -> Callable[[Started], float]:
     """The most GPUs that a job which starts needs where it lies; inf: no due date plays a part.
 
-    Parameters: as of `with_due_dates`.
+    ``queue``: with all sizes of the jobs.
     """
     asked = {request.job_id: request for request in queue}
 
     def most(one: Started) -> float:
-        job_id, slowdown = one.request.job_id, one.assignment.slowdown
-        request, account = asked.get(job_id), accounts.get(job_id)
-        if request is not None and slowdown != 1:
-            account = due_account(request, now, slowdown=slowdown)
-        if request is None or account is None or not counts(request, account):
+        if (request := asked.get(one.request.job_id)) is None:
+            return math.inf
+        account = due_account(request, now, slowdown=one.assignment.slowdown)
+        if account is None or not counts(request, account):
             return math.inf
         return max(account.gpus, one.request.gpus)
 

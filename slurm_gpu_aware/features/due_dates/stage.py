@@ -88,5 +88,4 @@ class Bounds(Stage):
 
     def after(self, one: Round) -> Round:
         """The round with the most GPUs of the jobs that start, judged by the GPUs that they get."""
-        dated = one.get(_DATED)
-        return one.put(MOST_GPUS, most_gpus(dated.queue, dated.accounts, one.now))
+        return one.put(MOST_GPUS, most_gpus(one.get(_DATED).queue, one.now))
