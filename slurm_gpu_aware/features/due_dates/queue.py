@@ -1,7 +1,7 @@
 """Due dates in a round: order of waiting jobs, growth of running ones, and their account."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -120,21 +120,18 @@ def counts(request: Request, account: DueAccount) -> bool:
     return bool(account.in_time and request.sizes and request.get(TABLE) is not None)
 
 
-def most_gpus(queue: Iterable[Request], now: float) -> Callable[[Started], float]:
-    """The most GPUs that a job which starts needs where it lies; inf: no due date plays a part.
+def most_gpus(queue: Iterable[Request], started: Iterable[Started], now: float) -> dict[str, int]:
+    """Job that starts and whose due date plays a part -> GPUs that it needs where it lies.
 
     ``queue``: with all sizes of the jobs.
     """
-    asked = {request.job_id: request for request in queue}
-
-    def most(one: Started) -> float:
-        if (request := asked.get(one.request.job_id)) is None:
-            return math.inf
+    placed, most = {one.request.job_id: one for one in started}, {}
+    for request in queue:
+        if (one := placed.get(request.job_id)) is None:
+            continue
         account = due_account(request, now, slowdown=one.assignment.slowdown)
-        if account is None or not counts(request, account):
-            return math.inf
-        return max(account.gpus, one.request.gpus)
-
+        if account is not None and counts(request, account):
+            most[request.job_id] = max(account.gpus, one.request.gpus)
     return most
 
 

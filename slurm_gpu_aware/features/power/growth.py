@@ -14,7 +14,7 @@ Account of size and clock: what a GPU step or a clock step more would have broug
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -41,8 +41,8 @@ from slurm_gpu_aware.planning.placed import Placement, Round, Started
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlanSettings
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
 
-MOST_GPUS: Facet[Callable[[Started], float]] = Facet("most GPUs", lambda _: math.inf)
-"""Of a round: the most GPUs to which a job that starts grows."""
+MOST_GPUS: Facet[Mapping[str, int]] = Facet("most GPUs", {})
+"""Of a round: job that starts -> the most GPUs to which it grows; the others grow freely."""
 
 
 def size_account(
@@ -203,7 +203,7 @@ class _Sizing:
     def _sizing_job(self, one: Started, *, grow: bool) -> SizingJob:
         request, settings = one.request, self.dispatcher.settings
         sizes = request.sizes if grow and _may_grow(one) else ()
-        most = self.most(one) if sizes else math.inf
+        most = self.most.get(request.job_id, math.inf)
         return SizingJob(
             request.job_id,
             tuple(size for size in sizes if request.gpus <= size <= most) or (request.gpus,),
