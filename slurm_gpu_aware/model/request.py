@@ -292,7 +292,7 @@ class Request(Faceted):
     def from_size(self, least: int) -> Request:
         """The request without its ``sizes`` below this one; unchanged if that leaves none."""
         sizes = tuple(size for size in self.sizes if size >= least)
-        if not sizes:
+        if sizes in ((), self.sizes):
             return self
         return replace(self.resized(max(self.gpus, sizes[0])), sizes=sizes)
 

@@ -5,6 +5,7 @@ expected to cost least, on the node of that model that it fills best. Where that
 gets the cheapest of what is free, or waits, whichever is expected to cost less. A job never gets
 fewer GPUs than it has, and jobs that may not be moved stay as they are. A running job moves only
 where its node has no room for its growth: to as many GPUs as planned, or to a faster GPU model.
+What it leaves is first for the jobs before it.
 
 With ``keeps`` False each decision places all jobs anew, as the authors' own code does: a running
 job that may be moved loses its GPUs where more pressing jobs take them, and waits. While it runs,
@@ -142,18 +143,32 @@ class _Round:
             if (held := self._kept(job)) is not None:
                 self.free.take(held)
         in_turn = jobs if ordered else sorted(jobs, key=self._pressure, reverse=True)
-        given: dict[str, Given] = {}
-        for job in in_turn:
-            held = self._kept(job)
-            found = self._start(job) if held is None else self._go_on(job, held)
-            if found is not None:
-                given[job.job_id] = found
+        given = self._in_turn(in_turn)
         for job in in_turn:
             if job.movable and job.job_id in given:
                 given[job.job_id] = self._again(job, given[job.job_id])
         waiting = tuple(job.job_id for job in in_turn if job.job_id not in given)
         growth = (one.plan.growth_time(one.share.gpus) for one in given.values() if one.plan)
         return Decision(given, waiting, self.now + min(growth, default=math.inf), self.wanted)
+
+    def _in_turn(self, jobs: Sequence[DueJob]) -> dict[str, Given]:
+        """What each job gets. What one leaves that moves is first for those before it."""
+        given: dict[str, Given] = {}
+        turn = 0
+        while turn < len(jobs):
+            job, held = jobs[turn], self._kept(jobs[turn])
+            turn += 1
+            had = given.get(job.job_id)
+            if had is not None and (had.share != held or not _lacks(had)):
+                continue
+            found = self._start(job) if held is None else self._go_on(job, held)
+            if found is not None:
+                given[job.job_id] = found
+                self.wanted.pop(job.job_id, None)
+                there = found.share.node, found.share.slot
+                if held is not None and there != (held.node, held.slot):
+                    turn = 0
+        return {job.job_id: given[job.job_id] for job in jobs if job.job_id in given}
 
     def _kept(self, job: DueJob) -> Share | None:
         """What a job has and keeps."""
@@ -223,8 +238,8 @@ class _Round:
         if job.held is not None and job.held.node != share.node:
             alike = self.nodes[job.held.node].model == self.nodes[share.node].model
             share = (self.free.on_node(job.held.node, share.gpus) if alike else None) or share
-        if plan is not None and (size := _first_size(plan)) > share.gpus:
-            share = self.free.on_node(share.node, size) or share
+        if plan is not None and _lacks(given):
+            share = self.free.on_node(share.node, _first_size(plan)) or share
         self.free.take(share)
         return Given(share, plan)
 
@@ -292,6 +307,11 @@ class _Round:
 def _from_size(speeds: Mapping[str, Speeds], gpus: float) -> dict[str, Speeds]:
     """The sizes that are not below this one."""
     return {model: kept for model in speeds if (kept := speeds[model].at_least(gpus)) is not None}
+
+
+def _lacks(given: Given) -> bool:
+    """Whether a job gets fewer GPUs than planned."""
+    return given.plan is not None and _first_size(given.plan) > given.share.gpus
 
 
 def _first_size(plan: GrowthPlan) -> float:

@@ -22,7 +22,7 @@ from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.sizes.speeds import Speeds, speeds_of
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 
 AT_ONCE_S = 1.0
 """A size is left at once if its time is not longer than this, ..."""
@@ -83,7 +83,7 @@ def due_plan(
     due, speeds = request.get(DUE_DATE), _speeds(request, least)
     if due is None or speeds is None:
         return None
-    work = _Work(request, due)
+    work = _known(due, *_sized(request), request.time_limit_s)
     if not work.seen or (running and request.gpus not in speeds.gpus):
         return None
     time_left = (due.due_s - now) / slowdown
@@ -94,7 +94,7 @@ def due_plan(
     best = max(options, key=lambda one: (one.most, -one.plan.cost))
     stays = running and best.plan.gpus[0] == request.gpus
     least_s = (best.most - work.done) * float(speeds.unit_time[-1]) * slowdown
-    return replace(_in_time_units(work, best, slowdown, stays=stays), least_s=least_s)
+    return _in_time_units(work, best, slowdown, least_s, stays=stays)
 
 
 def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | None:
@@ -106,7 +106,7 @@ def due_work(request: Request, now: float) -> tuple[WorkDistribution, Speeds] | 
     due, speeds = request.get(DUE_DATE), _speeds(request)
     if due is None or speeds is None:
         return None
-    work = _Work(request, due)
+    work = _known(due, *_sized(request), request.time_limit_s)
     reach = work.reach(float(speeds.speed[-1]), due.due_s - now, 1.0)
     most = work.covered(reach)
     if most is None:
@@ -122,23 +122,33 @@ def work_rates(request: Request) -> dict[int, float]:
     Of all counts that its size table knows, its sizes or not, in iterations; without sizes or table
     only of its own, in s of work.
     """
+    return _rates(*_sized(request))
+
+
+def _sized(request: Request) -> tuple[SizeTable | None, tuple[int, ...]]:
+    """(Size table, sizes) of a job; without sizes or table: (None, its own size)."""
     table = request.get(TABLE) if request.sizes else None
+    return (None, (request.gpus,)) if table is None else (table, request.sizes)
+
+
+def _rates(table: SizeTable | None, sizes: tuple[int, ...]) -> dict[int, float]:
     if table is None:
-        return {request.gpus: 1.0}
+        return dict.fromkeys(sizes, 1.0)
     return {gpus: 1 / time_s for gpus, time_s in table.times.items()}
 
 
 class _Work:
     """The work of a job."""
 
-    def __init__(self, request: Request, due: DueDate) -> None:
+    def __init__(
+        self, due: DueDate, table: SizeTable | None, sizes: tuple[int, ...], time_limit_s: float
+    ) -> None:
         self.done, self.restart_s = due.done, due.restart_s
-        rates = work_rates(request)
+        rates = _rates(table, sizes)
         works = (seconds * rates[gpus] for gpus, seconds in due.runs if gpus in rates)
         known = np.array(list(works), dtype=float)
-        self.time_limit_s = request.time_limit_s
-        sizes = (size for size in request.sizes or (request.gpus,) if size in rates)
-        limit = min(request.time_limit_s, due.limit_s) * rates[next(sizes)]
+        self.time_limit_s = time_limit_s
+        limit = min(time_limit_s, due.limit_s) * rates[next(n for n in sizes if n in rates)]
         self.by_epochs = self.has_epochs = False
         if due.epochs is not None and due.epochs[1] in rates:
             epochs, gpus, seconds = due.epochs
@@ -196,11 +206,13 @@ class _Work:
 
     def left(self, most: float) -> WorkDistribution:
         """The work, up to ``most``. It is longer than all n runs with probability 1 / (n + 1)."""
-        return replace(self._left, most=most)
+        if self._left.most != most:  # else it is asked for again
+            self._left = replace(self._left, most=most)
+        return self._left
 
     @cached_property
     def _left(self) -> WorkDistribution:
-        """The work that is left, without a bound below the most that it may have."""
+        """The work that is left: at first up to the most that it may have, then as of `left`."""
         if self.by_epochs:
             return uniform(self.limit, self.limit).given(self.done)
         seen = self.cases[self.cases < math.inf].max(initial=self.done)
@@ -216,16 +228,19 @@ class _Work:
         return float(np.mean(self.cases <= most))
 
 
+_known = lru_cache(maxsize=4096)(_Work)
+"""A round asks several times of each job."""
+
+
 def _speeds(request: Request, least: int = 0) -> Speeds | None:
     """Speeds of the sizes of a job from ``least`` on, of all if there is none; None: not known.
 
     Without sizes or table: of its only size, in s of work.
     """
-    table = request.get(TABLE)
-    if table is not None and request.sizes:
-        sizes = tuple(size for size in request.sizes if size >= least)
-        return speeds_of(table, sizes=sizes or request.sizes)
-    return _alone(request.gpus)
+    table, sizes = _sized(request)
+    if table is None:
+        return _alone(request.gpus)
+    return speeds_of(table, sizes=tuple(size for size in sizes if size >= least) or sizes)
 
 
 @lru_cache(maxsize=256)
@@ -264,7 +279,9 @@ def _options(
         restarts = needed
 
 
-def _in_time_units(work: _Work, best: _Option, slowdown: float, *, stays: bool) -> DuePlan:
+def _in_time_units(
+    work: _Work, best: _Option, slowdown: float, least_s: float, *, stays: bool
+) -> DuePlan:
     """The plan in times; ``stays``: the job runs with its first size."""
     plan, restart_s = best.plan, work.restart_s or 0.0
     leaves = [time * slowdown for time in plan.leaves]
@@ -282,5 +299,6 @@ def _in_time_units(work: _Work, best: _Option, slowdown: float, *, stays: bool) 
             (float(leaves[i - 1] + restart_s * (i - start - 1)), int(plan.gpus[i])) for i in later
         ),
         float(leaves[-1] + restart_s * best.restarts),
-        by_epochs=work.by_epochs,
+        least_s,
+        work.by_epochs,
     )

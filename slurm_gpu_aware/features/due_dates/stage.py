@@ -88,5 +88,7 @@ class Bounds(Stage):
 
     def after(self, one: Round) -> Round:
         """The round with the most GPUs of the jobs that start, judged by the GPUs that they get."""
-        started = () if one.placement is None else one.placement.started
-        return one.put(MOST_GPUS, most_gpus(one.get(_DATED).queue, started, one.now))
+        placement = one.placement
+        if placement is None or not placement.spare.free.any():
+            return one  # no job grows
+        return one.put(MOST_GPUS, most_gpus(one.get(_DATED).queue, placement.started, one.now))

@@ -74,8 +74,8 @@ def optimum(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthP
 def best_constant(work: WorkDistribution, speeds: Speeds, time_left: float) -> GrowthPlan:
     """The cheapest size that meets the due date without growth; if none does, the fastest."""
     longest = (work.most - work.done) * speeds.unit_time
-    in_time = np.flatnonzero(longest <= time_left * (1 + TIGHT))
-    best = in_time[np.argmin(speeds.unit_cost[in_time])] if len(in_time) else len(longest) - 1
+    in_time = (longest <= time_left * (1 + TIGHT)).nonzero()[0]
+    best = in_time[speeds.unit_cost[in_time].argmin()] if len(in_time) else len(longest) - 1
     return constant(work, speeds, int(best), time_left)
 
 
@@ -117,7 +117,7 @@ def _changes(work: WorkDistribution, speeds: Speeds, time_left: float) -> FloatA
         prices = low + GRID * (high - low)
         tried = work.inverse(prices[:, None] / speeds.price)
         took = tried @ speeds.unit_gain
-        short = int(np.searchsorted(-took, -target))
+        short = int((-took).searchsorted(-target))
         if short < len(took):
             high, ends[1], times[1] = float(prices[short]), tried[short], float(took[short])
         if short > 0:
@@ -133,9 +133,9 @@ def _plan(
     work: WorkDistribution, speeds: Speeds, changes: FloatArray, time_left: float
 ) -> GrowthPlan:
     bounds = np.concatenate(([work.done], changes, [work.most]))
-    amounts = np.diff(bounds)
-    expected = np.diff(work.integral(bounds))
-    used = np.flatnonzero(amounts > TIGHT * work.most)
+    areas = work.integral(bounds)
+    amounts, expected = bounds[1:] - bounds[:-1], areas[1:] - areas[:-1]
+    used = (amounts > TIGHT * work.most).nonzero()[0]
     if not len(used):  # next to no work is left
         used = np.array([int(amounts.argmax())])
     longest = float(amounts @ speeds.unit_time)
@@ -143,7 +143,7 @@ def _plan(
     return GrowthPlan(
         tuple(speeds.gpus[used].tolist()),
         tuple(bounds[used + 1].tolist()),
-        tuple(np.cumsum(amounts * speeds.unit_time)[used].tolist()),
+        tuple((amounts * speeds.unit_time).cumsum()[used].tolist()),
         float(expected @ speeds.unit_cost),
         late,
         in_time,

@@ -98,6 +98,23 @@ def test_a_running_job_moves_only_to_grow():
     assert given_shares(enough)["1"] == Share(0, 1)
 
 
+def test_what_a_job_leaves_that_moves_is_first_for_a_more_pressing_one():
+    moves = due_job("1", due=26, held=Share(0, 1))
+    pressed = due_job("2", due=-5, speeds={"old": OLD})
+    patient = due_job("3", due=1000, speeds={"old": OLD})
+    found = decide([moves, pressed, patient], due_nodes(1, 1, 1), 0, 1)
+    assert list(given_shares(found).items()) == [("2", Share(0, 1)), ("1", Share(1, 1))]
+    assert (found.waiting, "2" in found.wanted) == (("3",), False)
+
+
+def test_a_running_job_grows_on_what_another_one_leaves():
+    full = [due_job(str(n), held=Share(n, 3 - n), movable=False) for n in range(2)]
+    first = due_job("first", due=-5, speeds={"old": speeds_like(2, base=1, on_w=1)})
+    first, second = replace(first, held=Share(0, 1)), due_job("second", 26, held=Share(1, 2))
+    found = given_shares(decide([first, second, *full], due_nodes(2, 1), 0, 1))
+    assert (found["first"], found["second"]) == (Share(1, 2), Share(2, 2))
+
+
 def test_a_job_grows_as_planned_or_not_at_all():
     growing = due_job(
         "1", due=30, held=Share(0, 1), speeds={"old": OLD}, work=empirical([100], 100)
@@ -226,12 +243,9 @@ def test_what_every_decision_is(case, period):
 
 @given(due_cases())
 def test_pressed_jobs_never_leave_a_free_node(case):
-    """A job that is late already gets something of a model it knows, if that has free GPUs.
-
-    Running jobs stay: what one leaves that moves is for the next decision.
-    """
+    """A job that is late already gets something of a model it knows, if that has free GPUs."""
     jobs, here = case
-    jobs = [replace(j, due=-1e6, late_cost=100.0, movable=not j.held and j.movable) for j in jobs]
+    jobs = [replace(j, due=-1e6, late_cost=100.0) for j in jobs]
     found = decide(jobs, here, 0.0, 1.0)
     free = FreeGpus(here)
     for one in found.jobs.values():
