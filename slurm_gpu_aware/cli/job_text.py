@@ -7,6 +7,7 @@ from typing import Any
 from slurm_gpu_aware.cli.output import place_text, some
 from slurm_gpu_aware.clocks.job import SHARED
 from slurm_gpu_aware.features import found
+from slurm_gpu_aware.features.energy.events import SLOW_GPUS
 from slurm_gpu_aware.features.energy.text import saving_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
@@ -39,7 +40,7 @@ _RECORDS = ("AdminComment", "record")
 """Keys of the record of a parked job, which the selector reads."""
 _IN_WORDS = frozenset(
     ["estimate", "power", "energy", "over_limit", "class_from", "not_moved", "kept", "kept_for"]
-)
+) | {SLOW_GPUS}
 """Keys of an account that other lines tell in words."""
 
 

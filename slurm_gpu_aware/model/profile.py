@@ -66,6 +66,8 @@ class GpuRecord:
     max_clock_mhz: int | None = None
     default_clock_mhz: int | None = None
     power_limit_w: float | None = None
+    min_limit_w: float | None = None
+    """The lowest power limit that can be set."""
     temperature_c: float | None = None
     """At the time of the probe."""
     ecc_corrected: int | None = None

@@ -3,9 +3,10 @@
 import math
 
 from slurm_gpu_aware.features.due_dates.simulated import due_facet
+from slurm_gpu_aware.features.energy.hints import SLOWER
 from slurm_gpu_aware.features.moves.simulated import Mover
 from slurm_gpu_aware.model.facets import named
-from slurm_gpu_aware.model.job_hints import HINTED
+from slurm_gpu_aware.model.job_hints import HINTED, JobHints
 from slurm_gpu_aware.model.request import PolicyChoice, Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.policy import Policy
@@ -66,9 +67,15 @@ class Arrivals:
             application=job.model if self._profiled else None,
             policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
             facets=named(TABLE, table)
-            | named(HINTED, job.hints)
+            | named(HINTED, self._hints(job))
             | (due_facet(job, restart_s) if dated else {}),
         )
+
+    def _hints(self, job: TraceJob) -> JobHints:
+        """What the job says for stages; at default clocks none has a bound of its own, either."""
+        if self._settings.slowdown != 0.0:
+            return job.hints
+        return JobHints({k: v for k, v in job.hints.values.items() if k != SLOWER.key})
 
     def _limit_s(self, job: TraceJob) -> float:
         """Time limit of a job in seconds; inf: none."""

@@ -180,7 +180,8 @@ class SimSettings:
     sizing: str = "round"
     """A key of :data:`SIZINGS`; other than ``round`` it needs ``power``."""
     slowdown: float | None = None
-    """Bound on time of clocks that save energy, in place of the site's (`bounded`)."""
+    """Bound on time of clocks that save energy, in place of the site's (`bounded`); 0: all jobs run
+    at default clocks, whatever they say."""
     power: PowerSettings | None = None
     """Power of the GPUs, for the energy of jobs with a size table; None: energy is not known."""
     interference_scope: str = "socket"

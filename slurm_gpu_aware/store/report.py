@@ -108,6 +108,7 @@ class Gpu(Struct):
     max_clock_mhz: Count | None = None
     default_clock_mhz: Count | None = None
     power_limit_w: Number | None = None
+    min_limit_w: Number | None = None
     temperature_c: Degrees | None = None
     ecc_corrected: Count | None = None
     ecc_uncorrected: Count | None = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 11
+VERSION = 12
 """Version of the schema, raised with every change of it, together with a step."""
 
 TABLES = """
@@ -52,6 +52,7 @@ CREATE TABLE IF NOT EXISTS gpus (
   power_limit_w REAL, temperature_c REAL,
   ecc_corrected INTEGER, ecc_uncorrected INTEGER,
   nvlink_version TEXT, nvlinks INTEGER, nvswitch_links INTEGER,
+  min_limit_w REAL,             -- the lowest power limit that can be set
   PRIMARY KEY (node, slot)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS gpus_uuid ON gpus(uuid);
@@ -262,10 +263,11 @@ def _add_limit(db: Database, name: str) -> None:
     table.transform(pk=(*keys, "limit_w", "run"), defaults={"limit_w": None})
 
 
-STEPS: Mapping[int, Callable[[Database], None]] = {
+STEPS: Mapping[int, Callable[[Database], object]] = {
     8: lambda db: None,  # new tables only
     9: _add_limits,
     10: lambda db: _add_limit(db, "model_samples"),
+    11: lambda db: db.execute("ALTER TABLE gpus ADD COLUMN min_limit_w REAL"),
 }
 """Schema -> what makes the next one of it."""
 

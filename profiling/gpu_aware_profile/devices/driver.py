@@ -98,9 +98,6 @@ class Device(Protocol):
     def energy_j(self) -> float | None:
         """Energy since the driver was loaded. Units: J."""
 
-    def power_range_w(self) -> tuple[float, float] | None:
-        """Lowest power limit that can be set, and the one in force; None: not supported."""
-
     def ecc_errors(self) -> EccErrors: ...
 
     def is_divided(self) -> bool:

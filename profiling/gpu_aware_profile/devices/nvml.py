@@ -211,6 +211,7 @@ class NvmlDevice(nvml.Gpu):
             "max_clock_mhz": lambda: self.maybe("nvmlDeviceGetMaxClockInfo", _SM),
             "default_clock_mhz": lambda: self.maybe("nvmlDeviceGetDefaultApplicationsClock", _SM),
             "power_limit_w": lambda: self._thousandths("nvmlDeviceGetPowerManagementLimit"),
+            "min_limit_w": self._min_limit_w,
             "temperature_c": lambda: self.maybe("nvmlDeviceGetTemperature", 0),
         }
 
@@ -302,16 +303,13 @@ class NvmlDevice(nvml.Gpu):
         )
         return EccErrors(*counts)
 
-    def power_range_w(self) -> tuple[float, float] | None:
-        """Lowest power limit that can be set, and the one in force."""
+    def _min_limit_w(self) -> float | None:
         try:
-            present_w = self._thousandths("nvmlDeviceGetPowerManagementLimit")
-            least_mw, _ = self.limit_range_mw()
+            return self.limit_range_mw()[0] / 1000.0
         except DeviceError as exc:
             if not exc.unsupported:
                 raise
             return None
-        return None if present_w is None else (least_mw / 1000.0, present_w)
 
     def _thousandths(self, name: str) -> float | None:
         value = self.maybe(name)

@@ -46,14 +46,14 @@ def clock_steps(supported_mhz: Sequence[int], wanted: int) -> list[int]:
     return [supported_mhz[round(step * last / (wanted - 1))] for step in range(wanted)]
 
 
-def limit_steps(range_w: tuple[float, float] | None, wanted: int) -> list[int]:
+def limit_steps(min_w: float | None, present_w: float | None, wanted: int) -> list[int]:
     """``wanted`` power limits at even distances below the one in force, the highest first, W.
 
-    ``range_w``: the lowest limit that can be set, and the one in force; None: there is no choice.
+    ``min_w``: the lowest limit that can be set; None: not known, so there is no choice.
     """
-    if range_w is None:
+    if min_w is None or present_w is None:
         return []
-    least, present = math.ceil(range_w[0]), range_w[1]
+    least, present = math.ceil(min_w), present_w
     steps = (round(least + (present - least) * step / wanted) for step in range(wanted))
     return sorted({step for step in steps if least <= step < present}, reverse=True)
 

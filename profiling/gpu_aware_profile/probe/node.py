@@ -69,10 +69,8 @@ def probe(node: str, backend: Timing | None, wanted: Wanted) -> dict[str, Any]:
             if backend is not None:
                 report["backend"] = backend.name
                 report["timings"] = _timings(driver, gpus, backend, wanted, faults)
-            asked = gpus if wanted.limit_steps else ()
-            ranges_w = {g.index: _try(faults, g.index, g.device.power_range_w) for g in asked}
         if backend is not None and wanted.clock_steps:
-            report["timings"] += _at_locked_clocks(gpus, backend, wanted, faults, ranges_w)
+            report["timings"] += _at_locked_clocks(gpus, backend, wanted, faults)
     except SourceError as exc:
         faults.append(fault(None, exc))
     faults += left_locked
@@ -126,11 +124,7 @@ def _measurement(
 
 
 def _at_locked_clocks(
-    gpus: Sequence[ReadableGpu],
-    backend: Timing,
-    wanted: Wanted,
-    faults: Faults,
-    ranges_w: Mapping[int, tuple[float, float] | None],
+    gpus: Sequence[ReadableGpu], backend: Timing, wanted: Wanted, faults: Faults
 ) -> list[dict[str, Any]]:
     """Timings at several clocks, and under power limits at each, one run of each setting.
 
@@ -139,7 +133,8 @@ def _at_locked_clocks(
     steps = {}
     for gpu in gpus:
         clocks = clock_steps(gpu.record["clocks_mhz"], wanted.clock_steps)
-        limits = limit_steps(ranges_w.get(gpu.index), wanted.limit_steps)
+        range_w = gpu.record["min_limit_w"], gpu.record["power_limit_w"]
+        limits = limit_steps(*range_w, wanted.limit_steps)
         steps[gpu.index] = [(mhz, limit_w) for limit_w in (0, *limits) for mhz in clocks]
     sick: set[int] = set()
 

@@ -5,6 +5,8 @@ from typing import Any
 
 CHECKING, CHECKED = "clock_checking", "clock_checked"
 """The check has begun; what it found."""
+SLOW_GPUS = "slow_gpus"
+"""Key of a placement's account: why the job has its default clock."""
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     CHECKING: lambda _: "runs at its default clock for some iterations, to compare",
     CHECKED: lambda detail: (

@@ -39,6 +39,14 @@ METRICS = (
         ("class",),
     ),
     Metric(
+        "gpu_aware_day_saved_joules",
+        "Energy that clocks saved in these jobs, by the performance models.",
+        "gauge",
+        DAY,
+        lambda rows: _samples(rows, "saved_kwh", _KWH_J),
+        ("class",),
+    ),
+    Metric(
         "gpu_aware_day_ended_jobs",
         "Placed jobs that ended in the last 24 hours, by class; absent if no energy is known.",
         "gauge",

@@ -17,6 +17,7 @@ import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.energy.choice import Choice, least_energy_within
+from slurm_gpu_aware.features.energy.events import SLOW_GPUS
 from slurm_gpu_aware.features.energy.hints import OWN_CLOCK, SLOWER
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.power.power_budget import POWER
@@ -205,15 +206,18 @@ def _on_its_gpus(
 ) -> tuple[Assignment, Chosen]:
     """The assignment and setting of a job; from the median, slow GPUs leave less slowdown.
 
-    Where Slurm chooses among GPUs, and under a power limit, the setting stays.
+    Where they leave none, the job has its default clock, and an account of that. Where Slurm
+    chooses among GPUs, and under a power limit, the setting stays.
     """
     bound = (1.0 + chosen.bound) / placed.score - 1.0
     counts = one.get(SETTINGS).from_median and placed.exact and not _is_limited(one)
     if table is None or not counts or bound >= chosen.bound:
         return placed, chosen
     found = best_setting(table, placed.size, bound) if bound > 0.0 else None
-    clock_mhz = None if found is None else found.clock_mhz
-    return replace(placed, clock_mhz=clock_mhz), found or chosen
+    if found is None:
+        account = {"slower": round(placed.score - 1.0, 4), "allowed": chosen.bound}
+        placed = replace(placed, why={**placed.why, SLOW_GPUS: account})
+    return replace(placed, clock_mhz=found and found.clock_mhz), found or chosen
 
 
 def _told(assignment: Assignment, chosen: Chosen) -> Assignment:

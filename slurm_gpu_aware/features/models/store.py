@@ -48,6 +48,8 @@ class GpuKind(NamedTuple):
     max_mhz: int | None = None
     per_node: int = 8
     """GPUs of the largest node."""
+    limits_w: tuple[float, float] = (0.0, math.inf)
+    """The lowest power limit that all of them accept, and the highest one in force."""
 
 
 def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) -> None:
@@ -149,15 +151,18 @@ def gpu_kinds(store: Store) -> dict[str, GpuKind]:
     """GPU model -> what its GPUs have in common, of all GPUs that a probe has read."""
     kinds: dict[str, GpuKind] = {}
     for row in store.query(
-        "SELECT ifnull(model, ''), clocks_mhz, max(max_clock_mhz), count(*) FROM gpus"
+        "SELECT ifnull(model, ''), clocks_mhz, max(max_clock_mhz), count(*),"
+        " max(ifnull(min_limit_w, 0)), max(ifnull(power_limit_w, 1e9)) FROM gpus"
         " WHERE clocks_mhz IS NOT NULL GROUP BY 1, node, clocks_mhz"
     ):
-        model, clocks, highest, count = row
-        known = kinds.get(model, GpuKind(tuple(sorted(json.loads(clocks))), per_node=0))
+        model, clocks, highest, count, least_w, most_w = row
+        new = GpuKind(tuple(sorted(json.loads(clocks))), per_node=0, limits_w=(0.0, 0.0))
+        known = kinds.get(model, new)
         kinds[model] = GpuKind(
             tuple(sorted(set(known.clocks_mhz).intersection(json.loads(clocks)))),
             max((mhz for mhz in (known.max_mhz, highest) if mhz), default=None),
             max(known.per_node, count),
+            (max(known.limits_w[0], least_w), max(known.limits_w[1], most_w)),
         )
     return kinds
 

@@ -3,6 +3,7 @@
 Frontier of energy and time: which clocks are worth a choice, and which one to take.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ def size_table(
     batch_size: float | None = None,
     *,
     beside: Iterable[int] = (),
+    limits_w: tuple[float, float] = (0.0, math.inf),
 ) -> SizeTable:
     """Time and power of a job for each of its sizes and clocks.
 
@@ -35,8 +37,9 @@ def size_table(
     What does not follow from measurements is NaN: other GPU counts (`PerformanceModel.knows_gpus`)
     than the least one of the job, and clocks below the measured ones. The least size is always
     known up to the absolute time. ``beside``: other GPU counts that the table has if their times
-    and that of the least size follow from measurements. Raises ValueError if ``gpus`` or
-    ``clocks_mhz`` is empty.
+    and that of the least size follow from measurements. ``limits_w``: the lowest power limit that
+    the GPUs accept, and the site's own; others are left out, wherever they were measured. Raises
+    ValueError if ``gpus`` or ``clocks_mhz`` is empty.
     """
     counts = set(gpus)
     if counts and model.knows_gpus(min(counts)):
@@ -68,28 +71,34 @@ def size_table(
         np.where(hidden, np.nan, power_w),
         f"{model.name} on {model.gpu_model or 'any GPU'}: {model.confidence()}",
         error.max(axis=0),
-        _limited(model, at, clocks, known),
+        _limited(model, at, clocks, known, limits_w),
     )
 
 
 def _limited(
-    model: PerformanceModel, at: Conditions, clocks: IntArray, known: BoolArray
+    model: PerformanceModel,
+    at: Conditions,
+    clocks: IntArray,
+    known: BoolArray,
+    reach_w: tuple[float, float],
 ) -> LimitedSettings | None:
     """All measured clocks of ``clocks`` under all measured power limits, and in steps between those
     that were measured with them; None: there are none.
 
-    ``known``: (S,) whether a size is; of others everything is NaN.
+    ``known``: (S,) whether a size is; of others everything is NaN. ``reach_w``: limits at least the
+    first of these and below the second.
     """
     own = [anchor for anchor in model.anchors if anchor.limit_w]
     locked = sorted({int(one.locked_mhz) for one in own} & set(clocks.tolist()))
-    if not locked:
-        return None
     limits = {int(one.limit_w) for one in own}
     found = []
     for mhz in locked:
         beside = {int(one.limit_w) for one in own if one.locked_mhz == mhz}
         steps = range(min(beside), max(beside), max(1, max(limits) // _LIMIT_STEPS))
-        found += [(mhz, limit_w) for limit_w in sorted(limits.union(steps))]
+        within = (w for w in limits.union(steps) if reach_w[0] <= w < reach_w[1])
+        found += [(mhz, limit_w) for limit_w in sorted(within)]
+    if not found:
+        return None
     pairs = np.array(found, dtype=np.int64)
     mhz, limits_w = pairs.T.astype(np.float64)
     rows = [

@@ -65,7 +65,8 @@ def views_of(
         own = kinds.get(row.gpu_model, GpuKind())
         count = gpus or model.measured.least_gpus
         choice = _clocks(model, own.clocks_mhz)
-        known = points(size_table(model, (count,), choice, own.per_node))
+        sizes = size_table(model, (count,), choice, own.per_node, limits_w=own.limits_w)
+        known = points(sizes)
         best, near = efficient_point(known), at_most_slower(known, slowdown)
         if best is not None and near is not None:
             views.append(ModelView(row, model, count, known, frontier(known), best, near))

@@ -38,6 +38,7 @@ from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 
 _MOST_KEPT = 10_000
 _NEGLIGIBLE_W = 0.01
+_ANY_W = 0.0, MAX_GPU_W
 
 
 class JobTables:
@@ -48,7 +49,7 @@ class JobTables:
         self._profile: Profile | None = None
         self._cluster: Cluster | None = None
         self._clocks: dict[str, tuple[int, ...]] = {}
-        self._limits_w: dict[str, float] = {}
+        self._limits_w: dict[str, tuple[float, float]] = {}
         self._gpu_models: dict[object, frozenset[str | None]] = {}
         self._widths: dict[str, int] = {}
         self._tables: dict[object, SizeTable] = {}
@@ -163,10 +164,11 @@ class JobTables:
         key = id(model), app_class if own else "", gpu_model, tuple(sizes), tuple(beside), width
         if key not in self._tables:
             self._kept[id(model)] = model
-            table = size_table(model, sizes, clocks, width, beside=beside)
+            reach_w = self._limits_w.get(gpu_model, _ANY_W)
+            table = size_table(model, sizes, clocks, width, beside=beside, limits_w=reach_w)
             if own:
                 table = self._checked(table, app_class, gpu_model)
-            most_w = table.gpus[:, None] * self.limit_w(gpu_model)
+            most_w = table.gpus[:, None] * reach_w[1]
             limited = table.limited and replace(
                 table.limited, power_w=np.minimum(table.limited.power_w, most_w)
             )
@@ -220,7 +222,7 @@ class JobTables:
 
     def limit_w(self, gpu_model: str) -> float:
         """The highest known power limit of GPUs of a model, else what no GPU exceeds."""
-        return self._limits_w.get(gpu_model, MAX_GPU_W)
+        return self._limits_w.get(gpu_model, _ANY_W)[1]
 
     def clocks_of(self, gpu_model: str) -> tuple[int, ...]:
         """Clocks that all GPUs of a model support, ascending; empty: not known."""
@@ -234,14 +236,14 @@ class JobTables:
         return self._clocks.get(gpu_model, ())
 
 
-def _limits_w(profile: Profile) -> dict[str, float]:
-    """GPU model -> the highest power limit of its GPUs, where one is known."""
-    found: dict[str, float] = {}
+def _limits_w(profile: Profile) -> dict[str, tuple[float, float]]:
+    """GPU model -> the lowest power limit that all its GPUs accept, and their highest limit."""
+    found: dict[str, tuple[float, float]] = {}
     for record in profile.gpus.values():
-        if record.power_limit_w:
-            model = record.model or ""
-            found[model] = max(record.power_limit_w, found.get(model, 0.0))
-    return found
+        least_w, most_w = found.get(record.model or "", (0.0, 0.0))
+        both_w = max(least_w, record.min_limit_w or 0.0), max(most_w, record.power_limit_w or 0.0)
+        found[record.model or ""] = both_w
+    return {model: (least_w, most_w or MAX_GPU_W) for model, (least_w, most_w) in found.items()}
 
 
 def limits_w(cluster: Cluster, profile: Profile | None, default_w: float) -> FloatArray:

@@ -84,13 +84,15 @@ def simulated_power(
     for sentence in models.unreadable:
         say(sentence)
     model = gpu_model or _only_model(cluster)
-    clocks, limit_w = _of_gpus(profile, model)
-    found = _Tables(models, model, clocks, int(cluster.exists.sum(axis=1).max()), trace.jobs)
+    clocks, limits_w = _of_gpus(profile, model)
+    width = int(cluster.exists.sum(axis=1).max())
+    found = _Tables(models, model, clocks, limits_w, width, trace.jobs)
     jobs = tuple(found.tabled(job) for job in trace.jobs)
     for name, count in sorted(found.lacking.items()):
         them = counted(count, "job counts with its", "jobs count with their")
         say(f"{trace.name}: no performance model of {name} for {model}: {them} GPUs' limits")
-    power = PowerSettings(idle_w=min(config.of(PowerConfig).idle_watts, limit_w), max_w=limit_w)
+    most_w = limits_w[1]
+    power = PowerSettings(idle_w=min(config.of(PowerConfig).idle_watts, most_w), max_w=most_w)
     return SimulatedPower(power, etas), replace(trace, jobs=jobs)
 
 
@@ -105,8 +107,11 @@ def _only_model(cluster: Cluster) -> str:
     return models.pop()
 
 
-def _of_gpus(profile: Profile, model: str) -> tuple[tuple[int, ...], float]:
-    """Clocks that all swept GPUs of a model support, ascending, and their power limit in W."""
+def _of_gpus(profile: Profile, model: str) -> tuple[tuple[int, ...], tuple[float, float]]:
+    """Clocks that all swept GPUs of a model support, ascending, and power limits in W.
+
+    These are the lowest one that all accept, and the highest one of the site.
+    """
     records = [r for r in profile.gpus.values() if r.model == model and r.clocks_mhz]
     if not records:
         raise RequestError(
@@ -117,7 +122,7 @@ def _of_gpus(profile: Profile, model: str) -> tuple[tuple[int, ...], float]:
     limits = [r.power_limit_w for r in records if r.power_limit_w is not None]
     if not common or not limits:
         raise RequestError(f"GPUs of model {model!r} in the store: no common clock, or no limit")
-    return tuple(sorted(common)), max(limits)
+    return tuple(sorted(common)), (max(r.min_limit_w or 0.0 for r in records), max(limits))
 
 
 class _Tables:
@@ -128,10 +133,12 @@ class _Tables:
         models: PerformanceModels,
         gpu_model: str,
         clocks: tuple[int, ...],
+        limits_w: tuple[float, float],
         width: int,
         jobs: Iterable[TraceJob],
     ) -> None:
         self.models, self.gpu_model, self.clocks, self.width = models, gpu_model, clocks, width
+        self.limits_w = limits_w
         self.lacking: Counter[str] = Counter()
         """Application or class without a model -> number of jobs."""
         self._asked: dict[object, set[int]] = defaultdict(set)
@@ -156,8 +163,9 @@ class _Tables:
         if key not in self._known:
             model = self.models.of(job.model, job.app_class, self.gpu_model)
             known = (sizes, self.clocks, self.width)
-            table = None if model is None else size_table(model, *known, beside=beside)
-            self._known[key] = None if table is None else _complete(table)
+            if model is not None:
+                table = size_table(model, *known, beside=beside, limits_w=self.limits_w)
+            self._known[key] = None if model is None else _complete(table)
         return self._known[key]
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from test_agent import AgentNode
 
 from slurm_gpu_aware.clocks.notes import is_ours, lowered
+from slurm_gpu_aware.store.report import parse_report
 
 SITE_W = 300
 
@@ -86,6 +87,13 @@ def test_a_limit_below_the_range_of_the_card_is_refused(capped, watts):
     (failed,) = capped.records()
     assert failed["event"] == "clock_failed"
     assert failed["error"] == f"{watts} W is not in 150 to 300 W"
+
+
+def test_the_lowest_limit_of_a_node_report_is_one_that_hooks_set(capped):
+    done = capped.node.run("gpu_aware_profile.cli", "node", "--json", "--no-timings")
+    least_w = parse_report(json.loads(done.stdout)).gpus[0].min_limit_w
+    capped.run("prolog", 17, "0", f"freq=0:{least_w:.0f}")
+    assert limits_of(capped.node) == {0: 150}
 
 
 def test_above_the_card_the_sites_limit_stays(capped):

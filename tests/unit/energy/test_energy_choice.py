@@ -164,6 +164,8 @@ def test_on_gpus_slower_than_the_median_both_together_stay_within_the_bound(scor
     found = decided_at(job, cluster=slow, from_median=True)
     assert (found.clock_mhz, chosen_clock(found)) == (clock, clock)
     assert found.slowdown <= max(1.05, score)
+    says_why = f"no: its GPUs are {score - 1:.1%} slower than the median, so no lower clock keeps"
+    assert saving_text(found.why).startswith("about " if clock else f"{says_why} within 5%")
     assert decided_at(job, cluster=slow).clock_mhz == 900
 
 

@@ -7,6 +7,7 @@ import pytest
 from store_samples import decision, started
 
 from slurm_gpu_aware.features.energy.accounts import checked_rows, energy_rows, job_energy
+from slurm_gpu_aware.features.energy.metrics import METRICS
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.energy.text import checked_table, energy_table
 from slurm_gpu_aware.store.ledger import Event
@@ -109,6 +110,8 @@ def test_what_a_clock_has_saved_is_told_with_its_error() -> None:
         assert row["saved_kwh"] * 3.6e6 == pytest.approx(25.0)
         assert row["saved_error_kwh"] * 3.6e6 == pytest.approx(2.5)
         assert row["lost_gpu_hours"] * 3600 == pytest.approx(4.0)
+    (metric,) = (one for one in METRICS if one.name == "gpu_aware_day_saved_joules")
+    assert metric.samples([rows["class"]]) == [(("A",), pytest.approx(25.0))]
     text = energy_table(list(rows.values()), 1, EnergyConfig(price_kwh=1e6, co2_kg_kwh=1e6))
     assert "6.94 at 1e+06 per kWh, 6.9 kg CO2" in " ".join(text.split())
     refused = Event("7", "clock_failed", {"node": "n1"}, 100.0)

@@ -42,12 +42,14 @@ def model_row(kind, name, watts, time_error=0.05):
     return ModelRow(kind, name, "a100", 1.0, json.dumps(values))
 
 
-def tables_of(tmp_path, *rows, limits_w=(None,) * 4):
+def tables_of(tmp_path, *rows, limits_w=(None,) * 4, least_w=None):
     with open_store(tmp_path / "store.db") as store:
         put_models(store, rows)
         models = read_models(store, 0.15)
     gpus = {
-        ("n1", slot): GpuRecord(model="a100", clocks_mhz=CLOCKS, power_limit_w=limit_w)
+        ("n1", slot): GpuRecord(
+            model="a100", clocks_mhz=CLOCKS, power_limit_w=limit_w, min_limit_w=least_w
+        )
         for slot, limit_w in enumerate(limits_w)
     }
     profile = Profile({}, {}, gpus, {}, {}, {})
@@ -71,8 +73,8 @@ def test_a_users_own_power_is_not_taken_below_that_of_the_class(tmp_path):
     assert power_w(more, user="ada") == pytest.approx(700.0, rel=0.1)
 
 
-def test_a_users_own_power_under_a_limit_is_not_taken_below_that_limit(tmp_path):
-    """Regression: a row of 20 W under 100 W made the site's savings 15 times as large."""
+def limited_table(tmp_path, **cards):
+    """The table of an application that was measured under 100 W and 300 W."""
     own = model_row("application", own_name("ada", "bert"), 20.0)
     values = json.loads(own.content)
     values["anchors"] = [
@@ -81,9 +83,21 @@ def test_a_users_own_power_under_a_limit_is_not_taken_below_that_limit(tmp_path)
         for limit_w in (100.0, 300.0)
     ]
     own = own._replace(content=json.dumps(values))
-    found = tables_of(tmp_path, own, model_row("class", "A", 250.0))
+    found = tables_of(tmp_path, own, model_row("class", "A", 250.0), **cards)
     job = job_request("7", 2, app_class="A", performance_model="bert", user="ada")
-    table = found.tabled(job).get(TABLE)
+    return found.tabled(job).get(TABLE)
+
+
+def test_no_job_gets_a_limit_that_its_cards_refuse(tmp_path):
+    cards = {"limits_w": (None, 260.0, 250.0, 0.0), "least_w": 149.5}
+    limits_w = limited_table(tmp_path, **cards).limited.limits_w
+    assert (limits_w.min(), limits_w.max()) == (154, 256)
+    assert limited_table(tmp_path, least_w=301.0).limited is None
+
+
+def test_a_users_own_power_under_a_limit_is_not_taken_below_that_limit(tmp_path):
+    """Regression: a row of 20 W under 100 W made the site's savings 15 times as large."""
+    table = limited_table(tmp_path)
     limited, row = table.limited, table.row(2)
     least = np.minimum(limited.limits_w, table.power_w[row, -1] / 2)
     assert limited.limits_w.tolist()[0] == 100

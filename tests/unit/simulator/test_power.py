@@ -7,11 +7,13 @@ import pytest
 from small_traces import FLAT, SETTINGS, name, random_trace
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
+from slurm_gpu_aware.features.energy.hints import SLOWER
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable
 from slurm_gpu_aware.simulator.active import ActiveJob
@@ -80,6 +82,16 @@ def test_a_power_limit_has_the_pace_and_power_of_its_setting():
     result = simulate(Trace.of("t", [replace(job, model="app")]), Cluster.uniform(1, 1), settings)
     assert result.end_s.tolist() == [pytest.approx(105.0)]
     assert result.energy.job_j.tolist() == [pytest.approx(105 * 240)]
+
+
+def test_at_default_clocks_no_job_has_a_bound_of_its_own():
+    """The job says slower=50: at 900 MHz 100 s of work take 150 s."""
+    known = replace(TABLE, time_error=np.zeros(2))
+    job = TraceJob("j", 0.0, 1, 100.0, table=known, hints=JobHints({SLOWER.key: 50}))
+    trace, site = Trace.of("t", [job]), SimSettings(power=POWER)
+    runs = (site, site.bounded(0.03), site.bounded(0.0))
+    ends_s = [float(simulate(trace, Cluster.uniform(1, 1), run).end_s[0]) for run in runs]
+    assert ends_s == pytest.approx([150.0, 150.0, 100.0])
 
 
 def test_a_clock_that_changes_changes_pace_and_power_from_then_on():

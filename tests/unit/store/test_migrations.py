@@ -48,9 +48,9 @@ def rows_of(path: Path) -> Rows:
 
 
 def brought_forward(rows: Rows) -> Rows:
-    """The same rows in the present schema: times and samples have a power limit, last."""
-    limited = ("timings", "model_samples")
-    return rows | {name: [(*row, 0) for row in rows[name]] for name in limited}
+    """The same rows in the present schema: with a power limit, last; no range of it is known."""
+    limited = {"timings": 0, "model_samples": 0, "gpus": None}
+    return rows | {name: [(*row, last) for row in rows[name]] for name, last in limited.items()}
 
 
 def table_names(path: Path) -> list[str]:

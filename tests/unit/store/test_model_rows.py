@@ -102,8 +102,9 @@ def test_gpu_kinds_have_the_clocks_that_all_gpus_support(store: Store):
     ingest(store, report("n1"))
     other = report("n2", times={0: 100.0, 1: 100.0})
     other["gpus"][0]["clocks_mhz"] = [1530, 1400, 135]
+    other["gpus"][1]["min_limit_w"] = 150.0
     ingest(store, other)
-    assert models.gpu_kinds(store) == {"v100": models.GpuKind((135, 1530), 1530, 4)}
+    assert models.gpu_kinds(store) == {"v100": models.GpuKind((135, 1530), 1530, 4, (150.0, 300.0))}
     assert models.GpuKind() == models.GpuKind((), None, 8)
 
 

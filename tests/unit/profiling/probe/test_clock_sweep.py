@@ -180,10 +180,10 @@ def test_a_limit_that_the_driver_forgets_has_no_time(node):
 
 
 def test_the_steps_of_power_limits_lie_below_the_one_in_force():
-    assert limit_steps((100.0, 300.0), 4) == [250, 200, 150, 100]
-    assert limit_steps((99.5, 101.0), 4) == [100]
-    assert limit_steps((300.0, 300.0), 2) == []
-    assert limit_steps(None, 2) == []
+    assert limit_steps(100.0, 300.0, 4) == [250, 200, 150, 100]
+    assert limit_steps(99.5, 101.0, 4) == [100]
+    assert limit_steps(300.0, 300.0, 2) == []
+    assert limit_steps(None, 300.0, 2) == []
 
 
 def test_sigterm_resets_the_clocks_and_keeps_what_was_measured(node):

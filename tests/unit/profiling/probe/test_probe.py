@@ -74,6 +74,7 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
         "max_clock_mhz": 1530,
         "default_clock_mhz": 1312,
         "power_limit_w": 300.0,
+        "min_limit_w": 150.0,
         "temperature_c": 40,
         "ecc_corrected": 0,
         "ecc_uncorrected": 0,
