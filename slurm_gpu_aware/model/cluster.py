@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
+from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.penalties import Penalty
 
@@ -24,6 +25,8 @@ Gpus = tuple[tuple[int, tuple[int, ...]], ...]
 """(node index, slots) pairs."""
 PLENTY_CPUS, PLENTY_MB = 1 << 20, 1 << 40
 """CPUs and memory (MB) of a node where they are not counted."""
+_COPIED: tuple[str, ...] = ("free", "free_cpus", "free_memory_mb", "sockets", "asleep")
+_COPIED += ("by_slurm", "starting", "power_w")
 POWER_W = 1e-6
 """Rounding of sums of power."""
 
@@ -142,6 +145,12 @@ class RunningJob:
         return each_gpu(self.gpus)
 
     @cached_property
+    def rows(self) -> tuple[IntArray, IntArray]:
+        """(n,) node of each of ``gpus``, and its slots as a mask."""
+        masks = np.array([sum(1 << slot for slot in slots) for _, slots in self.gpus], np.uint64)
+        return np.array([node for node, _ in self.gpus], np.int64), masks.view(np.int64)
+
+    @cached_property
     def until_s(self) -> float:
         """Expected end, at most the latest one; before ``now`` for a job that has outrun it."""
         return self.end_s if self.expected_end_s is None else min(self.expected_end_s, self.end_s)
@@ -243,17 +252,8 @@ class Cluster:
 
     def copy(self) -> Cluster:
         """The same cluster with its own arrays of free resources and sleeping nodes."""
-        return replace(
-            self,
-            free=self.free.copy(),
-            free_cpus=self.free_cpus.copy(),
-            free_memory_mb=self.free_memory_mb.copy(),
-            sockets=None if self.sockets is None else self.sockets.copy(),
-            asleep=None if self.asleep is None else self.asleep.copy(),
-            by_slurm=None if self.by_slurm is None else self.by_slurm.copy(),
-            starting=None if self.starting is None else self.starting.copy(),
-            power_w=None if self.power_w is None else self.power_w.copy(),
-        )
+        own = {name: getattr(self, name) for name in _COPIED}
+        return changed(self, **{k: None if v is None else v.copy() for k, v in own.items()})
 
     @property
     def not_held(self) -> BoolArray:

@@ -4,13 +4,21 @@ Sections: settings of features, each a section of the configuration file.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Rules = Iterator[tuple[bool, str, str]]
 """(whether the rule holds, key, error if not)."""
+
+
+def changed(value: T, **fields: Any) -> T:
+    """Like `dataclasses.replace`, but several times as fast: without ``__init__``, so with the same
+    parts that are cached."""
+    same: T = object.__new__(type(value))
+    vars(same).update(vars(value), **fields)
+    return same
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +52,9 @@ class Faceted:
 
     def put(self, facet: Facet[T], value: T) -> Self:
         """The same with another value of a facet."""
-        return replace(self, facets={**self.facets, facet.name: value})
+        if value is self.get(facet):
+            return self
+        return changed(self, facets={**self.facets, facet.name: value})
 
 
 class Section:

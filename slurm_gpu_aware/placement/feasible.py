@@ -67,17 +67,16 @@ def all_gpus(exists: BoolArray) -> MaskArray:
 
 def enough_free(request: Request, cluster: Cluster) -> bool:
     """Say whether enough GPUs are free for some split of a request, without any other rule."""
-    width = cluster.shape[1]
-    single = cluster.free.ravel().nonzero()[0]
-    if len(single) < request.gpus:
+    if np.count_nonzero(cluster.free) < request.gpus:
         return False
-    on_nodes, of_slots = np.bincount(single // width), np.bincount(single % width)
+    on_nodes = popcount(pack(cluster.free))
 
     def enough(split: Split) -> bool:
-        if np.count_nonzero(on_nodes >= split.per_node) < split.nodes:
-            return False
-        common = int(np.count_nonzero(of_slots >= split.nodes))
-        return common >= split.per_node or not split.same_slots
+        enough_nodes = np.count_nonzero(on_nodes >= split.per_node) >= split.nodes
+        if not (enough_nodes and split.same_slots):
+            return bool(enough_nodes)
+        of_slots = np.count_nonzero(cluster.free, axis=0)
+        return bool(np.count_nonzero(of_slots >= split.nodes) >= split.per_node)
 
     return any(map(enough, splits(request, cluster)))
 

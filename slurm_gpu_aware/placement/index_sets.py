@@ -12,7 +12,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.placement.feasible import Supply, fitting_groups
-from slurm_gpu_aware.placement.level_views import LevelView, MaskArray, sets_of
+from slurm_gpu_aware.placement.level_views import LevelView, MaskArray, sets_of, superset_counts
 from slurm_gpu_aware.placement.shapes import Split
 
 EXACT_WIDTH = 20  # slots up to which all index sets are counted
@@ -49,7 +49,7 @@ def supports(
         if len(sets) * len(masks) <= _FEW_PAIRS:
             counts = ((sets & ~masks.astype(np.int64)[:, None]) == 0).sum(axis=0)
         else:
-            counts = _superset_counts(0, masks, 1, width)[0][sets]
+            counts = superset_counts(0, masks, 1, width)[0][sets]
         found = (counts >= split.nodes).nonzero()[0]
         if len(found):
             yield 0, sets[found]
@@ -60,7 +60,7 @@ def supports(
         place = np.searchsorted(part, level.group[nodes])
         at = np.minimum(place, len(part) - 1)
         inside = part[at] == level.group[nodes]
-        table = _superset_counts(at[inside], masks[inside], len(part), width)[:, sets]
+        table = superset_counts(at[inside], masks[inside], len(part), width)[:, sets]
         for row in np.flatnonzero((table >= split.nodes).any(axis=1)):
             yield int(part[row]), sets[np.flatnonzero(table[row] >= split.nodes)]
 
@@ -107,19 +107,6 @@ def _common_slots(supply: Supply, nodes: IntArray, masks: MaskArray) -> int:
     for node in supply.request.nodes.required:
         common &= int(masks[np.searchsorted(nodes, node)])
     return common
-
-
-def _superset_counts(place: IntArray | int, masks: MaskArray, groups: int, width: int) -> IntArray:
-    """(groups, 2^width): number of masks of the group that contain each set.
-
-    The superset sum of the histogram of masks: W vector additions over 2^W entries.
-    """
-    flat = (place << width) | masks.astype(np.int64)
-    table: IntArray = np.bincount(flat, minlength=groups << width)
-    for slot in range(width):
-        halves = table.reshape(-1, 2, 1 << slot)
-        halves[:, 0] += halves[:, 1]
-    return table.reshape(groups, -1)
 
 
 def _wide(

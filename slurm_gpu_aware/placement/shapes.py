@@ -8,9 +8,10 @@ Lower bounds of the slowdown that GPUs can give a request, without a search for 
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from typing import Literal, Self
+from functools import lru_cache, partial, reduce
+from typing import Literal
 
 import numpy as np
 
@@ -19,14 +20,21 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.level_views import (
     LevelView,
+    MaskArray,
     ScoreTable,
+    by_identity,
     every,
     level_views,
+    pack,
+    popcount,
     score_table,
+    sets_of,
+    superset_counts,
     unpack,
 )
 
 Pool = Literal["all", "indexed", "plain"]
+_FEW_SLOTS = 8  # GPUs of a node up to which all their sets are looked at
 _FEW = 16  # columns up to which one operation for each is quicker than one for each row
 
 
@@ -98,23 +106,11 @@ class LeastSlowdown:
     """Levels of sets on one node; of those inside a node only the ones with a lower L."""
 
     @classmethod
-    def of(cls, request: Request, cluster: Cluster) -> Self:
+    def of(cls, request: Request, cluster: Cluster) -> "LeastSlowdown":
         """Bounds by the levels, the splits and the scores."""
-        inside = beyond = math.inf
-        choices = splits(request, cluster)
-        alone = any(split.nodes == 1 for split in choices)
-        several = any(split.nodes != 1 for split in choices)
-        views = level_views(cluster, request.app_class)
-        for level in views:
-            if level.one_node and alone:
-                inside = min(inside, level.penalty)
-            elif not level.one_node and several:
-                beyond = min(beyond, level.penalty)
-        inner = tuple(level for level in views if level.one_node and alone)
-        whole = min((one.penalty for one in inner if one.domains is None), default=math.inf)
-        inner = tuple(one for one in inner if one.domains is None or one.penalty < whole)
-        table = score_table(cluster, request.app_class)
-        return cls(request.gpus, table, choices, inside, beyond, inner)
+        name = request.app_class
+        views, table = level_views(cluster, name), score_table(cluster, name)
+        return _least_slowdown(request.gpus, splits(request, cluster), views, table)
 
     @property
     def across(self) -> float:
@@ -143,27 +139,59 @@ class LeastSlowdown:
                 np.minimum(bound, worst, out=bound)
         return bound
 
-    def among(self, free: BoolArray) -> float:
-        """Bound for the sets of these (N, W) GPUs; inf: too few."""
-        single = free.ravel().nonzero()[0]
-        counts = np.bincount(single // free.shape[1], minlength=len(free))
-        return min((self._among(free, counts, one) for one in self.choices), default=math.inf)
+    def among(self, free: BoolArray, *, common: bool = False) -> float:
+        """Bound for the sets of these (N, W) GPUs; inf: too few.
 
-    def _among(self, free: BoolArray, counts: IntArray, split: Split) -> float:
-        """Bound for the sets of a split; ``counts``: (N,) free GPUs of each node."""
-        if split.uneven:
-            scores = self.table.scores[free]
-            return self.beyond * worst_of_best(scores[None, :], self.gpus).item()
-        nodes = (counts >= split.per_node).nonzero()[0]
-        if len(nodes) < split.nodes:
+        ``common``: of sets with the same indices on each node, exact but for CPUs, memory and nodes
+        that a request asks for; inf also if it needs no such sets, or on wide or plain nodes.
+        """
+        same = any(one.same_slots for one in self.choices) and free.shape[1] <= _FEW_SLOTS
+        if common and not (same and all(one.pool == "all" for one in self.choices)):
             return math.inf
-        worst = self._worst(nodes, free[nodes], split.per_node)
-        level = self.inside if split.nodes == 1 else self.beyond
-        return level * worst_of_best(worst[None, :], split.nodes).item()
+        masks, values, best = pack(free), self.table.values, math.inf
+        for split in self.choices:
+            if split.uneven:
+                scores = self.table.scores[free][None, :]
+                best = min(best, self.beyond * worst_of_best(scores, self.gpus).item())
+                continue
+            level = self.inside if split.nodes == 1 else self.beyond
+            enough = partial(self._enough, masks, split, common)
+            less = int((level * values).searchsorted(best))
+            if less and enough(less - 1):
+                best = level * values.item(bisect_left(range(less - 1), True, key=enough))
+        return best
+
+    def _enough(self, masks: MaskArray, split: Split, common: bool, index: int) -> bool:
+        """Whether enough of these (N,) GPUs have a score of at most ``values[index]``."""
+        there = masks & self.table.at_most(index)
+        many = popcount(there) >= split.per_node
+        nodes, width = np.count_nonzero(many), self.table.scores.shape[1]
+        if nodes < split.nodes or not (common and split.same_slots):
+            return bool(nodes >= split.nodes)
+        counts = superset_counts(0, there[many], 1, width)[0]
+        return bool(counts[sets_of(width, split.per_node)].max() >= split.nodes)
 
     def _worst(self, nodes: IntArray, free: BoolArray, count: int) -> FloatArray:
         """(R,) largest of the ``count`` least scores of each node's free GPUs, as `on_nodes`."""
         return worst_of_best(np.where(free, self.table.scores[nodes], math.inf), count)
+
+
+@by_identity
+def _least_slowdown(
+    gpus: int, choices: tuple[Split, ...], views: tuple[LevelView, ...], table: ScoreTable
+) -> LeastSlowdown:
+    inside = beyond = math.inf
+    alone = any(split.nodes == 1 for split in choices)
+    several = any(split.nodes != 1 for split in choices)
+    for level in views:
+        if level.one_node and alone:
+            inside = min(inside, level.penalty)
+        elif not level.one_node and several:
+            beyond = min(beyond, level.penalty)
+    inner = tuple(level for level in views if level.one_node and alone)
+    whole = min((one.penalty for one in inner if one.domains is None), default=math.inf)
+    inner = tuple(one for one in inner if one.domains is None or one.penalty < whole)
+    return LeastSlowdown(gpus, table, choices, inside, beyond, inner)
 
 
 def least_largest(values: FloatArray, split: Split, gpus: int) -> float:

@@ -21,6 +21,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, RunningJob, each_gpu
+from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
@@ -132,7 +133,7 @@ class BackfillRoom:
         if shadow is not None:
             for node, slots in shadow.gpus:
                 self._reserved[node, list(slots)] = True
-            self._outside = replace(cluster.copy(), asleep=cluster.asleep)
+            self._outside = changed(cluster.copy(), asleep=cluster.asleep)
             self._set_outside(slice(None))
 
     @property

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -76,10 +76,10 @@ class Dispatcher:
             policy = self._policy(request)
             if request.left is not None:
                 return policy.place(request, cluster) if _enough(request, cluster) else None
+            if (kept := self.kept_wait(request, cluster)) is not None:
+                return kept  # by a bound, which spares a search
             aged = self._aged(request, policy)
             wait = self._wait(aged, cluster, policy)
-            if wait is not None and self._keeps(wait, aged, least_now(aged, cluster), policy):
-                return wait  # by a bound, which spares a search
             here = policy.place(aged, cluster) if _enough(aged, cluster) else None
             if here is None:
                 return None
@@ -95,6 +95,23 @@ class Dispatcher:
         except Exception as exc:  # one job must not stop the round
             log.exception("job %s: its placement policy failed", request.job_id)
             raise PlacementFailedError(f"its placement policy failed: {exc!r}") from exc
+
+    def kept_wait(self, request: Request, cluster: Cluster) -> Postponement | None:
+        """The wait of a postponed job that no free GPU is worth, so no start of another job ends.
+
+        None: the job is not postponed, or only a search can tell. Raises PolicyError.
+        """
+        if request.wait.postponed is None:
+            return None
+        policy = self._policy(request)
+        aged = self._aged(request, policy)
+        wait = self._wait(aged, cluster, policy)
+        if wait is None:
+            return None
+        for common in (False, True):  # the quicker bound first
+            if self._keeps(wait, aged, least_now(aged, cluster, common=common), policy):
+                return wait
+        return None
 
     def _wait(self, request: Request, cluster: Cluster, policy: Policy) -> Postponement | None:
         """The wait of a postponed job until its time has come; None: weigh anew."""
@@ -162,7 +179,9 @@ class Dispatcher:
             return _LEFT
         name = request.policy.name or self.settings.policy
         options = {**self.options.get(name, {}), **request.policy.options}
-        key = f"{name} {sorted(options.items())!r}" if options else name
+        if not options:
+            return _policy_named(name)
+        key = f"{name} {sorted(options.items())!r}"
         if key not in self._policies:
             self._policies[key] = constrained(make_policy(name, options))
         return self._policies[key]
@@ -173,6 +192,12 @@ class Dispatcher:
             return request
         waited_s = max(0.0, self.now - request.waits_since_s)
         return replace(request, wait=replace(request.wait, waited_s=waited_s))
+
+
+@lru_cache
+def _policy_named(name: str) -> Policy:
+    """The policy with its defaults; rounds share it."""
+    return constrained(make_policy(name))
 
 
 def _enough(request: Request, cluster: Cluster) -> bool:

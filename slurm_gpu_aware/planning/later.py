@@ -16,9 +16,8 @@ import math
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from heapq import merge
-from itertools import islice
+from itertools import accumulate, islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import allowed_nodes
-from slurm_gpu_aware.placement.level_views import mask_type, unpack
+from slurm_gpu_aware.placement.level_views import unpack
 from slurm_gpu_aware.placement.policy import Policy, WaitRule
 from slurm_gpu_aware.placement.shapes import LeastSlowdown
 
@@ -37,7 +36,7 @@ _MOST_ENDS = 40
 _MOST_TRIALS = 4  # placements at later times for one decision
 _LEAST_GAIN_S = 5.0  # Slurm takes as long from the end of a job to the start of the next
 _LEAST_REST = 0.05  # of its expected run time: what an overdue job is expected to run on
-_by_time = attrgetter("time_s")
+_by_time, _until_s = attrgetter("time_s"), attrgetter("until_s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,8 @@ class ExpectedEnds:
 
     def start(self, job: RunningJob) -> None:
         """Add a job that starts now."""
-        end = expected_ends([job], self._now).item()
+        known = job.until_s > self._now
+        end = job.until_s if known else expected_ends([job], self._now).item()
         if end < math.inf:
             insort(self._started, _End(end, job), key=_by_time)
 
@@ -124,11 +124,13 @@ class ExpectedEnds:
     def until(self, latest_s: float) -> Iterator[_End]:
         """Ends up to a finite time, ascending; of equal ones those of overdue jobs come first."""
         jobs = self._before.by_end
-        late = bisect_right(jobs, self._now, key=attrgetter("until_s"))
-        ends = expected_ends(jobs[:late], self._now).tolist()
-        overdue = sorted(map(_End, ends, jobs[:late]), key=_by_time)
-        known = (_End(job.until_s, job) for job in islice(jobs, late, None))
-        for end in merge(overdue, known, self._started, key=_by_time):
+        late = bisect_right(jobs, self._now, key=_until_s)
+        found: Iterable[_End] = (_End(job.until_s, job) for job in islice(jobs, late, None))
+        if late or self._started:
+            ends = expected_ends(jobs[:late], self._now).tolist()
+            overdue = sorted(map(_End, ends, jobs[:late]), key=_by_time)
+            found = merge(overdue, found, self._started, key=_by_time)
+        for end in found:
             if end.time_s > latest_s:
                 return
             if end.job.job_id not in self._gone:
@@ -164,7 +166,7 @@ def better_later(
     if latest <= now:
         return None
     steps = _Steps.of(request, cluster, ends.until(latest), least, reserved)
-    if not steps.ends:
+    if steps is None:
         return None
     search = _Search(request, cluster, policy, reserved, steps, now, rule.weight, goal)
     search.on_changed_nodes()
@@ -214,31 +216,32 @@ class _Steps:
         ends: Iterable[_End],
         least: LeastSlowdown,
         reserved: Collection[Gpu],
-    ) -> _Steps:
-        """Take the first ends that change allowed nodes."""
+    ) -> _Steps | None:
+        """Take the first ends that change allowed nodes; None: there is none."""
         allowed = allowed_nodes(request, cluster)
-        back: dict[int, int] = {}
         steps: list[_End] = []
-        rows: list[int] = []
-        nodes, masks = [], []
+        parts: list[tuple[IntArray, IntArray]] = []
         for end in ends:
-            for node, slots in end.job.gpus:
-                if allowed is None or allowed[node]:
-                    back[node] = back.get(node, 0) | _mask(slots)
-                    nodes.append(node)
-                    masks.append(back[node])
-            if len(nodes) > (rows[-1] if rows else 0):
+            nodes, masks = end.job.rows
+            if allowed is not None:
+                nodes, masks = nodes[allowed[nodes]], masks[allowed[nodes]]
+            if len(nodes):
                 steps.append(end)
-                rows.append(len(nodes))
+                parts.append((nodes, masks))
                 if len(steps) == _MOST_ENDS:
                     break
-        at = np.array(nodes, dtype=np.int64)
-        width = cluster.shape[1]
-        given = unpack(np.array(masks, dtype=mask_type(width)), width)
-        free = cluster.exists[at] & (cluster.free[at] | given)
+        if not steps:
+            return None
+        at, given = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = at.argsort(kind="stable")
+        for row in (np.diff(at[order]) == 0).nonzero()[0].tolist():
+            given[order[row + 1]] |= given[order[row]]  # a row has what came back before it
+        free = cluster.exists[at] & (cluster.free[at] | unpack(given, cluster.shape[1]))
+        there = set(at.tolist()) if reserved else ()
         for node, slot in reserved:
-            if node in back:
+            if node in there:
                 free[at == node, slot] = False
+        rows = [*accumulate(len(nodes) for nodes, _ in parts)]
         bound = np.minimum.accumulate(least.on_nodes(at, free))
         return cls(steps, rows, at, free, [bound.item(row - 1) for row in rows])
 
@@ -260,11 +263,6 @@ class _Steps:
         for node, slot in reserved:
             later.free[node, slot] = False
         return later
-
-
-@lru_cache(maxsize=4096)
-def _mask(slots: tuple[int, ...]) -> int:
-    return sum(1 << slot for slot in slots)
 
 
 class _Trial(NamedTuple):

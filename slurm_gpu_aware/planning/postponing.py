@@ -5,6 +5,7 @@ Until the expected start a job waits on for the same GPUs, unless free ones are 
 
 import math
 
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
@@ -19,22 +20,26 @@ from slurm_gpu_aware.time_text import duration, stamp
 
 def awaited(request: Request, wait: Postponement, cluster: Cluster) -> Gpus:
     """(node, slots) of the GPUs that a postponed job waits for; (): it may not take them."""
-    rows, allowed = row_of(cluster.nodes), allowed_nodes(request, cluster)
+    found, allowed = _there(wait, cluster.nodes, cluster.exists), allowed_nodes(request, cluster)
+    if allowed is not None and not all(allowed[node] for node, _ in found):
+        return ()
+    return found if sum(len(slots) for _, slots in found) >= request.gpus else ()
+
+
+@by_identity
+def _there(wait: Postponement, nodes: tuple[str, ...], exists: BoolArray) -> Gpus:
+    """(node, slots) of the GPUs of a wait, ascending; (): some do not exist."""
+    rows = row_of(nodes)
     found = tuple(sorted((rows.get(name, -1), slots) for name, slots in wait.gpus))
-    for node, slots in found:
-        if node < 0 or not (allowed is None or allowed[node]):
-            return ()
-        if not all(cluster.exists.item(node, slot) for slot in slots):
-            return ()
-    enough = sum(len(slots) for _, slots in found) >= request.gpus
-    return found if enough else ()
+    known = all(node >= 0 and exists[node, list(slots)].all() for node, slots in found)
+    return found if known else ()
 
 
-def least_now(request: Request, cluster: Cluster) -> float:
-    """Bound of the slowdown of a start now; inf: no set fits."""
+def least_now(request: Request, cluster: Cluster, *, common: bool = False) -> float:
+    """Bound of the slowdown of a start now; inf: no set fits. ``common``: as of `LeastSlowdown`."""
     allowed = allowed_nodes(request, cluster)
     free = cluster.free if allowed is None else cluster.free & allowed[:, None]
-    return LeastSlowdown.of(request, cluster).among(free)
+    return LeastSlowdown.of(request, cluster).among(free, common=common)
 
 
 def postponement(request: Request, later: Later, now: float, cluster: Cluster) -> Postponement:

@@ -15,6 +15,7 @@ set's utility may fall when more GPUs are free. It does not preempt, as enough G
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
+from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.apart import with_slurms_choice
@@ -34,7 +36,7 @@ from slurm_gpu_aware.planning.dispatcher import (
 )
 from slurm_gpu_aware.planning.placed import Placement, Round, Started
 from slurm_gpu_aware.planning.plan import NEXT, Kept, Plan, Waiting, waits_behind
-from slurm_gpu_aware.planning.postponing import row_of
+from slurm_gpu_aware.planning.postponing import awaited, row_of
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
     Trial,
@@ -62,7 +64,7 @@ def place_round(one: Round) -> Placement:
 
     If the policy of a job fails, the job waits with the error as its reason.
     """
-    cluster = replace(one.cluster, running=RunningJobs.of(one.cluster.running))
+    cluster = changed(one.cluster, running=RunningJobs.of(one.cluster.running))
     if any(request.left is not None for request in one.queue):
         cluster = with_slurms_choice(cluster)
     placing = _Placing(one, cluster)
@@ -93,8 +95,11 @@ class _Placing:
         self._awaited: set[Gpu] = set()
         """GPUs that jobs wait for, which no job behind them waits for."""
         self._refusals = Refusals(self.dispatcher, self.placed)
+        self._lowest = min((request.priority for request in one.queue), default=math.inf)
 
     def plan(self, ordered: list[Request], turns: Mapping[str, int]) -> Plan:
+        if self._all_wait(ordered):
+            return Plan((), tuple(self.waiting.values()))
         behind, wait = self._continue(self._prefix(ordered))
         if behind:
             head, rest = behind[0], behind[1:]
@@ -102,6 +107,26 @@ class _Placing:
                 rest.sort(key=lambda request: turns[request.job_id])
             self._behind_head(head, rest, wait)
         return Plan(tuple(self.assignments), tuple(self.waiting.values()))
+
+    def _all_wait(self, ordered: list[Request]) -> bool:
+        """Let all jobs wait on by choice, if each does beside what the first waits for, too."""
+        more = self.grows or self.settings.guarded or self.cluster.sockets is not None
+        more |= any(request.wait.postponed is None for request in ordered)
+        if more or not 0 < len(ordered) <= self.settings.backfill_depth:
+            return False
+        if not all(map(self._kept_wait, ordered)):
+            return False
+        waits = [wait for request in ordered if (wait := self._kept_wait(request))]
+        beside = self.cluster.copy()
+        for node, slots in awaited(ordered[0], waits[0], beside):
+            beside.free[node, list(slots)] = False
+        rest = ordered[1:] if (beside.free != self.cluster.free).any() else []
+        if any(self.dispatcher.kept_wait(request, beside) is None for request in rest):
+            return False
+        for request, wait in zip(ordered, waits, strict=True):
+            kept = "; reserved for it" if request is ordered[0] else ""
+            self._wait(request, f"{wait.reason}{kept}", postponement=wait)
+        return True
 
     def _prefix(self, ordered: list[Request]) -> list[Request]:
         """Start the guaranteed prefix; return the rest of the queue, the head first.
@@ -111,7 +136,12 @@ class _Placing:
         """
         cut = guaranteed_prefix([r.gpus for r in ordered], int(np.count_nonzero(self.cluster.free)))
         behind = ordered[cut:]
-        prefix, misfit = self._in_turn(by_class(ordered[:cut], self.settings.classes))
+        prefix: _Placed = []
+        misfit = next(filter(self._kept_wait, ordered[:cut]), None)
+        if misfit is not None and misfit is ordered[0]:
+            return ordered
+        if misfit is None:
+            prefix, misfit = self._in_turn(by_class(ordered[:cut], self.settings.classes))
         if misfit is not None:
             prefix, misfit = self._in_turn(ordered)
             behind = [] if misfit is None else ordered[ordered.index(misfit) :]
@@ -137,6 +167,15 @@ class _Placing:
             elif answer is not None or not self._is_infeasible(request):
                 return placed, request
         return placed, None
+
+    def _kept_wait(self, request: Request) -> Postponement | None:
+        """The wait of a job that waits on by choice, whatever else starts; None: not known."""
+        if id(request) not in self._results:
+            with suppress(Exception):  # its placement says which
+                if wait := self.dispatcher.kept_wait(request, self.cluster):
+                    self._results[id(request)] = wait, self._results
+        answer, _ = self._results.get(id(request), (None, None))
+        return answer if isinstance(answer, Postponement) else None
 
     def _class_first(self, prefix: _Placed) -> _Placed:
         """Place again by class; then with the misfit first; else Slurm's order stays."""
@@ -213,7 +252,7 @@ class _Placing:
         self.dispatcher.ends.start(job)
         if gpus := tuple((node, share.unsure) for node, share in held.items() if share.unsure):
             self.started.append(RunningJob("(by Slurm)", gpus, self.now))
-        chosen = replace(assignment, clock_mhz=self.settings.clock_mhz(request))
+        chosen = changed(assignment, clock_mhz=self.settings.clock_mhz(request))
         self.assignments.append(chosen)
         self.placed.append(Started(request, chosen, job))
         answer, after = self._results.get(id(request), (None, None))
@@ -292,7 +331,8 @@ class _Placing:
         rows = row_of(self.cluster.nodes)
         gpus = {(rows[node], slot) for node, slots in wait.gpus for slot in slots}
         self._awaited |= gpus
-        self._refusals.add(request, wait, gpus, self.cluster)
+        if self.grows or self._lowest < request.priority:  # else it stands before no other
+            self._refusals.add(request, wait, gpus, self.cluster)
 
     def _backfill(self, room: BackfillRoom, behind: list[Request], *, strict: bool = False) -> None:
         """Start jobs that delay no reservation; equal requests until the first failure.
@@ -318,7 +358,8 @@ class _Placing:
                     self._wait(request, why, turn="behind")
                     blocked = request.job_id if strict else None
                 elif isinstance(answer, Assignment):
-                    answer = room.with_reserved(answer, request, self.now)
+                    if self.explain:
+                        answer = room.with_reserved(answer, request, self.now)
                     if request.left is not None:
                         answer = room.kept_off(answer, request, self.now)
                     self._record(request, answer, room.take(request, answer, self.now))

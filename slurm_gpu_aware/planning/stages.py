@@ -7,10 +7,11 @@ stages of one list, `features.FEATURES`; without any stage the jobs are placed a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
-from slurm_gpu_aware.model.facets import Facet, Section
+from slurm_gpu_aware.model.facets import Facet, Section, changed
 from slurm_gpu_aware.planning.apart import kept_apart
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan
@@ -58,7 +59,7 @@ class _SlurmsChoice(Stage):
         placement = one.placement
         if placement is None:
             return one
-        return replace(one, plan=kept_apart(one.plan, placement.queue, placement.cluster))
+        return changed(one, plan=kept_apart(one.plan, placement.queue, placement.cluster))
 
 
 class _Placement(Stage):
@@ -68,17 +69,23 @@ class _Placement(Stage):
 
     def before(self, one: Round) -> Round:
         queue = one.queue if one.ordered else in_slurm_order(one.queue)
-        found = place_round(replace(one, queue=queue))
+        found = place_round(changed(one, queue=queue))
         placed = found.plan
-        plan = replace(one.plan, assignments=placed.assignments, waiting=placed.waiting)
-        return replace(one, queue=(*queue, *one.aside), plan=plan, placement=found)
+        plan = changed(one.plan, assignments=placed.assignments, waiting=placed.waiting)
+        return changed(one, queue=(*queue, *one.aside), plan=plan, placement=found)
 
 
-def steps(stages: Sequence[Stage]) -> list[tuple[Stage, Step]]:
+def steps(stages: Sequence[Stage]) -> Sequence[tuple[Stage, Step]]:
     """The steps of a round in their order, each with its stage; the placement is one of them."""
+    return _steps(tuple(stages))
+
+
+@lru_cache(maxsize=16)
+def _steps(stages: tuple[Stage, ...]) -> Sequence[tuple[Stage, Step]]:
     whole = (_SlurmsChoice(), *stages, _Placement())
-    before: list[tuple[Stage, Step]] = [(stage, stage.before) for stage in whole]
-    return [*before, *((stage, stage.after) for stage in reversed(whole))]
+    named = [(one, "before") for one in whole] + [(one, "after") for one in reversed(whole)]
+    own = [one for one in named if getattr(type(one[0]), one[1]) is not getattr(Stage, one[1])]
+    return [(one, getattr(one, name)) for one, name in own]
 
 
 @dataclass(frozen=True)

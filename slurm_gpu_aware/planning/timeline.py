@@ -200,10 +200,12 @@ class Timeline:
             later.free[:] = later.not_held
             none = np.zeros_like(later.by_slurm)
             later = replace(later, by_slurm=none, starting=None)  # all have started by then
-        later.free[later.exists & (self._until(cluster) <= time_s)] = True
-        node, cpus, memory_mb = self._shares.by(time_s)
-        np.add.at(later.free_cpus, node, cpus)
-        np.add.at(later.free_memory_mb, node, memory_mb)
+        if self._running or self._started or self._reserved:
+            later.free[later.exists & (self._until(cluster) <= time_s)] = True
+        if self._holding:
+            node, cpus, memory_mb = self._shares.by(time_s)
+            np.add.at(later.free_cpus, node, cpus)
+            np.add.at(later.free_memory_mb, node, memory_mb)
         if later.sockets is not None:
             node, socket, cpus = self._sockets.by(time_s)
             np.add.at(later.sockets.free_cpus, (node, socket), cpus)

@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import count, groupby, takewhile
 from operator import itemgetter
 
@@ -13,6 +12,7 @@ from slurm_gpu_aware.features.estimates.simulated import Estimates
 from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
+from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.placement.registry import with_slurms_gpus
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.events import EventClock, Kind
@@ -61,10 +61,10 @@ class Holders:
         return [self._listed[job.job_id][1] for job in late]
 
     def all(self) -> RunningJobs:
-        """All jobs."""
+        """All jobs; valid until one is listed or removed."""
         jobs = RunningJobs(self._jobs.values())
-        jobs.by_end, jobs.beside_gpus = self._by_end.copy(), ()  # their CPUs are not known
-        jobs.known_until = self._until.copy()
+        jobs.by_end, jobs.beside_gpus = self._by_end, ()  # their CPUs are not known
+        jobs.known_until = self._until
         return jobs
 
     def of(self, positions: Iterable[int]) -> tuple[RunningJob, ...]:
@@ -227,9 +227,9 @@ class ClusterState:
             return view
         self._list_holders()
         if len(shown) < len(self.running):
-            return replace(view, running=(*self._holders.of(sorted(shown)), *held))
+            return changed(view, running=(*self._holders.of(sorted(shown)), *held))
         holders = self._holders.all()
-        return replace(view, running=(*holders, *held) if held else holders)
+        return changed(view, running=(*holders, *held) if held else holders)
 
     def _list_holders(self) -> None:
         """Bring ``_holders`` up to date: jobs that have started, ends that have passed."""

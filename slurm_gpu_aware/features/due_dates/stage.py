@@ -18,7 +18,7 @@ from slurm_gpu_aware.features.due_dates.together import (
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.growth import MOST_GPUS
 from slurm_gpu_aware.features.power.power_budget import BUDGET
-from slurm_gpu_aware.model.facets import Facet
+from slurm_gpu_aware.model.facets import Facet, changed
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES
 from slurm_gpu_aware.planning.placed import Round
@@ -52,15 +52,15 @@ class DueDates(Stage):
         if accounts and (together or any(request.get(TABLES) for request in queue)):
             asked = {request.job_id: request for request in one.queue}
             shares = shared_out(queue, asked, accounts, several, cluster, now, waits=together)
-            queue, changed = on_shared_models(queue, several, shares)
-            accounts |= changed
+            queue, shared = on_shared_models(queue, several, shares)
+            accounts |= shared
         dated = _Dated(queue, accounts)
         if together and shares:
             sizes = {job_id: gpus for job_id, (_, gpus) in shares.items()}
             queue = with_shares(queue, sizes, cluster, one.get(BUDGET))
         elif any(request.sizes for request in queue):
             queue = with_due_sizes(queue, accounts, cluster, now, one.get(BUDGET))
-        return replace(one, queue=queue, ordered=True).put(_DATED, dated)
+        return changed(one, queue=queue, ordered=True).put(_DATED, dated)
 
     def after(self, one: Round) -> Round:
         """The plan with the accounts of the due dates."""

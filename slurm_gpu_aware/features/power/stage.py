@@ -38,6 +38,8 @@ class Sizing(Stage):
         if budget is not None:
             queue = [budget.needing(request) for request in queue]
             one = replace(one, cluster=budget.cluster)
+        if queue is one.queue and not one.grows:
+            return one
         return replace(one, queue=queue, grows=moldable or budget is not None)
 
     def after(self, one: Round) -> Round:

@@ -14,6 +14,7 @@ ends it sooner.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
-from slurm_gpu_aware.placement.cells import Cell, first_cell
+from slurm_gpu_aware.placement.cells import Cell, first_cell, holds
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, check_options
 from slurm_gpu_aware.placement.drb.machines import slowdown_beside
 from slurm_gpu_aware.placement.feasible import Supply, all_gpus
@@ -57,6 +58,7 @@ from slurm_gpu_aware.topology.subsets import slots_of
 _MOST_GROUPS = 32  # groups with the fewest free GPUs, for uneven splits
 _MOST_NODES = 1 << 20  # a GPU left free counts for so many nodes
 _NEVER = 1 << 60
+_FEW_ROWS = 256  # up to which leaving out rows takes longer than weighing them
 
 
 class ByFit(ByScores):
@@ -189,7 +191,7 @@ class Eft(Policy):
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         supply = Supply(request, cluster, score_table(cluster, request.app_class))
         beside = self._interference(request, cluster)
-        offers = _offers(supply, self.options.breaking, beside)
+        offers = _offers(supply, self.options.breaking, self.options.tolerance, beside)
         least = min((offer.least for offer in offers), default=math.inf)
         across = self._across(supply, least)
         if across is not None:
@@ -246,7 +248,7 @@ class Eft(Policy):
         offer = next(o for o in offers if bool(((o.cost <= limit) & (o.left == fewest)).any()))
         rows = ((offer.cost <= limit) & (offer.left == fewest)).nonzero()[0]
         cell = offer.narrowed(rows, limit)
-        why = {"least_cost": round(least, 4), "nodes_that_fit": sum(len(o.cost) for o in offers)}
+        why = {"least_cost": round(least, 4), "nodes_that_fit": sum(o.fitting for o in offers)}
         rule = f"the fastest GPUs, counting a price for breaking up a free node ({least:.2f})"
         rule += f", {fewest} left free beside them" if fewest else ", none left free beside them"
         return self._chosen(cell, rule, why)
@@ -279,6 +281,8 @@ class _Offer(NamedTuple):
     left: IntArray
     """(C,) GPUs that stay free on the node."""
     least: float
+    fitting: int
+    """Rows with enough GPUs, also those that were left out because they cost too much."""
 
     def narrowed(self, rows: IntArray, limit: float) -> Cell:
         """The cell with these rows and only GPUs that keep the cost within ``limit``."""
@@ -293,7 +297,19 @@ class _Offer(NamedTuple):
         return Cell(cell.supply, cell.level, last, cell.split, part=(cell.units[rows], masks))
 
 
-def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[_Offer]:
+def _promising(cell: Cell, most: float) -> Cell:
+    """The part of a one-node cell with the sets that cost at most ``most`` times the least V."""
+    supply, values = cell.supply, cell.supply.table.values
+    indices = range(cell.bound_index)
+    least = bisect_left(indices, True, key=lambda at: holds(supply, cell.level, cell.split, at))
+    bound = values.item(least) * most * (1.0 + _EXACT) + 2.0 * _EXACT
+    last = int(values.searchsorted(bound, side="right")) - 1
+    return Cell(supply, cell.level, last, cell.split)
+
+
+def _offers(
+    supply: Supply, breaking: float, tolerance: float, beside: FloatArray | None
+) -> list[_Offer]:
     """One-node offers by level, tightest first; none for a request that needs several nodes.
 
     ``beside``: (N, W) interference of each GPU, a factor of its score.
@@ -310,9 +326,12 @@ def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[
         if not level.one_node:
             continue
         cell = Cell(supply, level, len(supply.table.values) - 1, split)
-        units = cell.units
-        if not len(units):
+        fitting = len(cell.units)
+        if not fitting:
             continue
+        if fitting > _FEW_ROWS and beside is None:
+            cell = _promising(cell, (1.0 + price_of_idle) * (1.0 + tolerance))
+        units = cell.units
         bits = unpack(cell.masks, width)
         scores = np.where(bits, scores_of_all[units], np.inf)
         worst = worst_of_best(scores, split.per_node)
@@ -324,7 +343,7 @@ def _offers(supply: Supply, breaking: float, beside: FloatArray | None) -> list[
         share = price_of_idle * free / _widths(cluster.exists)[units]
         price = level.penalty * (1.0 + share * (left > 0))
         cost = price * worst
-        offers.append(_Offer(cell, scores, price, cost, left, float(cost.min())))
+        offers.append(_Offer(cell, scores, price, cost, left, float(cost.min()), fitting))
     return offers
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.policies import eft
 from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
@@ -24,6 +25,22 @@ def test_the_tolerance_is_for_one_node(nodes, chosen):
         cluster.take(node, (2, 3))
     request = Request("1", 2 * nodes, min_nodes=nodes)
     assert make_policy("eft").place(request, cluster).nodes == chosen
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_rows_that_cost_too_much_change_nothing(monkeypatch, indexed):
+    """Also in the account, which counts them."""
+    rng = np.random.default_rng(5)
+    for gpus in (1, 2, 3, 4) * 20:
+        scores = rng.choice([0.95, 1.0, 1.01, 1.1, 1.3], (12, 4))
+        fields = {"indexed": np.arange(12) % 3 > 0} if not indexed else {}
+        cluster = Cluster.uniform(12, 4, scores={"B": scores}, **fields)
+        cluster.free[:] = rng.random((12, 4)) < 0.6
+        found = []
+        for few in (0, 12):
+            monkeypatch.setattr(eft, "_FEW_ROWS", few)
+            found.append(make_policy("eft").place(Request("1", gpus, max_nodes=1), cluster))
+        assert found[0] == found[1]
 
 
 def broken_up(*free, width=8, penalty=1.05):

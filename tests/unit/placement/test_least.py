@@ -1,4 +1,4 @@
-"""Lower bounds of the slowdown: on one node they are what the best set has."""
+"""Lower bounds of the slowdown: on one node, and on common indices, they are what the best has."""
 
 import itertools
 import math
@@ -45,3 +45,30 @@ def test_bounds_know_that_a_socket_is_cheaper_than_its_node():
             for node in (0, 1)
         ]
         assert bounds.tolist() == wanted
+
+
+def on_common_indices(scores, free, gpus):
+    """Least L x max V over all sets; on several nodes every node gives the same slots."""
+    found = [math.inf]
+    for count in (1, 2, 4):
+        for slots in itertools.combinations(range(4), gpus // count) if gpus % count == 0 else ():
+            able = [n for n in range(len(free)) if free[n, list(slots)].all()]
+            worst = sorted(scores[n, list(slots)].max() for n in able)
+            if slots and len(worst) >= count:
+                found.append((1.0 if count == 1 else 1.5) * worst[count - 1])
+    return min(found)
+
+
+def test_bounds_of_free_gpus_are_exact_on_common_indices_and_never_above_it():
+    rng = np.random.default_rng(3)
+    loose = 0
+    for _ in range(300):
+        scores, free = rng.choice([0.9, 1.06, 1.3], (4, 4)), rng.random((4, 4)) < 0.6
+        cluster = Cluster.uniform(4, 4, scores={"A": scores}, same_indices=True)
+        gpus = int(rng.choice([2, 4]))
+        least = LeastSlowdown.of(Request("1", gpus, app_class="A"), cluster)
+        wanted = on_common_indices(scores, free, gpus)
+        assert least.among(free, common=True) == wanted
+        assert least.among(free) <= wanted
+        loose += least.among(free) < wanted
+    assert loose

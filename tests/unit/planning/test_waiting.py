@@ -13,6 +13,7 @@ from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.apart import guarded
 from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.round import _Placing
 from slurm_gpu_aware.selector.job_comments import waiting_text
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -506,3 +507,26 @@ def test_the_later_set_of_a_head_that_waits_by_choice_is_guarded():
     result = plan([asking(1, 2, max_nodes=1)], cluster)
     assert result.waiting[0].postponed
     assert guarded(result, cluster) == {"n0": (2, 1, True)}
+
+
+def test_jobs_that_all_wait_on_by_choice_are_placed_as_one_by_one(monkeypatch):
+    rng, at_once = np.random.default_rng(4), []
+    at_s = np.cumsum(rng.exponential(150.0, 300)).tolist()
+    drawn = zip(at_s, rng.choice([1, 2, 4, 8], 300), rng.uniform(500, 9000, 300), strict=True)
+    trace = Trace.of("busy", [TraceJob(str(i), s, int(n), d) for i, (s, n, d) in enumerate(drawn)])
+    scores = rng.choice([0.9, 1.0, 1.2, 1.5], (16, 4))
+    cluster = Cluster.uniform(16, 4, scores={"B": scores}, same_indices=True)
+    together = _Placing._all_wait
+
+    def noted(self, ordered):
+        at_once.append(found := together(self, ordered))
+        return found
+
+    for backfill in (False, True):
+        found = []
+        for method in (noted, lambda self, ordered: False):
+            monkeypatch.setattr(_Placing, "_all_wait", method)
+            given = SimSettings(policy="eft", estimate="exact", backfill=backfill)
+            found.append(simulate(trace, cluster, given, keep_placements=True).placements)
+        assert found[0] == found[1]
+    assert sum(at_once) > 5
