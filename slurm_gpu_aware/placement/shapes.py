@@ -7,10 +7,12 @@ nodes (same count on each), because its one GRES line names types that the other
 Lower bounds of the slowdown that GPUs can give a request, without a search for a set.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 
@@ -98,7 +100,7 @@ class LeastSlowdown:
     """Levels of sets on one node; of those inside a node only the ones with a lower L."""
 
     @classmethod
-    def of(cls, request: Request, cluster: Cluster) -> Self:
+    def of(cls, request: Request, cluster: Cluster) -> LeastSlowdown:
         """Bounds by the levels, the splits and the scores."""
         inside = beyond = math.inf
         choices = splits(request, cluster)
