@@ -7,6 +7,8 @@ nodes (same count on each), because its one GRES line names types that the other
 Lower bounds of the slowdown that GPUs can give a request, without a search for a set.
 """
 
+from __future__ import annotations
+
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -106,7 +108,7 @@ class LeastSlowdown:
     """Levels of sets on one node; of those inside a node only the ones with a lower L."""
 
     @classmethod
-    def of(cls, request: Request, cluster: Cluster) -> "LeastSlowdown":
+    def of(cls, request: Request, cluster: Cluster) -> LeastSlowdown:
         """Bounds by the levels, the splits and the scores."""
         name = request.app_class
         views, table = level_views(cluster, name), score_table(cluster, name)
