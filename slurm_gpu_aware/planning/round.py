@@ -358,8 +358,7 @@ class _Placing:
                     self._wait(request, why, turn="behind")
                     blocked = request.job_id if strict else None
                 elif isinstance(answer, Assignment):
-                    if self.explain:
-                        answer = room.with_reserved(answer, request, self.now)
+                    answer = room.with_reserved(answer, request, self.now)
                     if request.left is not None:
                         answer = room.kept_off(answer, request, self.now)
                     self._record(request, answer, room.take(request, answer, self.now))
