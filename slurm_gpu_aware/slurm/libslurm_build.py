@@ -19,9 +19,11 @@ _STATEMENTS = {
     ("job", "exclusive"): "NUMBER((uint64_t)JOB_IS_EXCLUSIVE(record));",
     ("job", "segment_size"): "NUMBER(JOB_SEGMENT_SIZE(record));",
     ("job", "oversized"): "NUMBER((uint64_t)oversized);",
-    # RESV_DEL_HOLD would hide the state of a job after its reservation is gone.
+    # Flags that would hide the state: the reservation is gone, held after a requeue
+    # (requeuehold State=SpecialExit), a signal is under way.
     ("job", "state"): (
-        "put_text(out, slurm_job_state_string(record->job_state & ~JOB_RESV_DEL_HOLD));"
+        "put_text(out, slurm_job_state_string(record->job_state & ~(JOB_RESV_DEL_HOLD"
+        " | JOB_REQUEUE_HOLD | JOB_SPECIAL_EXIT | JOB_SIGNALING)));"
     ),
     ("job", "reason"): "put_reason(out, record);",
     ("job", "shares"): "put_shares(out, record);",

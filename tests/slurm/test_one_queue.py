@@ -125,6 +125,19 @@ def test_the_owners_exclusions_stay_when_it_is_parked_again(
     assert done["NodeList"] != NODES[3]
 
 
+def test_a_job_that_its_owner_requeues_as_a_special_one_is_parked_again(cluster: Cluster) -> None:
+    """A flag hides its state; with an open gate it would start as soon as it is released."""
+    job = cluster.submit("bob", ["--gres=gpu:1", "-t", "9"], WAIT)
+    cluster.wait(job, "RUNNING")
+    cluster.sh("ctl", ["scontrol", "requeuehold", "State=SpecialExit", job], "bob")
+    cluster.wait(job, "SPECIAL_EXIT")
+    parked = lambda: GATE_LICENCE in cluster.job(job)["Licenses"]  # noqa: E731
+    cluster.wait_until(parked, 60, lambda: str(cluster.job(job)))
+    cluster.sh("ctl", ["scontrol", "release", job], "bob")
+    assert cluster.job(job)["JobState"] == "PENDING"
+    assert parked()
+
+
 def guarded(cluster: Cluster) -> dict[str, int]:
     """Node -> GPUs that a reservation holds for the head of the queue; a whole node has four."""
     shown = cluster.sh("ctl", ["scontrol", "-o", "show", "res"])
