@@ -10,7 +10,8 @@ The selector (slurm_gpu_aware/gate/owner_change.py) moves the record to AdminCom
 licence once. No other update of it may come in between (C.interferes).
 
 A bound job keeps its nodes and GPUs until then: the fields of BINDING are taken out of the update and
-stand in the record only. If Slurm refuses the rest half-way, the job can start nowhere else.
+stand in the record only. If Slurm refuses the rest half-way, the job can start nowhere else. Where
+Slurm chooses its nodes, the fields of ELSEWHERE are refused, which cannot be taken out.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -30,6 +31,7 @@ local C = {}
 local U16, U32 = 65534, 4294967294
 local BINDING = {
     { "req_nodes" },
+    { "exc_nodes" },
     { "tres_per_node" },
     { "tres_per_job" },
     { "tres_per_task" },
@@ -46,7 +48,6 @@ local BINDING = {
 }
 local OTHERS = {
     { "partition" },
-    { "exc_nodes" },
     { "features" },
     { "licenses" },
     { "reservation" },
@@ -75,6 +76,7 @@ local OTHERS = {
     { "pn_min_tmp_disk", U32 },
     { "bitflags", 0 }, -- RESET_LIC_TASK alone takes all licences from a job
 }
+local ELSEWHERE = { "partition", "features", "reservation" }
 local NUMBERS = base.set_of(base.split(
     "num_tasks cpus_per_task ntasks_per_node ntasks_per_tres sockets_per_node min_cpus", " "))
 local AGAIN = "; cancel the job and submit it again"
@@ -91,10 +93,15 @@ local function is_pending(record)
     return (base.number32(record.job_state) or 0) % 256 == 0
 end
 
---- Has the selector bound a job to nodes? Its marker tells.
-local function is_bound(record)
+--- The phase of a job by the selector's marker; nil: it waits.
+local function phase_of(record)
     local text = base.is_record(record.admin_comment) and record.admin_comment or ""
-    local phase = text:match(";sel=(%l+):%d+:%d+$")
+    return text:match(";sel=(%l+):%d+:%d+$")
+end
+
+--- Has the selector bound a job to nodes?
+local function is_bound(record)
+    local phase = phase_of(record)
     return phase == "prepared" or phase == "released"
 end
 
@@ -230,6 +237,17 @@ local function set_model(view, given, original, parts, new)
     return model, not fine and "a model together with groups or mixtures in --constraint" or nil
 end
 
+--- Would a job that is bound be able to start elsewhere if Slurm refused the rest of its update? Not if
+--- the selector has chosen its nodes.
+local function gets_away(given, record, original)
+    local elsewhere = false
+    for _, name in ipairs(ELSEWHERE) do
+        elsewhere = elsewhere or given[name]
+    end
+    local chosen = text_of(record.req_nodes) and not original.req_nodes or forbidden.index_type(record)
+    return elsewhere and is_bound(record) and not chosen
+end
+
 --- What becomes of an update of a pending gated job: {refuse=, text=, new=, changed=}. `new`: fields
 --- to assign. `changed`: the selector must read the job.
 local function decide(job, record, part_list, conf)
@@ -258,6 +276,8 @@ local function decide(job, record, part_list, conf)
         return {}
     elseif (text_of(view.licenses) or ""):find("|", 1, true) then
         return { refuse = true, text = "gpu-aware: licences with | do not go with the gate" .. AGAIN }
+    elseif gets_away(given, record, original) then
+        return { refuse = true, text = rules.sentences.starts }
     end
     local new, reason, model, tasks = {}, nil, nil, nil
     if not parts[1] then
@@ -318,6 +338,17 @@ local function decide_back(job, record)
     return { refuse = true, text = text }
 end
 
+--- The licences with which a requeued job waits at the gate that its owner lets go (scontrol release); nil:
+--- that is no such update. Slurm could start it before the selector has parked it.
+local function gated_again(update, record, conf)
+    local restarts = (text_of(record.admin_comment) or ""):match(";sel=%l+:(%d+):%d+$")
+    local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > (tonumber(restarts) or 0)
+    local own = text_of(record.licenses)
+    local let_go = is_set(update.priority) and update.priority ~= 0
+    local may = back and let_go and gate_count(record, conf) == 0 and not (own or ""):find("|", 1, true)
+    return may and request.gated(own, conf) or nil
+end
+
 -- Arrays and heterogeneous jobs -----------------------------------------------------------------------
 
 -- An update of either reaches the filter once for each record, with the fields that the filter has
@@ -330,23 +361,20 @@ local function group_of(record)
     return array > 0 and array or base.number32(record.het_job_id) or 0
 end
 
---- The update as its user gave it.
+--- The update as its user gave it; whether the filter has seen it with another record.
 local function as_given(job, record, uid)
     local view = base.read_once(job)
-    if
-        last
+    local again = last
         and group_of(record) > 0
         and last.uid == uid
         and last.group == group_of(record)
         and last.licenses == job.licenses
         and last.extra == job.extra
-    then
-        for name, value in pairs(last.before) do
-            job[name] = value or ""
-            view[name] = value
-        end
+    for name, value in pairs(again and last.before or {}) do
+        job[name] = value or ""
+        view[name] = value
     end
-    return view
+    return view, again
 end
 
 local function remember(job, record, uid, new)
@@ -409,13 +437,21 @@ end
 
 --- Decide about an update by an ordinary user: {refuse=, text=, new=, changed=} (see decide).
 function C.decide(job, record, part_list, uid, conf)
-    local update = as_given(job, record, uid)
+    local update, again = as_given(job, record, uid)
     local wrong = forbidden.too_long(update) or forbidden.trespass(update, conf)
     if wrong then
         return { refuse = true, text = wrong }
     end
     local bound = is_bound(record)
-    if is_pending(record) and (bound or gate_count(record, conf) > 0) then
+    local ours = forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf)
+    local follows = (base.number32(record.het_job_offset) or 0) > 0
+    local licenses = ours and not follows and gated_again(update, record, conf)
+    if follows and is_pending(record) and not phase_of(record) then
+        return {} -- the first component stands at the gate, and is read, for all
+    elseif licenses then
+        remember(update, record, uid, { licenses = licenses })
+        return { new = { licenses = licenses }, changed = true }
+    elseif is_pending(record) and (bound or gate_count(record, conf) > 0) and (again or not follows) then
         local verdict = decide(update, record, part_list, conf)
         if verdict.new then
             remember(update, record, uid, verdict.new)
@@ -427,7 +463,6 @@ function C.decide(job, record, part_list, uid, conf)
         return { refuse = true, text = wrong }
     end
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    local ours = forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf)
     if back and ours and not base.is_record(record.admin_comment) then
         local verdict = decide_back(update, record)
         if verdict.refuse then

@@ -49,8 +49,10 @@ def left_request(
     and it did not start there. Raises CannotPlanError: it waits, or its turn cannot be told.
     """
     job, asked = gated.job, gated.original.nodes
-    # Slurm writes the most nodes of a range into its record once it has tried the job.
-    own = replace(job, min_nodes=asked[0]) if asked and asked[0] < job.min_nodes else job
+    # Slurm writes the most nodes of a range into its record once it has tried the job. More than
+    # these are of a change that it refused in another part.
+    tried = asked is not None and asked[0] < job.min_nodes <= (asked[1] or asked[0])
+    own = replace(job, min_nodes=asked[0]) if asked and tried else job
     parts = tuple(map(part_of, (own, *components)))
     gpus = sum(part.gpus for part in parts)
     if not gpus:

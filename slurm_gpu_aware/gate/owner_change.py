@@ -25,7 +25,7 @@ from slurm_gpu_aware.gate.admin_comment import (
     with_features,
 )
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.gate.request_forms import Fields, changed_fields
+from slurm_gpu_aware.gate.request_forms import Fields, changed_fields, excluded_again
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, record_id
 from slurm_gpu_aware.slurm.updates import JobUpdate
@@ -127,6 +127,7 @@ def _fields(job: GatedJob, record: str, gate: GateConfig) -> Fields:
     licences = ",".join(filter(None, [request.licenses, f"{gate.licence}:1"]))
     return (
         *changed_fields(job.job, job.original, request, bound=bound),
+        *(excluded_again(job.job, request) if bound else ()),
         ("AdminComment", record),
         ("Extra", _settled_extra(job)),
         ("Licenses", licences),

@@ -40,6 +40,7 @@ from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_comments import placed_text, with_due_date
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.ledger import RECORD, Decision
 
@@ -330,6 +331,23 @@ def _wrong(step: _Step, seen: GatedJob | None, refusal: str | None) -> str | Non
         return refusal or "it is gone"
     if not seen.parked:
         return f"it is {seen.job.state} and no longer parked"
+    if step.candidate.request.left is not None and _elsewhere(step, seen.job):
+        return "its owner has changed it"
     # Some fields cannot be read back (NumNodes, NumCPUs), so a refusal counts in any case.
     wrong = differences(seen.job, step.fields) + ([refusal] if refusal else [])
     return "; ".join(wrong) or None
+
+
+def _elsewhere(step: _Step, seen: SlurmJob) -> bool:
+    """Whether a job of which Slurm chooses the nodes could start where the round did not plan it.
+
+    Of an update that Slurm refuses the fields stay that it applied before, without an owner's note.
+    """
+    planned = step.candidate.gated.job
+    own = "ExcNodeList" not in dict(step.fields) and seen.exc_nodes != planned.exc_nodes
+    return own or _asked(seen) != _asked(planned)
+
+
+def _asked(job: SlurmJob) -> tuple[object, ...]:
+    gpus = job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
+    return job.partitions, job.features, job.reservation, job.req_nodes, *gpus

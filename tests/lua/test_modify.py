@@ -81,7 +81,15 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 BINDING = frozenset(
     {
         *("req_nodes", "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"),
-        *("tres_freq", "cpus_per_tres", "min_nodes", "max_nodes", "min_cpus", "max_cpus"),
+        *(
+            "exc_nodes",
+            "tres_freq",
+            "cpus_per_tres",
+            "min_nodes",
+            "max_nodes",
+            "min_cpus",
+            "max_cpus",
+        ),
         *("num_tasks", "cpus_per_task", "pn_min_cpus"),
     }
 )
@@ -130,6 +138,25 @@ def test_a_placed_job_returns_to_the_gate_with_its_binding(
     for name in BINDING & change.keys():
         assert out.job.get(name) in (None, NO_VAL, NO_VAL16), name
     assert "freq=900@0+2,gpuaware/1;" in out.job["extra"]
+
+
+@pytest.mark.parametrize("name", ["partition", "features", "reservation"])
+def test_what_slurm_may_start_at_any_moment_stays_where_it_was_planned(
+    filter_: Filter, name: str
+) -> None:
+    """Slurm keeps what it has applied of an update that it then refuses; licences come last."""
+    by_slurm = PLACED | {"req_nodes": None, "tres_per_node": "gres/gpu:2", "exc_nodes": "n1"}
+    by_slurm["admin_comment"] = f"{RECORD};lf=place%3Doff{MARKER}"
+    out = filter_.modify(by_slurm, **{name: "other"})
+    assert (out.rc, out.written) == (ERROR, [])
+    assert "hold it (scontrol hold) before" in out.messages[0]
+    own = by_slurm | {"req_nodes": "n2", "admin_comment": f"{RECORD};rn=n2{MARKER}"}
+    assert filter_.modify(own, **{name: "other"}).rc == ERROR
+    for chosen in (PLACED, by_slurm | {"req_nodes": "n2"}, PARKED):  # bound to nodes, or parked
+        assert filter_.modify(chosen, **{name: "other"}).rc == SUCCESS
+    out = filter_.modify(by_slurm, exc_nodes="")
+    assert (out.rc, out.job.get("exc_nodes")) == (SUCCESS, None)
+    assert changed(out).exc_nodes is None
 
 
 @pytest.mark.parametrize("record", [PARKED, PLACED, RUNNING, LEFT])
@@ -248,6 +275,28 @@ def test_a_requeued_job_keeps_its_delay_until_it_is_parked(
     assert filter_.modify(back | none, begin_time=1_900_000_000).rc == SUCCESS
     assert filter_.modify(back | {"restart_cnt": 0}, begin_time=1_900_000_000).rc == SUCCESS
     assert filter_.modify(back, OPERATOR, begin_time=1_900_000_000).rc == SUCCESS
+
+
+@pytest.mark.parametrize(
+    "shown", ["", RECORD + MARKER, RECORD + ";sel=left:0:1790000000"], ids=["none", "bound", "left"]
+)
+def test_a_requeued_job_that_its_owner_releases_waits_at_the_gate(
+    filter_: Filter, shown: str
+) -> None:
+    """Held, with a start time that has passed, it could start before it is parked again."""
+    back, release = REQUEUED | {"admin_comment": shown}, {"priority": 4294967295, "bitflags": 1}
+    out = filter_.modify(back, **release)
+    assert (out.rc, out.messages, out.written) == (SUCCESS, [], ["licenses"])
+    assert out.job["licenses"] == "matlab:1,gpuaware:1"
+    task = filter_.modify(back | {"array_job_id": 98}, **release).job
+    assert filter_.modify(back | {"array_job_id": 98}, **task).job == task
+    first = back | {"restart_cnt": 0}
+    for other in (back | {"licenses": "gpuaware:1"}, first, back | {"licenses": "a|b"}):
+        given = filter_.modify(other, priority=4294967295).job.get("licenses")
+        assert given in (None, ""), other
+    assert filter_.modify(back, OPERATOR, **release).written == []
+    none = {"tres_per_node": "gres/tmp:1"}
+    assert filter_.modify(FOREIGN | none | {"restart_cnt": 1}, **release).written == []
 
 
 def test_a_change_upon_a_change(filter_: Filter) -> None:
@@ -372,6 +421,31 @@ def test_a_heterogeneous_job_reaches_the_filter_component_by_component(
     assert filter_.modify(first | {"het_job_id": 99}, **given).rc == ERROR
 
 
+@pytest.mark.parametrize("licences", ["", "gpuaware:1"])
+def test_a_later_component_is_not_taken_for_the_job_at_the_gate(
+    filter_: Filter, licences: str
+) -> None:
+    """The selector settles changes of the first one only: the licence twice would stay for ever."""
+    closed = PARKED | {"het_job_id": 98, "het_job_offset": 1, "licenses": licences}
+    change = {"tres_per_node": "gres/gpu:4", "time_limit": 5}
+    out = filter_.modify(closed, **change)
+    assert (out.rc, out.job) == (SUCCESS, change)
+    given = filter_.modify(PARKED | {"het_job_id": 98}, **change).job
+    out = filter_.modify(closed, **given)
+    assert (out.rc, out.job) == (SUCCESS, change)
+
+
+def test_a_later_component_alone_does_not_change_while_the_gate_is_open(filter_: Filter) -> None:
+    record = "gpuaware/1;tn=gres/gpu:2;lf=x;sel=released:0:1790000000"
+    first = PARKED | {"het_job_id": 98, "licenses": "", "admin_comment": record}
+    later, change = first | {"het_job_offset": 1}, {"tres_per_node": "gres/gpu:4"}
+    assert filter_.modify(later, **change).rc == ERROR
+    assert filter_.modify(later, name="better", bitflags=1).rc == SUCCESS
+    # An update of the whole job closes the gate.
+    given = filter_.modify(first, **change).job
+    assert given["licenses"] == filter_.modify(later, **given).job["licenses"] == "gpuaware:2"
+
+
 @pytest.mark.parametrize(
     ("change", "hint"),
     [
@@ -434,7 +508,7 @@ BY_SLURM = ";sel=released:0:1790000000"
 @pytest.mark.parametrize("marker", ["", BY_SLURM], ids=["parked", "released"])
 @pytest.mark.parametrize(
     "change",
-    [{"req_nodes": "n1"}, {"num_tasks": 4}, {"tres_per_node": "gres/gpu:1"}, {"partition": "x"}],
+    [{"req_nodes": "n1"}, {"num_tasks": 4}, {"tres_per_node": "gres/gpu:1"}, {"time_limit": 5}],
     ids=str,
 )
 def test_a_changed_job_stays_left_to_slurm(

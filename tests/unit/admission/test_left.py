@@ -69,6 +69,13 @@ def test_a_range_of_nodes_waits_for_its_least_number() -> None:
     assert (found.min_nodes, found.gpus) == (2, 4)
 
 
+@pytest.mark.parametrize("nodes", ["1", "1-1", "1-3"])
+def test_more_nodes_than_the_record_allows_are_of_a_change_that_slurm_refused(nodes: str) -> None:
+    """``numnodes=4 features=nosuch``: the job asks for four nodes, and its record for one."""
+    found = left_job(record=f"gpuaware/1;tn=gres/gpu:2;nn={nodes};lf=x", min_nodes=4)
+    assert (found.min_nodes, found.gpus) == (4, 8)
+
+
 def test_a_request_of_one_job() -> None:
     found = left_job(cpus=8, req_nodes=("n2",), exc_nodes=("n3",))
     assert (found.job_id, found.gpus, found.cpus.total) == ("7", 2, 8)

@@ -74,6 +74,16 @@ def test_a_placed_job_loses_its_binding(slurm: SlurmFolder) -> None:
     assert (job.original.tres_per_node, job.marker) == ("gres/gpu:1", None)
 
 
+@pytest.mark.parametrize("own", ["", "n3"])
+def test_a_job_that_slurm_places_gets_its_own_exclusions_back(slurm: SlurmFolder, own: str) -> None:
+    """Those of the round would stay for good, as the marker goes."""
+    left = NEW.replace("mc=8", f"xn={own};mc=8" if own else "mc=8") + ";lf=place%3Doff"
+    fields = {"req_nodes": "", "tres_per_node": "gres/gpu:1", "exc_nodes": "n1,n3"}
+    slurm.write([placed_one(extra=f"mine,{left}", **fields)], ["n1", "n2", "n3"])
+    (change,) = settle(slurm)
+    assert (change.refused, slurm.jobs["7"]["exc_nodes"]) == (None, own)
+
+
 def test_what_slurm_refuses_leaves_the_old_request(slurm: SlurmFolder) -> None:
     wrong = NEW.replace("lic=matlab:1", "rn=nosuch")
     slurm.write([placed_one(extra=wrong)], ["n1"])

@@ -1,11 +1,14 @@
 """Jobs that are left to Slurm: how the selector opens their gate in turn, and closes it again."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from memory_slurm import node_record
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
+
+from slurm_gpu_aware.slurm.updates import JobUpdate
 
 LEFT = "gpuaware/1;tn=gres/gpu:2;mc=1;lf=place%3Doff"
 HELD = "QOSMaxGRESPerUser"
@@ -59,6 +62,25 @@ def test_it_is_kept_off_the_nodes_of_exact_gpus_until_it_is_parked_again(
     seen = next(job for job in bench.client.jobs() if job.id == "7")
     assert set(seen.exc_nodes) == {*filter(None, own.split(","))}
     assert "sel=" not in slurm.jobs["7"]["admin_comment"]
+
+
+@pytest.mark.parametrize(
+    "kept", [{"exc_nodes": ""}, {"features": "big"}, {"tres_per_node": "gres/gpu:4"}], ids=str
+)
+def test_it_is_not_opened_with_what_slurm_kept_of_an_update_that_it_refused(
+    slurm: SlurmFolder, kept: dict[str, str]
+) -> None:
+    """Its owner sent it while the round planned the job by its older record."""
+    bench = bench_of(slurm, [left(exc_nodes="n2")], ["n1", "n2"])
+    send = bench.client.update_jobs
+
+    def meanwhile(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        slurm.change("7", **kept)
+        return send(updates)
+
+    bench.client.update_jobs = meanwhile  # type: ignore[method-assign]
+    assert bench.rounds.run().placed == []
+    assert not is_open(slurm, "7")
 
 
 def test_a_lower_job_waits_for_one_of_higher_priority(slurm: SlurmFolder) -> None:
