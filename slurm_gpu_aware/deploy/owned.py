@@ -25,6 +25,8 @@ _SCHEDULER = {
     "batch_sched_delay": (1, "a placed job waits up to 3 s for Slurm's scheduler"),
 }
 """Word of SchedulerParameters -> (our value, effect of Slurm's default)."""
+_REQUEUE_S = 5
+"""Least ``requeue_delay``, s: until then the selector has parked a requeued job again."""
 _JOBCOMP = "jobcomp/filetxt"
 
 
@@ -163,6 +165,12 @@ class SchedulerWords(Owned):
         if "bf_licenses" in given:
             cure = "remove it: many parked jobs then delay other jobs by many seconds"
             yield warning("scheduler", "SchedulerParameters has bf_licenses", cure)
+        for word in g.words("SchedulerParameters"):
+            name, _, delay_s = word.partition("=")
+            if name == "requeue_delay" and delay_s.isdecimal() and int(delay_s) < _REQUEUE_S:
+                found = f"SchedulerParameters has {word}: a requeued job may start past others"
+                cure = f"set requeue_delay={_REQUEUE_S} or more, then 'scontrol reconfigure'"
+                yield warning("scheduler", found, cure)
         for name, (value, why) in _SCHEDULER.items():
             if name not in given:
                 cure = f"add {name}={value} ({INSTALL}), then 'scontrol reconfigure'"

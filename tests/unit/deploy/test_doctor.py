@@ -229,6 +229,7 @@ def test_the_policy_that_tune_has_set(cluster: Cluster):
 
 
 DBD = "AccountingStorageType=accounting_storage/slurmdbd"
+WORDS = "default_queue_depth=9,batch_sched_delay=1"
 CHANGED: list[tuple[dict[str, str], str, str, str]] = [
     *(
         ({"SLURM_VERSION": version}, "release", "failed", "24.11 to 26.05")
@@ -246,6 +247,13 @@ CHANGED: list[tuple[dict[str, str], str, str, str]] = [
     ({"SelectType": "select/linear"}, "settings", "failed", "select/cons_tres"),
     ({"SchedulerParameters": "bf_licenses,default_queue_depth=9"}, "scheduler", "warning", ""),
     ({"SchedulerParameters": "(null)"}, "scheduler", "warning", ""),
+    (
+        {"SchedulerParameters": f"{WORDS},requeue_delay=4"},
+        "scheduler",
+        "warning",
+        "requeue_delay=5",
+    ),
+    ({"SchedulerParameters": f"{WORDS},requeue_delay=5"}, "scheduler", "ok", ""),
     ({"SchedulerParameters": "batch_sched_delay=1"}, "scheduler", "warning", ""),
     ({"SchedulerParameters": "default_queue_depth=9"}, "scheduler", "warning", ""),
     ({"JobCompType": "jobcomp/none"}, "job ends", "warning", ""),
