@@ -100,7 +100,7 @@ cluster-up: docker  ## Start the container cluster
 cluster-down:  ## Stop it; nothing is left behind
 	docker/cluster down
 
-demo: docker  ## Watch, shadow, exact GPUs: 20 jobs on Slurm alone, then with us (KEEP=1 leaves it running)
+demo: docker  ## Watch, shadow, order and exact GPUs: 20 jobs on Slurm alone, then with us (KEEP=1 leaves it running)
 	PYTHON=$(BIN)/python GPU_AWARE_SUITE=$(SUITE) $(BIN)/python docker/demo.py
 
 clean:  ## Remove what was built, this checkout's images of the cluster included

@@ -1,14 +1,14 @@
 """Starts with the selector and on plain Slurm, in turns in both orders on the container cluster.
 
-    docker/cluster up; python benchmarks/starts.py [PART ...] [--turns 3] [--json]
+    python benchmarks/starts.py [PART ...] [--turns 3] [--json]
 
 Parts: ``drain``, 160 jobs of 2 s that one user submits one after the other, from the first
 submission to the last end; ``apart``, the same, each submitted by a process from outside, so that
 the GPUs are mostly free; ``behind``, starts of 5 s jobs within 36 s from a queue of 3,000;
 ``limit``, how long a job of another user waits beside 400 that a limit of their account holds;
 ``keys``, the rounds beside 1,000 jobs with every key of the comment (no plain turn).
-Plain turns run without filter, selector and hooks (``services mode plain``). Uses the project
-$GPU_AWARE_PROJECT, which must be free.
+Plain turns run without filter, selector and hooks (``services mode plain``). Each
+turn has a new cluster of the project $GPU_AWARE_PROJECT, which must be free.
 """
 
 from __future__ import annotations
@@ -231,6 +231,9 @@ def run(name: str, given: argparse.Namespace) -> dict[str, Any]:
     for turn in range(given.turns):
         modes = ["aware", "plain"] if part.plain else ["aware"]
         for mode in modes[:: -1 if turn % 2 else 1]:
+            # slurmctld keeps the jobs of all turns, and takes no more at MaxJobCount
+            for word in ("down", "up"):
+                subprocess.run([str(SCRIPT), word], check=True, capture_output=True)
             settle(mode)
             found[mode].append(round(part.measure(given, mode), 3))
             print(f"  {name}, turn {turn + 1}, {mode}: {found[mode][-1]:g}", file=sys.stderr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make demo: climb the ladder on a cluster of fake GPUs: watch, shadow, exact GPUs.
+"""make demo: climb the ladder on a cluster of fake GPUs: watch, shadow, order and exact GPUs.
 
 KEEP=1 leaves the cluster running. GPU_AWARE_PROJECT and GPU_AWARE_SUITE as in docker/cluster.
 """
@@ -11,12 +11,14 @@ import math
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,11 @@ SLOW = (
 # The script of a job: print where its steps run and which GPUs they see, then "compute".
 SCRIPT = """#!/bin/bash
 srun sh -c 'echo "step $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
-sleep 12
+sleep {}
 """
+NAMES = {"train": (20, 2), "test": (4, 1)}
+"""Name of a job -> the seconds that it computes, and its time limit in minutes."""
+ORDER = "backfill"
 KINDS = {
     "slow": "{} jobs slower GPUs than were free for them",
     "links": "{} jobs GPUs with slower links than were free",
@@ -48,20 +53,21 @@ KINDS = {
 }
 """Kind of loss in the report of the shadow -> words."""
 NOT_SHOWN = ("-N1", "--ntasks-per-node=1")
-MIX: list[tuple[str, str, list[str], int]] = [
-    # user, class, options, how often
-    ("alice", "A", ["--gres=gpu:1"], 2),
-    ("alice", "C", ["--gres=gpu:1"], 2),
-    ("bob", "B", ["--gres=gpu:2"], 2),
-    ("alice", "A", ["--gpus=2", "-N1"], 2),
-    ("bob", "C", ["--gres=gpu:2"], 1),
-    ("bob", "B", ["--gres=gpu:1"], 2),
-    ("alice", "A", ["-N2", "--gpus-per-node=2", "--ntasks-per-node=1"], 1),
-    ("alice", "C", ["--gres=gpu:1", "--array=0-3"], 1),
-    ("alice", "A", ["--gres=gpu:4"], 1),
-    ("bob", "C", ["--gres=gpu:4"], 1),
-    ("bob", "A", ["-n2", "--gpus-per-task=1", "-N1"], 1),
-    ("alice", "B", ["--gpus=4", "-N1"], 1),
+MIX: list[tuple[str, str, str, list[str], int]] = [
+    # user, name, class, options, how often
+    ("alice", "train", "A", ["--gres=gpu:4"], 1),
+    ("alice", "train", "A", ["--gres=gpu:1"], 2),
+    ("bob", "train", "A", ["--gpus=2", "-N1"], 1),
+    ("bob", "train", "B", ["--gres=gpu:2"], 1),
+    ("alice", "train", "C", ["--gres=gpu:1"], 2),
+    ("alice", "train", "C", ["-N2", "--gpus-per-node=2", "--ntasks-per-node=1"], 1),
+    ("bob", "train", "C", ["--gres=gpu:4"], 2),
+    ("alice", "train", "B", ["--gpus=4", "-N1"], 2),
+    ("bob", "test", "C", ["--gres=gpu:2"], 1),
+    ("bob", "test", "B", ["--gres=gpu:1"], 1),
+    ("alice", "test", "C", ["--gres=gpu:1", "--array=0-3"], 1),
+    ("bob", "test", "A", ["-n2", "--gpus-per-task=1", "-N1"], 1),
+    ("alice", "test", "A", ["--gres=gpu:1"], 1),
 ]
 
 
@@ -96,6 +102,8 @@ class Job:
     app_class: str
     asked: str
     place: Place | None = None
+    took_s: float = math.nan
+    """From submission to end."""
 
 
 def say(text: str) -> None:
@@ -138,12 +146,13 @@ def asked_of(options: Sequence[str]) -> str:
 def submit() -> list[Job]:
     """Submit the mix as ordinary users, arrays as one job per task."""
     jobs = []
-    for user, app_class, options, count in MIX:
+    for user, name, app_class, options, count in MIX:
+        seconds, minutes = NAMES[name]
         for _ in range(count):
             line = cluster(
-                *("as", user, "sbatch", "--parsable", "--time=2", "--job-name=demo"),
+                *("as", user, "sbatch", "--parsable", f"--time={minutes}", f"--job-name={name}"),
                 *(f"--comment=class={app_class}", "--output=demo-%A_%a.out", *options),
-                stdin=SCRIPT,
+                stdin=SCRIPT.format(seconds),
             )
             job_id = line.strip().splitlines()[-1]
             asked = asked_of(options)
@@ -224,6 +233,22 @@ def read_ledger(jobs: Sequence[Job]) -> None:
         job.place = Place(gpus, d["slowdown"])
         if (seen := seen_by(job)) != gpus:
             raise DemoError(f"job {job.job_id} saw {seen}, the ledger says {gpus}")
+
+
+def read_times(jobs: Sequence[Job]) -> None:
+    """Fill in how long each job took, as Slurm's accounting says."""
+    ids = ",".join(job.job_id for job in jobs)
+    ask = "sh", "ctl", "sacct", "-XnPj", ids, "-o", "JobID,Submit,End"
+    end = time.monotonic() + START_S
+    while "Unknown" in (told := cluster(*ask)):  # accounting lags
+        if time.monotonic() > end:
+            raise DemoError(f"accounting has no end of some jobs:\n{told}")
+        time.sleep(0.5)
+    rows = (line.split("|") for line in told.split())
+    spans = {job: [datetime.fromisoformat(when) for when in span] for job, *span in rows}
+    for job in jobs:
+        submit, end_at = spans[job.job_id]
+        job.took_s = (end_at - submit).total_seconds()
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -307,6 +332,19 @@ def report_places(alone: Sequence[Job], placed: Sequence[Job]) -> None:
     print("Jobs run side by side, so one may get less good GPUs for another's sake.")
 
 
+def report_times(alone: Sequence[Job], placed: Sequence[Job]) -> None:
+    """Print what the order brought."""
+    before, ours = (statistics.fmean(job.took_s for job in jobs) for jobs in (alone, placed))
+    print(
+        f'Order: shorter jobs go first behind the first that waits (order = "{ORDER}"). A job took'
+    )
+    print(
+        f"{ours:.0f} s from submission to end on average, {before:.0f} s with Slurm alone "
+        f"({100 * (ours / before - 1):+.0f}%)."
+    )
+    print("Jobs only sleep here, so none of this comes from better GPUs.\n")
+
+
 def slower(slowdown: float) -> str:
     """``+7.0%``"""
     return f"{100 * (slowdown - 1):+.1f}%"
@@ -336,6 +374,7 @@ def run_mix() -> list[Job]:
     jobs = submit()
     say(f"  {len(jobs)} jobs of alice and bob on 16 GPUs:")
     wait_for_end()
+    read_times(jobs)
     return jobs
 
 
@@ -352,12 +391,15 @@ def run(keep: bool) -> None:
     report_shadow(shadow_report())
     read_shadow(alone)
     cluster("sh", "ctl", "kill", shadow)
-    print("\n3. Exact GPUs: the same jobs, and now we choose.\n", flush=True)
+    print("\n3. Order and exact GPUs: the same jobs, and now we choose.\n", flush=True)
+    order = f'\n[queue]\norder = "{ORDER}"\n'
+    cluster("sh", "ctl", "tee", "-a", "/etc/slurm-gpu-aware/config.toml", stdin=order)
     cluster("sh", "ctl", "services", "mode", "aware")
     wait_for_selector()
     placed = run_mix()
     read_ledger(placed)
-    print(f"All {len(placed)} jobs saw exactly the GPUs that we chose (CUDA_VISIBLE_DEVICES).\n")
+    report_times(alone, placed)
+    print(f"Exact GPUs: all {len(placed)} jobs saw those that we chose (CUDA_VISIBLE_DEVICES).\n")
     report_places(alone, placed)
     further(placed[0], keep)
 

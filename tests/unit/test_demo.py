@@ -21,8 +21,8 @@ def the_jobs(slowdown):
     """The jobs of the mix, each on the widest place that a table shows."""
     gpus = {"n1": {0, 1}, "n2": {0, 1}}
     return [
-        demo.Job(f"12{i}_3", user, name, demo.asked_of(options), demo.Place(gpus, slowdown))
-        for i, (user, name, options, count) in enumerate(demo.MIX)
+        demo.Job(f"12{i}_3", user, app_class, demo.asked_of(options), demo.Place(gpus, slowdown))
+        for i, (user, _, app_class, options, count) in enumerate(demo.MIX)
         for _ in range(count * (4 if "--array=0-3" in options else 1))
     ]
 
@@ -43,9 +43,23 @@ def test_the_table_fits_100_columns_and_ends_with_means(capsys):
 
 def test_a_job_without_a_place_is_an_error():
     alone = the_jobs(1.5)
-    alone[3].place = None
+    alone[2].place = None
     with pytest.raises(demo.DemoError, match=r"jobs 121_3 and"):
         demo.report_places(alone, the_jobs(1.0))
+
+
+def test_the_order_is_told_by_the_mean_time_from_submission_to_end(capsys, monkeypatch):
+    told = "1_3|2026-05-04T14:00|2026-05-04T14:00:{}\n2|2026-05-04T14:00:10|2026-05-04T14:00:40\n"
+    both = []
+    for end in (50, 20):
+        monkeypatch.setattr(demo, "cluster", lambda *_, end=end: told.format(end))
+        both.append([demo.Job(job_id, "alice", "A", "") for job_id in ("1_3", "2")])
+        demo.read_times(both[-1])
+    demo.report_times(*both)
+    assert (
+        "25 s from submission to end on average, 40 s with Slurm alone (-38%)"
+        in capsys.readouterr().out
+    )
 
 
 def test_watch_shows_the_gpus_that_are_not_well(capsys, monkeypatch):
