@@ -1,6 +1,6 @@
 """PowerFlow against baselines that run at lower clocks, too, and what profiling of clocks costs.
 
-Run ``python benchmarks/reproduce/powerflow_clocks.py [--quick] [--write]``: 5 minutes of CPU time.
+Run ``python benchmarks/reproduce/powerflow_clocks.py [--quick] [--write]``: 3 minutes of CPU time.
 """
 
 from collections.abc import Mapping, Sequence
