@@ -133,6 +133,8 @@ def test_a_job_that_its_owner_requeues_as_a_special_one_is_parked_again(cluster:
     cluster.wait(job, "SPECIAL_EXIT")
     parked = lambda: GATE_LICENCE in cluster.job(job)["Licenses"]  # noqa: E731
     cluster.wait_until(parked, 60, lambda: str(cluster.job(job)))
+    other = cluster.submit("alice", ["-N4", "--gres=gpu:4", "-t", "30"], WAIT)
+    cluster.wait(other, "RUNNING")  # else its turn comes when Slurm's delay of a requeue ends
     cluster.sh("ctl", ["scontrol", "release", job], "bob")
     assert cluster.job(job)["JobState"] == "PENDING"
     assert parked()
