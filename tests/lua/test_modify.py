@@ -1,5 +1,6 @@
 """What an ordinary user may change in a job, and what becomes of the change."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -505,10 +506,17 @@ OFF_RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1;lf=place%3Doff"
 BY_SLURM = ";sel=released:0:1790000000"
 
 
-@pytest.mark.parametrize("marker", ["", BY_SLURM], ids=["parked", "released"])
+STILL_LEFT = [
+    {"req_nodes": "n1"},
+    {"num_tasks": 4},
+    {"tres_per_node": "gres/gpu:1"},
+    {"time_limit": 5},
+]
+
+
 @pytest.mark.parametrize(
-    "change",
-    [{"req_nodes": "n1"}, {"num_tasks": 4}, {"tres_per_node": "gres/gpu:1"}, {"time_limit": 5}],
+    ("marker", "change"),
+    [*product(["", BY_SLURM], STILL_LEFT), ("", {"partition": "x"})],  # refused once it is released
     ids=str,
 )
 def test_a_changed_job_stays_left_to_slurm(
