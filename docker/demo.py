@@ -238,14 +238,16 @@ def read_times(jobs: Sequence[Job]) -> None:
     ids = ",".join(job.job_id for job in jobs)
     ask = "sh", "ctl", "sacct", "-XnPj", ids, "-o", "JobID,Submit,End"
     end = time.monotonic() + START_S
-    while "Unknown" in (told := cluster(*ask)):  # accounting lags
+    while True:  # accounting lags
+        told = cluster(*ask)
+        rows = {job: span for job, *span in (line.split("|") for line in told.split())}
+        if all("Unknown" not in rows.get(job.job_id, ["Unknown"]) for job in jobs):
+            break
         if time.monotonic() > end:
             raise DemoError(f"accounting has no end of some jobs:\n{told}")
         time.sleep(0.5)
-    rows = (line.split("|") for line in told.split())
-    spans = {job: [datetime.fromisoformat(when) for when in span] for job, *span in rows}
     for job in jobs:
-        submit, end_at = spans[job.job_id]
+        submit, end_at = map(datetime.fromisoformat, rows[job.job_id])
         job.took_s = (end_at - submit).total_seconds()
 
 

@@ -62,6 +62,18 @@ def test_the_order_is_told_by_the_mean_time_from_submission_to_end(capsys, monke
     )
 
 
+def test_ends_are_read_until_accounting_knows_all(monkeypatch):
+    first, ended = (f"{job}|2026-05-04T14:00|2026-05-04T14:0{job}" for job in (1, 2))
+    running = ended[:-16] + "Unknown"
+    answers = iter(["", first, f"{first}\n{running}", f"{first}\n{ended}\n"])
+    monkeypatch.setattr(demo, "cluster", lambda *_: next(answers))
+    monkeypatch.setattr(demo.time, "sleep", lambda _: None)
+    jobs = [demo.Job(job_id, "alice", "A", "") for job_id in ("1", "2")]
+    demo.read_times(jobs)
+    assert [job.took_s for job in jobs] == [60.0, 120.0]
+    assert next(answers, None) is None
+
+
 def test_watch_shows_the_gpus_that_are_not_well(capsys, monkeypatch):
     gpus = [{"node": "n1", "gpu": g, "state": "well", "why": ""} for g in range(4)]
     gpus[2] |= {"state": "slow", "why": "class A: 50% slower than its peers in 3 sweeps"}
