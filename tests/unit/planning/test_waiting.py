@@ -509,24 +509,45 @@ def test_the_later_set_of_a_head_that_waits_by_choice_is_guarded():
     assert guarded(result, cluster) == {"n0": (2, 1, True)}
 
 
-def test_jobs_that_all_wait_on_by_choice_are_placed_as_one_by_one(monkeypatch):
-    rng, at_once = np.random.default_rng(4), []
-    at_s = np.cumsum(rng.exponential(150.0, 300)).tolist()
-    drawn = zip(at_s, rng.choice([1, 2, 4, 8], 300), rng.uniform(500, 9000, 300), strict=True)
-    trace = Trace.of("busy", [TraceJob(str(i), s, int(n), d) for i, (s, n, d) in enumerate(drawn)])
-    scores = rng.choice([0.9, 1.0, 1.2, 1.5], (16, 4))
-    cluster = Cluster.uniform(16, 4, scores={"B": scores}, same_indices=True)
-    together = _Placing._all_wait
+@pytest.mark.parametrize("backfill", [False, True])
+def test_jobs_that_all_wait_on_by_choice_are_placed_as_one_by_one(monkeypatch, backfill):
+    """Whole plans of the same rounds; the jobs wait since the round before."""
+    together, rng, found, at_once = _Placing._all_wait, np.random.default_rng(4), [False], 0
 
-    def noted(self, ordered):
-        at_once.append(found := together(self, ordered))
-        return found
+    def recorded(self, ordered):
+        found.append(together(self, ordered))
+        return found[-1]
 
-    for backfill in (False, True):
-        found = []
-        for method in (noted, lambda self, ordered: False):
+    for _ in range(150):
+        nodes = np.flatnonzero(rng.random(6) < 0.7)
+        ends = [(n, [0, 1][: rng.integers(1, 3)], HOUR * rng.uniform(0.2, 3)) for n in nodes]
+        scores = rng.choice([0.6, 1.0, 1.1, 1.5], (6, 2))
+        cluster = here(*(held(f"r{n}", n, *end) for n, *end in ends), scores=scores)
+        sizes, hours = rng.integers(1, 4, 3), rng.uniform(5, 20, 3)
+        queue = [asking(i, int(sizes[i]), HOUR * hours[i]) for i in range(3)]
+        waits = {one.job_id: one.postponement for one in plan(queue, cluster).waiting}
+        queue = [with_fields(r, postponed=wait) for r in queue if (wait := waits.get(r.job_id))]
+        plans = []
+        for method in (recorded, lambda self, ordered: False):
             monkeypatch.setattr(_Placing, "_all_wait", method)
-            given = SimSettings(policy="eft", estimate="exact", backfill=backfill)
-            found.append(simulate(trace, cluster, given, keep_placements=True).placements)
-        assert found[0] == found[1]
-    assert sum(at_once) > 5
+            plans.append(plan(queue, cluster, backfill=backfill))
+        assert plans[0] == plans[1]
+        at_once += len(queue) > 1 and found[-1]
+    assert at_once > 10
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+def test_a_job_without_a_place_beside_the_first_wait_waits_for_its_turn(backfill):
+    """Both wait by choice; the only free GPU of the second is one that the first waits for."""
+    scores = np.array([[1.0, 1.0], [1.5, 1.5], [0.7, 0.7]])
+    busy = held("a", 0, [0], HOUR), held("b", 2, [0, 1], HOUR)
+    first = Postponement(NOW, NOW + HOUR, NOW + 11 * HOUR, (("n0", (0, 1)),), "as before")
+    second = replace(first, end_s=NOW + 8 * HOUR, gpus=(("n2", (0,)),))
+    queue = [
+        asking(1, 2, postponed=first, max_nodes=1, eligible=np.array([True, True, False])),
+        asking(2, 1, postponed=second, eligible=np.array([True, False, True])),
+    ]
+    alone = plan(queue[1:], here(*busy, scores=scores), backfill=backfill).waiting
+    assert [one.postponement for one in alone] == [second]
+    both = plan(queue, here(*busy, scores=scores), backfill=backfill).waiting
+    assert [one.postponement for one in both] == [first, None]
