@@ -31,8 +31,11 @@ def _there(wait: Postponement, nodes: tuple[str, ...], exists: BoolArray) -> Gpu
     """(node, slots) of the GPUs of a wait, ascending; (): some do not exist."""
     rows = row_of(nodes)
     found = tuple(sorted((rows.get(name, -1), slots) for name, slots in wait.gpus))
-    known = all(node >= 0 and exists[node, list(slots)].all() for node, slots in found)
-    return found if known else ()
+
+    def known(node: int, slots: tuple[int, ...]) -> bool:
+        return node >= 0 and max(slots) < exists.shape[1] and bool(exists[node, list(slots)].all())
+
+    return found if all(known(*one) for one in found) else ()
 
 
 def least_now(request: Request, cluster: Cluster, *, common: bool = False) -> float:

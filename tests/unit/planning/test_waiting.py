@@ -422,6 +422,14 @@ def test_until_its_time_a_job_waits_on_without_a_search(start_in_s, end_in_s, no
         assert taken == {"3": ((1,), ((0, 1),))}
 
 
+def test_a_wait_for_a_slot_that_no_node_has_ends():
+    """As after a node with fewer GPUs came back."""
+    cluster = here(held("r", 0, [0, 1], 20 * HOUR))
+    wait = Postponement(NOW - HOUR, NOW + HOUR, NOW + 2 * HOUR, (("n0", (0, 6)),), "as before")
+    result = plan([asking(1, 2, postponed=wait)], cluster)
+    assert placements(result) == {"1": ((1,), ((0, 1),))}
+
+
 def test_a_head_that_waits_on_keeps_cores_of_its_node():
     """Jobs that outlast its wait take none of the cores that it needs and no job gives back."""
     busy = held("a", 0, [0, 1], HOUR, cpus=2)
