@@ -14,8 +14,11 @@ Rules = Iterator[tuple[bool, str, str]]
 
 
 def changed(value: T, **fields: Any) -> T:
-    """Like `dataclasses.replace`, but several times as fast: without ``__init__``, so with the same
-    parts that are cached."""
+    """Like `dataclasses.replace`, but several times as fast, without ``__init__``.
+
+    What is cached is kept, so the class must have no cached property that depends on a changed
+    field.
+    """
     same: T = object.__new__(type(value))
     vars(same).update(vars(value), **fields)
     return same

@@ -97,7 +97,7 @@ class Dispatcher:
             raise PlacementFailedError(f"its placement policy failed: {exc!r}") from exc
 
     def kept_wait(self, request: Request, cluster: Cluster) -> Postponement | None:
-        """The wait of a postponed job that no free GPU is worth, so no start of another job ends.
+        """The wait of a postponed job, if a bound shows that no set free now is worth ending it.
 
         None: the job is not postponed, or only a search can tell. Raises PolicyError.
         """

@@ -300,7 +300,7 @@ def _first(holders: Sequence[_Holder], missing: int) -> list[_Holder]:
 
 
 def _alone(holders: Sequence[_Holder], missing: int, others: int) -> list[_Holder]:
-    """The fewest that Slurm takes alone: the first in its order and ``moved`` others."""
+    """The fewest that Slurm takes alone: the first in its order and ``others`` more."""
     candidates = []
     for first in range(len(holders) + 1):
         rest = sorted(holders[first:], key=lambda h: (-h.gpus, h.rank))[:others]

@@ -339,7 +339,7 @@ class Selector:
         if kind == "energy":
             self._energy.heard(job_id)
 
-    def _note_power(self, power: PowerReading | None) -> bool:
+    def _records_power(self, power: PowerReading | None) -> bool:
         """Say whether power is recorded again: a change, or now and then while there is a limit."""
         changed = _kept(power) != self._last_power
         again = changed or (power is not None and time.monotonic() - self._power_at >= _POWER_S)
@@ -352,17 +352,17 @@ class Selector:
         while not self._heartbeat.events.empty():
             kind, detail, at = self._heartbeat.events.get()
             self._ledger.event("", kind, detail, at)
-        outcome, power, noted = self._outcome, None, False
+        outcome, power, power_again = self._outcome, None, False
         with contained("records of clocks"):
             self._collect_clocks()
         with contained("energy of jobs"):
             self._energy.hand_over()
         with contained("reading of power"):
             power = self._rounds.power.reading()
-            noted = self._note_power(power)
+            power_again = self._records_power(power)
         again = time.monotonic() - self._recorded >= _RECORD_S
         shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
-        if outcome.placed or (again and shown != self._last_waiting) or noted:
+        if outcome.placed or (again and shown != self._last_waiting) or power_again:
             self._recorded = time.monotonic()
             self._last_waiting = shown
             record = RoundRecord(
