@@ -1,6 +1,6 @@
 """PowerFlow (Gu et al.): average completion time at equal energy, against every baseline.
 
-python benchmarks/reproduce/powerflow.py [--quick] [--write]    about 15 minutes of CPU time
+python benchmarks/reproduce/powerflow.py [--quick] [--write]    about 16 minutes of CPU time
 
 The paper's models on measured times and powers, and jobs of Philly, the same for all schedulers of
 a seed. Then eft with the planner's own rounds (sizes at the start, clocks while jobs run), on equal
@@ -285,7 +285,11 @@ def section(count: Count, data: Path, processes: int | None) -> str:
                 f" 12 h and 1 to {SIZES[-1]} GPUs, {count.seeds} seeds. Demand: GPU time asked for"
                 " / that of the cluster while jobs arrive. Every elastic job may get 1 to"
                 f" {SIZES[-1]} GPUs, a restart costs 30 s, and idle GPUs draw {IDLE_W:g} W. Energy"
-                " is that of all GPUs from the first submission to the last end."
+                " is that of all GPUs from the first submission to the last end.",
+                # To go when both sections are made anew
+                "This section and the next were made when L of a job with a size table counted only"
+                " on more nodes than the fewest; the section on lower clocks counts it as without a"
+                " table ([what this changes](experiments.md#sizes-the-network-of-wide-jobs)).",
             ),
             paragraph(
                 "Average JCT of the baseline / that of PowerFlow with the best eta that needs no"

@@ -2,7 +2,7 @@
 
 Then what each limit of moves costs, and what is beyond them: all jobs sized anew in each round.
 
-Run ``python benchmarks/reproduce/powerflow_moves.py [--quick] [--write]``: 15 minutes of CPU time.
+Run ``python benchmarks/reproduce/powerflow_moves.py [--quick] [--write]``: 17 minutes of CPU time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

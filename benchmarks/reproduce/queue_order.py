@@ -147,11 +147,11 @@ def costs_of(rows: Sequence[tuple[str, ...]]) -> list[str]:
         cells[-1] += (f"{others:.1f}%",)
     heads = ["case", *(f"average, {load}, least" for load in loads)]
     heads += ["worst column", "which", "worst but for the longest wait"]
-    lossless = f"only {', '.join(kept)}" if kept else "no case"
+    each = "each case makes some column more than 1% worse"
+    lossless = f"only {', '.join(kept)} makes no column more than 1% worse" if kept else each
     remark = paragraph(
-        f"Least and worst over all rows of a case; {lossless} makes no column more than 1% worse. "
-        "What an order costs is the longest wait of a single job, where jobs hardly wait; what it "
-        "costs beside that stands last. GPU-hours are not counted."
+        f"Least and worst over all rows of a case; {lossless}. The last column leaves out the "
+        "longest wait of a single job. GPU-hours are not counted."
     )
     return ["What each case costs where it costs most:", table(heads, cells), remark]
 
