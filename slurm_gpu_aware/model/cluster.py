@@ -25,10 +25,8 @@ Gpus = tuple[tuple[int, tuple[int, ...]], ...]
 """(node index, slots) pairs."""
 PLENTY_CPUS, PLENTY_MB = 1 << 20, 1 << 40
 """CPUs and memory (MB) of a node where they are not counted."""
-_COPIED = (
-    *("free", "free_cpus", "free_memory_mb", "sockets", "asleep"),
-    *("by_slurm", "starting", "power_w"),
-)
+_COPIED = ("free", "free_cpus", "free_memory_mb", "sockets", "asleep",
+           "by_slurm", "starting", "power_w")  # fmt: skip
 POWER_W = 1e-6
 """Rounding of sums of power."""
 
