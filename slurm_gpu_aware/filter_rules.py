@@ -51,7 +51,7 @@ SENTENCES = {
     "opened": "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again"
     " to change this",
     "starts": "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you"
-    " change its partition, features or reservation",
+    " change its partition, features or reservation, and wait some seconds",
     "no_scrontab": "gpu-aware: scrontab is not enabled here; after enabling it an admin runs"
     " 'gpu-aware setup --install'",
     "moved_in": "gpu-aware: a waiting GPU job cannot move to partition %s; cancel it and submit it"

@@ -1,16 +1,22 @@
 """STS in the simulator: placement of its own or by `eft`, beside the planner's live rounds."""
 
+import math
 import sys
 import time
 from dataclasses import replace
 
 import numpy as np
 from common import paragraph, percent, table
-from sts_instances import MOST_EPOCHS, WIDTH, Instance, instance, paper_networks
+from sts_baselines import edf, longest
+from sts_instances import MOST_EPOCHS, PRICE, WIDTH, Instance, instance, paper_networks
+from sts_simulation import simulate as experiment
+from sts_simulation import sts
 
+from slurm_gpu_aware.features.due_dates.hints import EPOCHS
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.job_hints import NO_HINTS, JobHints
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings, parse_policy
@@ -34,6 +40,16 @@ MODES = {
     "eft:sts": "STS, placed by eft",
     "packed:sts-preempt": "STS, all jobs placed anew",
 }
+
+
+WORLDS = {
+    "limit 1.5 times, GPUs differ": (False, SPREAD, RESTART_S),
+    "epochs stated, GPUs differ": (True, SPREAD, RESTART_S),
+    "epochs stated, GPUs alike": (True, 0.0, RESTART_S),
+    "epochs stated, GPUs alike, restarts of 3 s": (True, 0.0, 3.0),
+}
+"""(Whether jobs state their epochs, as of `SPREAD`, time of a restart)."""
+LIVE = ("packed", "packed:moves", "packed:moves together")
 
 
 def placements(size: tuple[int, int]) -> list[str]:
@@ -73,7 +89,56 @@ def placements(size: tuple[int, int]) -> list[str]:
         "which with many jobs makes others need more GPUs. `eft` places STS's sizes on faster "
         "GPUs, which saves energy in the same time."
     )
-    return [table(heads, rows), remark]
+    return [table(heads, rows), remark, *_beside_edf(size)]
+
+
+def _beside_edf(size: tuple[int, int]) -> list[str]:
+    """Live rounds beside EDF and STS in their own experiment, by what they know and pay."""
+    made, own = _calm(size)
+    rows = [
+        [name, *[f"{percent(met)}, {kwh / own['EDF'][1]:.2f}"] * len(WORLDS)]
+        for name, (met, kwh) in own.items()
+    ]
+    for mode in LIVE:
+        cells = []
+        for world in WORLDS:
+            met, kwh = in_world(made, mode, world)
+            cells.append(f"{percent(met)}, {kwh / own['EDF'][1]:.2f}")
+        rows.append([f"`{mode}`", *cells])
+    remark = paragraph(
+        "Due dates met, and energy over that of EDF in its own experiment; poisson low, "
+        f"{size[0]} nodes, {len(made)} instances. There EDF and STS know that no job has more than "
+        f"{MOST_EPOCHS} epochs, GPUs are alike and restarts free. With `epochs=` (an epoch in "
+        "whole seconds, rounded up) live rounds know the most epochs, too. Restarts of 3 s are to "
+        "these jobs, of minutes to two hours, what 30 s are to jobs ten times as long."
+    )
+    return [table(["scheduler", *WORLDS], rows), remark]
+
+
+def _calm(size: tuple[int, int]) -> tuple[list[Instance], dict[str, FloatArray]]:
+    """(Instances with few jobs, scheduler -> mean due dates met and kWh in its own experiment)."""
+    found: dict[str, list[tuple[float, float]]] = {"EDF": [], "STS": []}
+    made = []
+    for seed in range((size[1] + 1) // 2):
+        rng = np.random.default_rng([seed, size[0], len("poisson low")])
+        made.append(instance(paper_networks(), (MODEL,), size[0], "poisson low", rng))
+        for name, one in (("EDF", edf(longest, keeps=True)), ("STS", sts(keeps=True))):
+            outcome = experiment(made[-1], one)
+            kwh = outcome.energy / PRICE[MODEL] * WATTS / 1000
+            found[name].append((1 - outcome.late, kwh))
+    return made, {name: np.mean(each, axis=0) for name, each in found.items()}
+
+
+def in_world(made: list[Instance], mode: str, world: str) -> FloatArray:
+    """Mean due dates met and kWh of a mode, in one of `WORLDS`."""
+    stated, spread, restart_s = WORLDS[world]
+    found = []
+    for seed, one in enumerate(made):
+        rng = np.random.default_rng([seed, len(one.nodes)])
+        scores = {CLASS: rng.normal(1.0, spread, (len(one.nodes), WIDTH)).clip(0.8, 1.3)}
+        met, _, kwh = _run(_trace(one, stated=stated), scores, mode, restart_s)
+        found.append((met, kwh))
+    return np.mean(found, axis=0)
 
 
 def _difference(shares: FloatArray) -> str:
@@ -84,7 +149,8 @@ def _difference(shares: FloatArray) -> str:
     return f"{points.mean():+.1f} ± {points.std(ddof=1) / len(points) ** 0.5:.1f}"
 
 
-def _trace(made: Instance) -> Trace:
+def _trace(made: Instance, *, stated: bool = False) -> Trace:
+    """``stated``: the jobs say how many epochs they have at most."""
     jobs = []
     for n, job in enumerate(made.jobs):
         speeds = job.speeds[MODEL]
@@ -93,6 +159,7 @@ def _trace(made: Instance) -> Trace:
             gpus, np.array([1410]), speeds.unit_time[:, None], (WATTS * speeds.gpus)[:, None]
         )
         seconds = job.epochs * float(speeds.unit_time[0])
+        epoch_s = math.ceil(speeds.unit_time[0])
         jobs.append(
             TraceJob(
                 str(n),
@@ -106,19 +173,22 @@ def _trace(made: Instance) -> Trace:
                 name=job.network,
                 sizes=tuple(gpus.tolist()),
                 elastic=True,
+                hints=JobHints({EPOCHS.key: (MOST_EPOCHS, epoch_s)}) if stated else NO_HINTS,
                 table=sizes,
             )
         )
     return Trace.of("sts", jobs)
 
 
-def _run(trace: Trace, scores: dict[str, np.ndarray], mode: str) -> np.ndarray:
+def _run(
+    trace: Trace, scores: dict[str, np.ndarray], mode: str, restart_s: float = RESTART_S
+) -> np.ndarray:
     """(share of due dates met, hours late, energy of all jobs in kWh)."""
     nodes = len(scores[CLASS])
     cluster = Cluster.uniform([f"n{i}" for i in range(nodes)], WIDTH, same_indices=False)
     cluster = replace(cluster, scores=bin_all(scores, cluster.exists))
     policy, _, order = mode.partition(" ")
-    base = SimSettings(power=PowerSettings(50.0, WATTS), migration_s=RESTART_S, locality=False)
+    base = SimSettings(power=PowerSettings(50.0, WATTS), migration_s=restart_s, locality=False)
     base = replace(base, due_order=order or base.due_order)
     settings = parse_policy(policy, base, MoveSettings(per_hour=1000, per_round=100))
     result = simulate(trace, cluster, settings, truth=scores)

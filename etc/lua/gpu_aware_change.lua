@@ -80,6 +80,7 @@ local ELSEWHERE = { "partition", "features", "reservation" }
 local NUMBERS = base.set_of(base.split(
     "num_tasks cpus_per_task ntasks_per_node ntasks_per_tres sockets_per_node min_cpus", " "))
 local AGAIN = "; cancel the job and submit it again"
+local ON_ITS_WAY = "gpu-aware: this job is on its way back to the queue; try again in some seconds"
 
 --- Is a field of an update given? A 32 bit number may be 65534.
 local function is_set(value, unset)
@@ -211,6 +212,13 @@ local function changes(given)
     return false
 end
 
+--- Does an update change the request or the comment of a job?
+local function asks(update, record)
+    local _, given = merged(update, record, {})
+    given.bitflags = nil -- scontrol always sets some (USE_DEFAULT_PART, ...), even to hold a job
+    return type(update.comment) == "string" or changes(given)
+end
+
 --- Set the model's feature in `new`, and the request without a model type. Returns (model, reason to
 --- leave the job to Slurm).
 local function set_model(view, given, original, parts, new)
@@ -245,7 +253,7 @@ local function gets_away(given, record, original)
         elsewhere = elsewhere or given[name]
     end
     local chosen = text_of(record.req_nodes) and not original.req_nodes or forbidden.index_type(record)
-    return elsewhere and is_bound(record) and not chosen
+    return elsewhere and original.left and is_bound(record) and not chosen
 end
 
 --- What becomes of an update of a pending gated job: {refuse=, text=, new=, changed=}. `new`: fields
@@ -301,6 +309,9 @@ local function decide(job, record, part_list, conf)
     end
     if not reason then
         model, reason = set_model(view, given, original, parts, new)
+        if new.features and gets_away({ features = true }, record, original) then
+            return { refuse = true, text = rules.sentences.starts }
+        end
     end
     view.left, new.begin_time = reason, tonumber(original.begin_s)
     local text = request.admin_comment(view, new, model, original.environment, tasks)
@@ -328,25 +339,27 @@ end
 --- type, for which no user asks, tell such a job. Of any other GPU job only the start time counts:
 --- Slurm delays requeued jobs, so that the selector parks it before Slurm may start it.
 local function decide_back(job, record)
-    local _, given = merged(job, record, {})
-    given.bitflags = nil -- scontrol always sets some (USE_DEFAULT_PART, ...), even to hold a job
-    local asks = type(job.comment) == "string" or changes(given)
-    if (base.number32(job.begin_time) or 0) == 0 and not (asks and forbidden.index_type(record)) then
+    if (base.number32(job.begin_time) or 0) == 0 and not (asks(job, record) and forbidden.index_type(record)) then
         return {}
     end
-    local text = "gpu-aware: this job is on its way back to the queue; try again in some seconds"
-    return { refuse = true, text = text }
+    return { refuse = true, text = ON_ITS_WAY }
 end
 
---- The licences with which a requeued job waits at the gate that its owner lets go (scontrol release); nil:
---- that is no such update. Slurm could start it before the selector has parked it.
-local function gated_again(update, record, conf)
+--- What becomes of an update by which the owner of a requeued job lets it go (scontrol release), before
+--- the selector has parked it: its licences put it back at the gate, as Slurm could start it at once.
+--- An update that changes more is for `decide`, or too early; nil: it is none of these.
+local function released_again(update, record, conf)
     local restarts = (text_of(record.admin_comment) or ""):match(";sel=%l+:(%d+):%d+$")
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > (tonumber(restarts) or 0)
     local own = text_of(record.licenses)
     local let_go = is_set(update.priority) and update.priority ~= 0
-    local may = back and let_go and gate_count(record, conf) == 0 and not (own or ""):find("|", 1, true)
-    return may and request.gated(own, conf) or nil
+    if not (back and let_go) or gate_count(record, conf) > 0 or (own or ""):find("|", 1, true) then
+        return nil
+    elseif asks(update, record) then
+        return not is_bound(record) and { refuse = true, text = ON_ITS_WAY } or nil
+    end
+    local licenses = request.gated(own, conf)
+    return licenses and { new = { licenses = licenses }, changed = true }
 end
 
 -- Arrays and heterogeneous jobs -----------------------------------------------------------------------
@@ -445,13 +458,15 @@ function C.decide(job, record, part_list, uid, conf)
     local bound = is_bound(record)
     local ours = forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf)
     local follows = (base.number32(record.het_job_offset) or 0) > 0
-    local licenses = ours and not follows and gated_again(update, record, conf)
-    if follows and is_pending(record) and not phase_of(record) then
-        return {} -- the first component stands at the gate, and is read, for all
-    elseif licenses then
-        remember(update, record, uid, { licenses = licenses })
-        return { new = { licenses = licenses }, changed = true }
-    elseif is_pending(record) and (bound or gate_count(record, conf) > 0) and (again or not follows) then
+    -- Without a phase the first component stands at the gate, and is read, for all.
+    local counts = not follows or again and phase_of(record)
+    local released = ours and not follows and released_again(update, record, conf)
+    if released then
+        if released.new then
+            remember(update, record, uid, released.new)
+        end
+        return released
+    elseif is_pending(record) and (bound or gate_count(record, conf) > 0) and counts then
         local verdict = decide(update, record, part_list, conf)
         if verdict.new then
             remember(update, record, uid, verdict.new)
@@ -469,7 +484,7 @@ function C.decide(job, record, part_list, uid, conf)
             return verdict
         end
     end
-    if is_pending(record) and base.is_record(record.admin_comment) then
+    if is_pending(record) and base.is_record(record.admin_comment) and (phase_of(record) or not follows) then
         -- Its gate is open for good: another request would pass the jobs that wait.
         local _, given = merged(update, record, {})
         given.bitflags = nil -- scontrol always sets some, even to hold a job

@@ -24,7 +24,7 @@ return {
         hint = "gpu-aware: the comment is not read, because not all of it is key=value with keys of ours; to say more than these, write for example 'my text gpu:%s'; valid keys: %s",
         gpus_later = "gpu-aware: a waiting job cannot be given GPUs; cancel it and submit it again with them",
         opened = "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again to change this",
-        starts = "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you change its partition, features or reservation",
+        starts = "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you change its partition, features or reservation, and wait some seconds",
         no_scrontab = "gpu-aware: scrontab is not enabled here; after enabling it an admin runs 'gpu-aware setup --install'",
         moved_in = "gpu-aware: a waiting GPU job cannot move to partition %s; cancel it and submit it again there",
         gpus_outside = "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for; valid: a number or range with %d in it",

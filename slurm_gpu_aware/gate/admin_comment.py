@@ -17,6 +17,8 @@ is no part of the record: readers skip it as a key that they do not know::
     gpuaware/1;st=n3:0,1,V=1.02;tn=gres/gpu:2;sel=released:0:1790000000
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -3,9 +3,10 @@
 History of measurements: two of them to compare, and reports of slow GPUs.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 THROTTLED = frozenset(
     ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -79,6 +80,25 @@ class GpuRecord:
     """Active NVLinks."""
     nvswitch_links: int | None = None
     """How many of them end at a switch."""
+
+
+class LimitRange(NamedTuple):
+    """Power limits that a job may get on each of some GPUs, as far as is known. Units: W."""
+
+    least_w: float = 0.0
+    """The lowest one that all of them accept."""
+    below_w: float = math.inf
+    """The lowest one in force; that of a job is below it."""
+
+    @classmethod
+    def of(cls, limits: Iterable[tuple[float | None, float | None]]) -> Self:
+        """Of GPUs with these lowest limits, and limits in force; None or 0: not known.
+
+        A GPU whose lowest limit is above the one in force is not believed.
+        """
+        known = [(least_w or 0.0, own_w or math.inf) for least_w, own_w in limits]
+        least_w = max((w for w, own_w in known if w <= own_w), default=0.0)
+        return cls(least_w, min((own_w for _, own_w in known), default=math.inf))
 
 
 class Link(NamedTuple):

@@ -41,11 +41,21 @@ from slurm_gpu_aware.selector.job_comments import placed_text, with_due_date
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob
-from slurm_gpu_aware.slurm.updates import JobUpdate
+from slurm_gpu_aware.slurm.updates import TRES_FIELDS, JobUpdate
 from slurm_gpu_aware.store.ledger import RECORD, Decision
 
 log = logging.getLogger(__name__)
 
+_CHANGED = "its owner has changed it"
+_WHERE = {
+    **TRES_FIELDS,
+    "ExcNodeList": "exc_nodes",
+    "Features": "features",
+    "Partition": "partitions",
+    "ReqNodeList": "req_nodes",
+    "ReservationName": "reservation",
+}
+"""Fields that say where Slurm starts a job, by the names of updates -> field of its record."""
 _AT_ONCE = 100  # jobs that one call releases; the start monitor polls them while the next call runs
 
 
@@ -211,7 +221,7 @@ class Placer:
             job_id, array = step.candidate.id, step.candidate.gated.job.array_id
             gated = seen.get(job_id)
             wrong = _wrong(step, gated, refused.get(job_id))
-            if wrong is not None and gated is not None and gated.parked:
+            if wrong not in (None, _CHANGED) and gated is not None and gated.parked:
                 self.tracker.refusals.refused(job_id, refused.get(job_id, wrong), gated.job.user)
             if wrong is None and array in broken_arrays:
                 wrong = "an earlier task of its array could not be prepared"
@@ -332,7 +342,7 @@ def _wrong(step: _Step, seen: GatedJob | None, refusal: str | None) -> str | Non
     if not seen.parked:
         return f"it is {seen.job.state} and no longer parked"
     if step.candidate.request.left is not None and _elsewhere(step, seen.job):
-        return "its owner has changed it"
+        return _CHANGED
     # Some fields cannot be read back (NumNodes, NumCPUs), so a refusal counts in any case.
     wrong = differences(seen.job, step.fields) + ([refusal] if refusal else [])
     return "; ".join(wrong) or None
@@ -343,11 +353,8 @@ def _elsewhere(step: _Step, seen: SlurmJob) -> bool:
 
     Of an update that Slurm refuses the fields stay that it applied before, without an owner's note.
     """
-    planned = step.candidate.gated.job
-    own = "ExcNodeList" not in dict(step.fields) and seen.exc_nodes != planned.exc_nodes
-    return own or _asked(seen) != _asked(planned)
-
-
-def _asked(job: SlurmJob) -> tuple[object, ...]:
-    gpus = job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
-    return job.partitions, job.features, job.reservation, job.req_nodes, *gpus
+    ours = dict(step.fields)
+    names = [name for field, name in _WHERE.items() if field not in ours]
+    both = ([getattr(job, name) for name in names] for job in (seen, step.candidate.gated.job))
+    now, planned = ([set(v) if isinstance(v, tuple) else v for v in values] for values in both)
+    return now != planned

@@ -224,7 +224,7 @@ def read_csv(
     Columns: job_id, submit_s, gpus, duration_s; optional: class (or ``class_column``), model,
     nodes, time_limit_s, deadline_s, weight, bw (high, low), pattern, priority, sizes (MIN-MAX),
     move (ok, no, 90s), user, name, account (or vc), and keys of the comment that a stage reads
-    (slower). Other columns are ignored. An empty optional cell means the default. Raises
+    (slower, epochs). Other columns are ignored. An empty optional cell means the default. Raises
     SourceError if the file cannot be read, is not CSV, or lacks a required column.
     """
     table = read_table(source, text)

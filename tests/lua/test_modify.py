@@ -151,8 +151,14 @@ def test_what_slurm_may_start_at_any_moment_stays_where_it_was_planned(
     out = filter_.modify(by_slurm, **{name: "other"})
     assert (out.rc, out.written) == (ERROR, [])
     assert "hold it (scontrol hold) before" in out.messages[0]
-    own = by_slurm | {"req_nodes": "n2", "admin_comment": f"{RECORD};rn=n2{MARKER}"}
+    own = by_slurm | {"req_nodes": "n2", "admin_comment": f"{RECORD};rn=n2;lf=x{MARKER}"}
     assert filter_.modify(own, **{name: "other"}).rc == ERROR
+    placed = own | {
+        "admin_comment": f"{RECORD};rn=n2{MARKER}"
+    }  # its nodes are the selector's choice
+    assert filter_.modify(placed, **{name: "other"}).rc == SUCCESS
+    model = {"comment": "class=A", "tres_per_node": "gres/gpu:a100:2"}
+    assert filter_.modify(by_slurm, **model).rc == ERROR
     for chosen in (PLACED, by_slurm | {"req_nodes": "n2"}, PARKED):  # bound to nodes, or parked
         assert filter_.modify(chosen, **{name: "other"}).rc == SUCCESS
     out = filter_.modify(by_slurm, exc_nodes="")
@@ -296,6 +302,14 @@ def test_a_requeued_job_that_its_owner_releases_waits_at_the_gate(
         given = filter_.modify(other, priority=4294967295).job.get("licenses")
         assert given in (None, ""), other
     assert filter_.modify(back, OPERATOR, **release).written == []
+    for more in ({"partition": "cpu"}, {"tres_per_node": "gres/gpu:4"}, {"comment": "class=ZZ"}):
+        out = filter_.modify(back, **release, **more)
+        if shown == RECORD + MARKER and "comment" not in more:  # it is recorded as any change
+            assert (out.rc, out.job["licenses"]) == (SUCCESS, "matlab:1,gpuaware:2")
+        else:
+            assert out.rc == ERROR
+        if shown != RECORD + MARKER:
+            assert "on its way back to the queue; try again" in out.messages[0]
     none = {"tres_per_node": "gres/tmp:1"}
     assert filter_.modify(FOREIGN | none | {"restart_cnt": 1}, **release).written == []
 
@@ -434,6 +448,10 @@ def test_a_later_component_is_not_taken_for_the_job_at_the_gate(
     given = filter_.modify(PARKED | {"het_job_id": 98}, **change).job
     out = filter_.modify(closed, **given)
     assert (out.rc, out.job) == (SUCCESS, change)
+    back = closed | {"licenses": "", "admin_comment": "", "restart_cnt": 1}
+    assert filter_.modify(back, **change, begin_time=1_900_000_000).rc == ERROR
+    none = FOREIGN | {"het_job_id": 98, "het_job_offset": 1, "tres_per_node": ""}
+    assert filter_.modify(none, **change).rc == ERROR
 
 
 def test_a_later_component_alone_does_not_change_while_the_gate_is_open(filter_: Filter) -> None:

@@ -193,6 +193,7 @@ def test_sts_on_a_tiny_cluster(scripts, partial, monkeypatch):
         "| 3 | poisson high | 2 |",
         "| epochs: as measured",
         "| `eft:sts` |",
+        "| limit 1.5 times, GPUs differ |",
     ):
         assert words in text
     assert "jobs that got fewer, in all runs: 0" in " ".join(text.split())

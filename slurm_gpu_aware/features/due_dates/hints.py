@@ -17,6 +17,7 @@ EPOCHS: Hint[tuple[int, int]] = Hint(
     forms=(Repeated(_EPOCHS, _EPOCH),),
     says=f"the most epochs, 1 to {_EPOCHS.most}, and the time of one, such as 90x10m or 30x45s",
     of_shards=False,
+    carried=True,
 )
 """(most epochs, seconds of each)."""
 HINTS = (DUE, EPOCHS)

@@ -9,6 +9,7 @@ import numpy as np
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
+from slurm_gpu_aware.features.due_dates.hints import EPOCHS
 from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
@@ -27,7 +28,10 @@ def due_facet(job: TraceJob, restart_s: float | None) -> dict[str, Any]:
     """The due date of a job, as a facet of its request. ``restart_s``: as of `DueDate`."""
     if job.deadline_s is None:
         return {}
-    return named(DUE_DATE, DueDate(job.deadline_s, weight=job.weight, restart_s=restart_s))
+    work = job.hints.get(EPOCHS)
+    epochs = None if work is None else (work[0], job.gpus, float(work[1]))
+    due = DueDate(job.deadline_s, epochs=epochs, weight=job.weight, restart_s=restart_s)
+    return named(DUE_DATE, due)
 
 
 def with_due_dates(trace: Trace, factors: tuple[float, float], seed: int) -> Trace:

@@ -139,7 +139,7 @@ def shared_out(
         job = None
         if account is not None and counts(request, account):
             there = {m: on for m, (on, _) in several.get(one.job_id, {}).items()}
-            job = _due_job(one, there, places, now)
+            job = _due_job(one, there, places, len(account.growth), now)
         if job is not None:
             due.add(job.job_id)
         jobs.append(job or _plain(one, places, everywhere))
@@ -152,11 +152,11 @@ def shared_out(
 
 
 def _due_job(
-    asked: Request, there: Mapping[str, Request], places: _Places, now: float
+    asked: Request, there: Mapping[str, Request], places: _Places, restarts: int, now: float
 ) -> DueJob | None:
     """A job as the scheduler sees it, costs in J; None: no node has one of its sizes.
 
-    Its plan keeps the reserve that `due_plan` keeps, and time for the restarts of its growth.
+    Its plan keeps the reserve that `due_plan` keeps, and time for the restarts of its growth alone.
     ``there``: GPU model -> the job on it, if it may get several.
     """
     due, speeds, works = asked.get(DUE_DATE), dict[str, Speeds](), []
@@ -176,8 +176,7 @@ def _due_job(
     late_cost = due.weight * LATE_COST * max(float(one.power[-1]) for one in speeds.values())
     reserve_s = MARGIN * (due.due_s - now)
     if due.restart_s is not None:
-        steps = max(len(one.gpus) for one in speeds.values()) - 1
-        reserve_s += (RESERVE + steps) * due.restart_s
+        reserve_s += (RESERVE + restarts) * due.restart_s
     movable, due_s = due.restart_s is not None, due.due_s - reserve_s
     return DueJob(asked.job_id, due_s, late_cost, work, speeds, movable=movable, allowed=allowed)
 

@@ -12,7 +12,7 @@ from slurm_gpu_aware.features.models.performance_model import (
     PerformanceSample,
     owner_of,
 )
-from slurm_gpu_aware.model.profile import IDLE
+from slurm_gpu_aware.model.profile import IDLE, LimitRange
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.tables import RecordTable
 
@@ -48,8 +48,7 @@ class GpuKind(NamedTuple):
     max_mhz: int | None = None
     per_node: int = 8
     """GPUs of the largest node."""
-    limits_w: tuple[float, float] = (0.0, math.inf)
-    """The lowest power limit that all of them accept, and the highest one in force."""
+    limits_w: LimitRange = LimitRange()
 
 
 def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) -> None:
@@ -150,19 +149,20 @@ def class_samples(store: Store) -> list[NamedSample]:
 def gpu_kinds(store: Store) -> dict[str, GpuKind]:
     """GPU model -> what its GPUs have in common, of all GPUs that a probe has read."""
     kinds: dict[str, GpuKind] = {}
+    limits: dict[str, list[tuple[float | None, float | None]]] = {}
     for row in store.query(
         "SELECT ifnull(model, ''), clocks_mhz, max(max_clock_mhz), count(*),"
-        " max(ifnull(min_limit_w, 0)), max(ifnull(power_limit_w, 1e9)) FROM gpus"
+        " json_group_array(json_array(min_limit_w, power_limit_w)) FROM gpus"
         " WHERE clocks_mhz IS NOT NULL GROUP BY 1, node, clocks_mhz"
     ):
-        model, clocks, highest, count, least_w, most_w = row
-        new = GpuKind(tuple(sorted(json.loads(clocks))), per_node=0, limits_w=(0.0, 0.0))
-        known = kinds.get(model, new)
+        model, clocks, highest, count, limits_w = row
+        known = kinds.get(model, GpuKind(tuple(sorted(json.loads(clocks))), per_node=0))
+        limits.setdefault(model, []).extend(json.loads(limits_w))
         kinds[model] = GpuKind(
             tuple(sorted(set(known.clocks_mhz).intersection(json.loads(clocks)))),
             max((mhz for mhz in (known.max_mhz, highest) if mhz), default=None),
             max(known.per_node, count),
-            (max(known.limits_w[0], least_w), max(known.limits_w[1], most_w)),
+            LimitRange.of(limits[model]),
         )
     return kinds
 

@@ -3,7 +3,6 @@
 Frontier of energy and time: which clocks are worth a choice, and which one to take.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,10 +11,12 @@ import numpy as np
 from slurm_gpu_aware.features.models.performance_model import PerformanceModel
 from slurm_gpu_aware.features.models.throughput import Conditions
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.profile import LimitRange
 from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable, least_energy
 
 _LIMIT_STEPS = 50
 """Steps to the highest measured power limit; NVML takes any limit in the card's range."""
+_ANY_LIMIT = LimitRange()
 
 
 def size_table(
@@ -26,7 +27,7 @@ def size_table(
     batch_size: float | None = None,
     *,
     beside: Iterable[int] = (),
-    limits_w: tuple[float, float] = (0.0, math.inf),
+    limits_w: LimitRange = _ANY_LIMIT,
 ) -> SizeTable:
     """Time and power of a job for each of its sizes and clocks.
 
@@ -37,9 +38,9 @@ def size_table(
     What does not follow from measurements is NaN: other GPU counts (`PerformanceModel.knows_gpus`)
     than the least one of the job, and clocks below the measured ones. The least size is always
     known up to the absolute time. ``beside``: other GPU counts that the table has if their times
-    and that of the least size follow from measurements. ``limits_w``: the lowest power limit that
-    the GPUs accept, and the site's own; others are left out, wherever they were measured. Raises
-    ValueError if ``gpus`` or ``clocks_mhz`` is empty.
+    and that of the least size follow from measurements. ``limits_w``: the power limits that jobs
+    may get; others are left out, wherever they were measured. Raises ValueError if ``gpus`` or
+    ``clocks_mhz`` is empty.
     """
     counts = set(gpus)
     if counts and model.knows_gpus(min(counts)):
@@ -80,13 +81,12 @@ def _limited(
     at: Conditions,
     clocks: IntArray,
     known: BoolArray,
-    reach_w: tuple[float, float],
+    range_w: LimitRange,
 ) -> LimitedSettings | None:
     """All measured clocks of ``clocks`` under all measured power limits, and in steps between those
     that were measured with them; None: there are none.
 
-    ``known``: (S,) whether a size is; of others everything is NaN. ``reach_w``: limits at least the
-    first of these and below the second.
+    ``known``: (S,) whether a size is; of others everything is NaN. ``range_w``: of the limits.
     """
     own = [anchor for anchor in model.anchors if anchor.limit_w]
     locked = sorted({int(one.locked_mhz) for one in own} & set(clocks.tolist()))
@@ -95,7 +95,7 @@ def _limited(
     for mhz in locked:
         beside = {int(one.limit_w) for one in own if one.locked_mhz == mhz}
         steps = range(min(beside), max(beside), max(1, max(limits) // _LIMIT_STEPS))
-        within = (w for w in limits.union(steps) if reach_w[0] <= w < reach_w[1])
+        within = (w for w in limits.union(steps) if range_w.least_w <= w < range_w.below_w)
         found += [(mhz, limit_w) for limit_w in sorted(within)]
     if not found:
         return None

@@ -30,7 +30,7 @@ from slurm_gpu_aware.features.power.power_budget import (
 )
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.profile import LimitRange, Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES, SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
@@ -38,7 +38,7 @@ from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 
 _MOST_KEPT = 10_000
 _NEGLIGIBLE_W = 0.01
-_ANY_W = 0.0, MAX_GPU_W
+_ANY_W = LimitRange(), MAX_GPU_W
 
 
 class JobTables:
@@ -49,7 +49,7 @@ class JobTables:
         self._profile: Profile | None = None
         self._cluster: Cluster | None = None
         self._clocks: dict[str, tuple[int, ...]] = {}
-        self._limits_w: dict[str, tuple[float, float]] = {}
+        self._limits_w: dict[str, tuple[LimitRange, float]] = {}
         self._gpu_models: dict[object, frozenset[str | None]] = {}
         self._widths: dict[str, int] = {}
         self._tables: dict[object, SizeTable] = {}
@@ -164,11 +164,11 @@ class JobTables:
         key = id(model), app_class if own else "", gpu_model, tuple(sizes), tuple(beside), width
         if key not in self._tables:
             self._kept[id(model)] = model
-            reach_w = self._limits_w.get(gpu_model, _ANY_W)
-            table = size_table(model, sizes, clocks, width, beside=beside, limits_w=reach_w)
+            range_w, highest_w = self._limits_w.get(gpu_model, _ANY_W)
+            table = size_table(model, sizes, clocks, width, beside=beside, limits_w=range_w)
             if own:
                 table = self._checked(table, app_class, gpu_model)
-            most_w = table.gpus[:, None] * reach_w[1]
+            most_w = table.gpus[:, None] * highest_w
             limited = table.limited and replace(
                 table.limited, power_w=np.minimum(table.limited.power_w, most_w)
             )
@@ -236,14 +236,15 @@ class JobTables:
         return self._clocks.get(gpu_model, ())
 
 
-def _limits_w(profile: Profile) -> dict[str, tuple[float, float]]:
-    """GPU model -> the lowest power limit that all its GPUs accept, and their highest limit."""
-    found: dict[str, tuple[float, float]] = {}
-    for record in profile.gpus.values():
-        least_w, most_w = found.get(record.model or "", (0.0, 0.0))
-        both_w = max(least_w, record.min_limit_w or 0.0), max(most_w, record.power_limit_w or 0.0)
-        found[record.model or ""] = both_w
-    return {model: (least_w, most_w or MAX_GPU_W) for model, (least_w, most_w) in found.items()}
+def _limits_w(profile: Profile) -> dict[str, tuple[LimitRange, float]]:
+    """GPU model -> power limits of jobs on its GPUs, and the highest one in force."""
+    found: dict[str, list[tuple[float | None, float | None]]] = {}
+    for gpu in profile.gpus.values():
+        found.setdefault(gpu.model or "", []).append((gpu.min_limit_w, gpu.power_limit_w))
+    return {
+        model: (LimitRange.of(limits), max(own_w or 0.0 for _, own_w in limits) or MAX_GPU_W)
+        for model, limits in found.items()
+    }
 
 
 def limits_w(cluster: Cluster, profile: Profile | None, default_w: float) -> FloatArray:

@@ -16,7 +16,7 @@ from slurm_gpu_aware.features.models.live import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.profile import Profile
+from slurm_gpu_aware.model.profile import LimitRange, Profile
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.report import counted
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
@@ -84,14 +84,13 @@ def simulated_power(
     for sentence in models.unreadable:
         say(sentence)
     model = gpu_model or _only_model(cluster)
-    clocks, limits_w = _of_gpus(profile, model)
+    clocks, limits_w, most_w = _of_gpus(profile, model)
     width = int(cluster.exists.sum(axis=1).max())
     found = _Tables(models, model, clocks, limits_w, width, trace.jobs)
     jobs = tuple(found.tabled(job) for job in trace.jobs)
     for name, count in sorted(found.lacking.items()):
         them = counted(count, "job counts with its", "jobs count with their")
         say(f"{trace.name}: no performance model of {name} for {model}: {them} GPUs' limits")
-    most_w = limits_w[1]
     power = PowerSettings(idle_w=min(config.of(PowerConfig).idle_watts, most_w), max_w=most_w)
     return SimulatedPower(power, etas), replace(trace, jobs=jobs)
 
@@ -107,10 +106,10 @@ def _only_model(cluster: Cluster) -> str:
     return models.pop()
 
 
-def _of_gpus(profile: Profile, model: str) -> tuple[tuple[int, ...], tuple[float, float]]:
+def _of_gpus(profile: Profile, model: str) -> tuple[tuple[int, ...], LimitRange, float]:
     """Clocks that all swept GPUs of a model support, ascending, and power limits in W.
 
-    These are the lowest one that all accept, and the highest one of the site.
+    These are of jobs, and the highest one in force.
     """
     records = [r for r in profile.gpus.values() if r.model == model and r.clocks_mhz]
     if not records:
@@ -122,7 +121,8 @@ def _of_gpus(profile: Profile, model: str) -> tuple[tuple[int, ...], tuple[float
     limits = [r.power_limit_w for r in records if r.power_limit_w is not None]
     if not common or not limits:
         raise RequestError(f"GPUs of model {model!r} in the store: no common clock, or no limit")
-    return tuple(sorted(common)), (max(r.min_limit_w or 0.0 for r in records), max(limits))
+    of_jobs = LimitRange.of((r.min_limit_w, r.power_limit_w) for r in records)
+    return tuple(sorted(common)), of_jobs, max(limits)
 
 
 class _Tables:
@@ -133,7 +133,7 @@ class _Tables:
         models: PerformanceModels,
         gpu_model: str,
         clocks: tuple[int, ...],
-        limits_w: tuple[float, float],
+        limits_w: LimitRange,
         width: int,
         jobs: Iterable[TraceJob],
     ) -> None:

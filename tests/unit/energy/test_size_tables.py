@@ -17,6 +17,7 @@ from slurm_gpu_aware.features.models.tables import (
     size_table,
 )
 from slurm_gpu_aware.features.models.throughput import between_limits
+from slurm_gpu_aware.model.profile import LimitRange
 from slurm_gpu_aware.model.size_table import SizeTable
 
 
@@ -233,9 +234,9 @@ def test_between_two_measured_limits_time_and_power_are_the_most_that_they_can_b
 
 def test_a_limit_that_the_cards_refuse_or_the_site_has_lowered_is_left_out():
     model = limited_model((1000.0, 1.0, 200.0), (1100.0, 1.0, 220.0))
-    some = size_table(model, (1,), CLOCKS, 8, limits_w=(206.5, 216.0)).limited
+    some = size_table(model, (1,), CLOCKS, 8, limits_w=LimitRange(206.5, 216.0)).limited
     assert some.limits_w.tolist() == [208, 212]
-    assert size_table(model, (1,), CLOCKS, 8, limits_w=(221.0, 300.0)).limited is None
+    assert size_table(model, (1,), CLOCKS, 8, limits_w=LimitRange(221.0, 300.0)).limited is None
 
 
 def test_no_limit_between_measured_ones_is_slower_than_it_is_said():

@@ -29,6 +29,7 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import TABLE as OF_ONE
+from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import Round
 
@@ -255,3 +256,14 @@ def test_a_job_due_in_ten_hours_that_one_gpu_ends_in_40_minutes_gets_one():
     job = due_job("1", due=DueDate(NOW + 10 * H, ((1, 2400.0),) * 5), time_limit_s=H)
     for settings in (PACKED, TOGETHER):
         assert sizes(plan_round([job], Cluster.uniform(4, 8), settings, NOW)) == {"1": 1}
+
+
+@pytest.mark.parametrize("due_h", [3.0, 4.0, 5.0])
+def test_together_time_is_kept_for_the_restarts_that_a_job_needs_and_no_more(due_h):
+    gpus = np.arange(1, 9)
+    table = SizeTable(gpus, TABLE.clocks_mhz, 1 / gpus[:, None] ** 0.7, 300.0 * gpus[:, None])
+    due = DueDate(NOW + due_h * H, RUNS * 5, restart_s=900.0)
+    job = due_job("1", due=due, sizes=tuple(gpus.tolist()), table=table)
+    alone, together = (plan_round([job], Cluster.uniform(1, 8), s, NOW) for s in (PACKED, TOGETHER))
+    assert len(alone.get(DUE)["1"].growth) < 7
+    assert sizes(together) == sizes(alone)

@@ -81,6 +81,7 @@ def test_it_is_not_opened_with_what_slurm_kept_of_an_update_that_it_refused(
     bench.client.update_jobs = meanwhile  # type: ignore[method-assign]
     assert bench.rounds.run().placed == []
     assert not is_open(slurm, "7")
+    assert bench.rounds.tracker.refusals.count == 0  # Slurm refused nothing
 
 
 def test_a_lower_job_waits_for_one_of_higher_priority(slurm: SlurmFolder) -> None:

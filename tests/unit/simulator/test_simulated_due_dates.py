@@ -14,6 +14,7 @@ from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -94,6 +95,19 @@ def test_a_long_job_grows_when_its_plan_says_so_and_is_in_time():
     assert result.due_numbers == {"due_jobs": 1, "due_met": 1.0, "avg_late_s": 0.0, "late_h": 0.0}
     kept = due_run(jobs, "packed:moves:no-due")
     assert len(sizes_of(kept)) == 1
+
+
+@pytest.mark.parametrize("runs", [(), tuple((1, work) for work in EARLIER)])
+def test_stated_epochs_count_as_live(runs):
+    """The limit does for twice the epochs."""
+    hints = JobHints({"epochs": (50, 100)})
+    due = DueDate(AT_S + 3000.0, runs, epochs=(50, 1, 100.0))
+    request = job_request("dated", 1, sizes=SIZES, table=TABLES["a"], due=due, time_limit_s=LIMIT_S)
+    planned = due_plan(request, AT_S).gpus
+    result = due_run([*(earlier() if runs else []), dated_job(1000.0, 3000.0, hints=hints)])
+    assert sizes_of(result) == [(AT_S, planned)]
+    unstated = due_run([*(earlier() if runs else []), dated_job(1000.0, 3000.0)])
+    assert sizes_of(unstated)[0][1] > planned
 
 
 def test_a_job_without_earlier_runs_is_sized_as_if_it_had_no_due_date():

@@ -484,6 +484,13 @@ def test_a_key_of_the_comment_that_a_stage_reads_is_a_column():
     assert bad.reason == "slower is '60': expected percent from 0 to 50"
 
 
+def test_epochs_are_a_column_as_in_the_comment():
+    text = "job_id,submit_s,gpus,duration_s,epochs\na,0,4,10,90x10m\nb,0,4,10,\nc,0,4,10,90\n"
+    trace = read_csv("t", text=text)
+    assert [job.hints for job in trace.jobs] == [JobHints({"epochs": (90, 600)}), JobHints()]
+    assert "the most epochs" in trace.bad_rows[0].reason
+
+
 def test_recorded_jobs_say_in_their_comments_whether_they_move():
     """Array tasks and parts of heterogeneous jobs are not moved live."""
     comments = {"7": "class=A,move=90s", "8": "move=no", "9": "class=A", "10_1": "move=ok"}

@@ -6,7 +6,7 @@ from store_samples import ingest, report
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.models import store as models
 from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
-from slurm_gpu_aware.model.profile import LOADED, RunConditions
+from slurm_gpu_aware.model.profile import LOADED, LimitRange, RunConditions
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import Run, add_runs
 
@@ -104,8 +104,16 @@ def test_gpu_kinds_have_the_clocks_that_all_gpus_support(store: Store):
     other["gpus"][0]["clocks_mhz"] = [1530, 1400, 135]
     other["gpus"][1]["min_limit_w"] = 150.0
     ingest(store, other)
-    assert models.gpu_kinds(store) == {"v100": models.GpuKind((135, 1530), 1530, 4, (150.0, 300.0))}
+    assert models.gpu_kinds(store) == {
+        "v100": models.GpuKind((135, 1530), 1530, 4, LimitRange(150.0, 300.0))
+    }
     assert models.GpuKind() == models.GpuKind((), None, 8)
+
+
+def test_a_lowest_limit_above_the_one_in_force_is_not_believed():
+    cards = [(1e9, 300.0), (100.0, 400.0), (120.0, None), (None, None)]
+    assert LimitRange.of(cards) == (120.0, 300.0)
+    assert LimitRange.of([]) == LimitRange()
 
 
 def test_models_are_replaced_as_a_whole(store: Store):
