@@ -138,7 +138,7 @@ def in_world(made: list[Instance], mode: str, world: str) -> FloatArray:
         scores = {CLASS: rng.normal(1.0, spread, (len(one.nodes), WIDTH)).clip(0.8, 1.3)}
         met, _, kwh = _run(_trace(one, stated=stated), scores, mode, restart_s)
         found.append((met, kwh))
-    return np.mean(found, axis=0)
+    return np.asarray(np.mean(found, axis=0))
 
 
 def _difference(shares: FloatArray) -> str:
