@@ -83,9 +83,9 @@ def steps(stages: Sequence[Stage]) -> Sequence[tuple[Stage, Step]]:
 @lru_cache(maxsize=16)
 def _steps(stages: tuple[Stage, ...]) -> Sequence[tuple[Stage, Step]]:
     whole = (_SlurmsChoice(), *stages, _Placement())
-    named = [(one, "before") for one in whole] + [(one, "after") for one in reversed(whole)]
-    own = [one for one in named if getattr(type(one[0]), one[1]) is not getattr(Stage, one[1])]
-    return [(one, getattr(one, name)) for one, name in own]
+    found = [(one, one.before) for one in whole] + [(one, one.after) for one in reversed(whole)]
+    none = Stage.before, Stage.after  # steps without work cost a call each
+    return [(one, step) for one, step in found if getattr(step, "__func__", step) not in none]
 
 
 @dataclass(frozen=True)
