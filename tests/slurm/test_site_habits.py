@@ -40,9 +40,10 @@ def test_cpus_that_come_with_gpus(
 ) -> None:
     full = cluster.submit("bob", ["-N4", "--gres=gpu:4", "--exclusive"], WAIT)
     cluster.wait(full, "RUNNING", 40)
-    # Parked for a while: Slurm has looked at it and written its default into it.
     job_id = cluster.submit("alice", [*options, "--comment=class=A"], WAIT)
     cluster.wait_until(lambda: is_parked(cluster, job_id), 60, "it is parked")
+    # Slurm has looked at it and written its default into it.
+    cluster.wait_until(lambda: cluster.job(job_id)["Reason"] != "None", 60, "Slurm looks at it")
     let_go(cluster, "bob", full)
     cluster.wait(job_id, "RUNNING", 40)
     assert started(cluster, job_id)["outcome"]["as_planned"]
