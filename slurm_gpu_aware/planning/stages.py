@@ -9,6 +9,7 @@ stages of one list, `features.FEATURES`; without any stage the jobs are placed a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MethodType
 from typing import Any, ClassVar, Protocol
 
 from slurm_gpu_aware.model.facets import Facet, Section, changed
@@ -83,9 +84,10 @@ def steps(stages: Sequence[Stage]) -> Sequence[tuple[Stage, Step]]:
 @lru_cache(maxsize=16)
 def _steps(stages: tuple[Stage, ...]) -> Sequence[tuple[Stage, Step]]:
     whole = (_SlurmsChoice(), *stages, _Placement())
-    found = [(one, one.before) for one in whole] + [(one, one.after) for one in reversed(whole)]
-    none = Stage.before, Stage.after  # steps without work cost a call each
-    return [(one, step) for one, step in found if getattr(step, "__func__", step) not in none]
+    found = [(one, one.before, Stage.before) for one in whole]
+    found += [(one, one.after, Stage.after) for one in reversed(whole)]
+    # A step without work costs a call in each round.
+    return [(one, step) for one, step, none in found if step != MethodType(none, one)]
 
 
 @dataclass(frozen=True)
