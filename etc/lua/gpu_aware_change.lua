@@ -11,7 +11,7 @@ licence once. No other update of it may come in between (C.interferes).
 
 A bound job keeps its nodes and GPUs until then: the fields of BINDING are taken out of the update and
 stand in the record only. If Slurm refuses the rest half-way, the job can start nowhere else. Where
-Slurm chooses its nodes, the fields of ELSEWHERE are refused, which cannot be taken out.
+Slurm chooses its nodes, partition, features and reservation are refused, which cannot be taken out.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -76,7 +76,6 @@ local OTHERS = {
     { "pn_min_tmp_disk", U32 },
     { "bitflags", 0 }, -- RESET_LIC_TASK alone takes all licences from a job
 }
-local ELSEWHERE = { "partition", "features", "reservation" }
 local NUMBERS = base.set_of(base.split(
     "num_tasks cpus_per_task ntasks_per_node ntasks_per_tres sockets_per_node min_cpus", " "))
 local AGAIN = "; cancel the job and submit it again"
@@ -212,11 +211,16 @@ local function changes(given)
     return false
 end
 
---- Does an update change the request or the comment of a job?
-local function asks(update, record)
+--- Does an update change the request of a job?
+local function changes_request(update, record)
     local _, given = merged(update, record, {})
     given.bitflags = nil -- scontrol always sets some (USE_DEFAULT_PART, ...), even to hold a job
-    return type(update.comment) == "string" or changes(given)
+    return changes(given)
+end
+
+--- Does it change the request or the comment?
+local function asks(update, record)
+    return type(update.comment) == "string" or changes_request(update, record)
 end
 
 --- Set the model's feature in `new`, and the request without a model type. Returns (model, reason to
@@ -248,10 +252,7 @@ end
 --- Would a job that is bound be able to start elsewhere if Slurm refused the rest of its update? Not if
 --- the selector has chosen its nodes.
 local function gets_away(given, record, original)
-    local elsewhere = false
-    for _, name in ipairs(ELSEWHERE) do
-        elsewhere = elsewhere or given[name]
-    end
+    local elsewhere = given.partition or given.features or given.reservation
     local chosen = text_of(record.req_nodes) and not original.req_nodes or forbidden.index_type(record)
     return elsewhere and original.left and is_bound(record) and not chosen
 end
@@ -339,21 +340,22 @@ end
 --- type, for which no user asks, tell such a job. Of any other GPU job only the start time counts:
 --- Slurm delays requeued jobs, so that the selector parks it before Slurm may start it.
 local function decide_back(job, record)
-    if (base.number32(job.begin_time) or 0) == 0 and not (asks(job, record) and forbidden.index_type(record)) then
+    local starts = (base.number32(job.begin_time) or 0) ~= 0
+    if not starts and not (asks(job, record) and forbidden.index_type(record)) then
         return {}
     end
     return { refuse = true, text = ON_ITS_WAY }
 end
 
---- What becomes of an update by which the owner of a requeued job lets it go (scontrol release), before
+--- What becomes of an update by which the owner of a requeued GPU job lets it go (scontrol release), before
 --- the selector has parked it: its licences put it back at the gate, as Slurm could start it at once.
 --- An update that changes more is for `decide`, or too early; nil: it is none of these.
 local function released_again(update, record, conf)
     local restarts = (text_of(record.admin_comment) or ""):match(";sel=%l+:(%d+):%d+$")
-    local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > (tonumber(restarts) or 0)
+    local again = (base.number32(record.restart_cnt) or 0) > (tonumber(restarts) or 0)
     local own = text_of(record.licenses)
     local let_go = is_set(update.priority) and update.priority ~= 0
-    if not (back and let_go) or gate_count(record, conf) > 0 or (own or ""):find("|", 1, true) then
+    if not (again and let_go) or gate_count(record, conf) > 0 or (own or ""):find("|", 1, true) then
         return nil
     elseif asks(update, record) then
         return not is_bound(record) and { refuse = true, text = ON_ITS_WAY } or nil
@@ -456,18 +458,16 @@ function C.decide(job, record, part_list, uid, conf)
         return { refuse = true, text = wrong }
     end
     local bound = is_bound(record)
-    local ours = forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf)
+    local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
+    back = back and (forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf))
     local follows = (base.number32(record.het_job_offset) or 0) > 0
     -- Without a phase the first component stands at the gate, and is read, for all.
     local counts = not follows or again and phase_of(record)
-    local released = ours and not follows and released_again(update, record, conf)
-    if released then
-        if released.new then
-            remember(update, record, uid, released.new)
-        end
-        return released
-    elseif is_pending(record) and (bound or gate_count(record, conf) > 0) and counts then
-        local verdict = decide(update, record, part_list, conf)
+    local verdict = back and not follows and released_again(update, record, conf)
+    if not verdict and is_pending(record) and (bound or gate_count(record, conf) > 0) and counts then
+        verdict = decide(update, record, part_list, conf)
+    end
+    if verdict then
         if verdict.new then
             remember(update, record, uid, verdict.new)
         end
@@ -477,18 +477,15 @@ function C.decide(job, record, part_list, uid, conf)
     if wrong then
         return { refuse = true, text = wrong }
     end
-    local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    if back and ours and not base.is_record(record.admin_comment) then
-        local verdict = decide_back(update, record)
+    if back and not base.is_record(record.admin_comment) then
+        verdict = decide_back(update, record)
         if verdict.refuse then
             return verdict
         end
     end
     if is_pending(record) and base.is_record(record.admin_comment) and (phase_of(record) or not follows) then
         -- Its gate is open for good: another request would pass the jobs that wait.
-        local _, given = merged(update, record, {})
-        given.bitflags = nil -- scontrol always sets some, even to hold a job
-        if changes(given) then
+        if changes_request(update, record) then
             return { refuse = true, text = rules.sentences.opened }
         end
     elseif is_pending(record) then

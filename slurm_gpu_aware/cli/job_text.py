@@ -39,8 +39,11 @@ _EPOCH_S = 1e9
 _RECORDS = ("AdminComment", "record")
 """Keys of the record of a parked job, which the selector reads."""
 _IN_WORDS = frozenset(
-    ["estimate", "power", "energy", "over_limit", "class_from", "not_moved", "kept", "kept_for"]
-) | {SLOW_GPUS}
+    [
+        *("estimate", "power", "energy", "over_limit", "class_from", "not_moved", "kept"),
+        *("kept_for", SLOW_GPUS),
+    ]
+)
 """Keys of an account that other lines tell in words."""
 
 

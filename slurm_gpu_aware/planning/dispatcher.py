@@ -76,10 +76,10 @@ class Dispatcher:
             policy = self._policy(request)
             if request.left is not None:
                 return policy.place(request, cluster) if _enough(request, cluster) else None
-            if (kept := self.kept_wait(request, cluster)) is not None:
-                return kept  # by a bound, which spares a search
             aged = self._aged(request, policy)
             wait = self._wait(aged, cluster, policy)
+            if wait is not None and self._keeps_by_bound(wait, aged, cluster, policy):
+                return wait  # which spares a search
             here = policy.place(aged, cluster) if _enough(aged, cluster) else None
             if here is None:
                 return None
@@ -106,12 +106,8 @@ class Dispatcher:
         policy = self._policy(request)
         aged = self._aged(request, policy)
         wait = self._wait(aged, cluster, policy)
-        if wait is None:
-            return None
-        for common in (False, True):  # the quicker bound first
-            if self._keeps(wait, aged, least_now(aged, cluster, common=common), policy):
-                return wait
-        return None
+        kept = wait is not None and self._keeps_by_bound(wait, aged, cluster, policy)
+        return wait if kept else None
 
     def _wait(self, request: Request, cluster: Cluster, policy: Policy) -> Postponement | None:
         """The wait of a postponed job until its time has come; None: weigh anew."""
@@ -128,6 +124,13 @@ class Dispatcher:
         if rule is None or slowdown == math.inf:
             return False
         return self.now + request.expected_s * (slowdown - rule.margin) >= wait.end_s
+
+    def _keeps_by_bound(
+        self, wait: Postponement, request: Request, cluster: Cluster, policy: Policy
+    ) -> bool:
+        """Whether a bound of the slowdown now says that `_keeps` holds; the quicker one first."""
+        bounds = (least_now(request, cluster, common=common) for common in (False, True))
+        return any(self._keeps(wait, request, least, policy) for least in bounds)
 
     def try_place(self, request: Request, cluster: Cluster) -> Assignment | None:
         """Place now; None also if the policy fails."""

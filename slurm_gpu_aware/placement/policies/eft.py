@@ -14,7 +14,6 @@ ends it sooner.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
-from slurm_gpu_aware.placement.cells import Cell, first_cell, holds
+from slurm_gpu_aware.placement.cells import Cell, first_cell, smallest_bound
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, check_options
 from slurm_gpu_aware.placement.drb.machines import slowdown_beside
 from slurm_gpu_aware.placement.feasible import Supply, all_gpus
@@ -300,9 +299,9 @@ class _Offer(NamedTuple):
 def _promising(cell: Cell, most: float) -> Cell:
     """The part of a one-node cell with the sets that cost at most ``most`` times the least V."""
     supply, values = cell.supply, cell.supply.table.values
-    indices = range(cell.bound_index)
-    least = bisect_left(indices, True, key=lambda at: holds(supply, cell.level, cell.split, at))
-    bound = values.item(least) * most * (1.0 + _EXACT) + 2.0 * _EXACT
+    found = smallest_bound(supply, cell.level, [cell.split], len(values), [])
+    assert found is not None  # noqa: S101 - the cell holds a set
+    bound = values.item(found[0]) * most * (1.0 + _EXACT) + 2.0 * _EXACT
     last = int(values.searchsorted(bound, side="right")) - 1
     return Cell(supply, cell.level, last, cell.split)
 
