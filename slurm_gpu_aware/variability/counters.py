@@ -94,6 +94,7 @@ def read_dcgm(lines: Iterable[str]) -> Utilisation:
     """
     columns: list[str] = []
     sums: dict[str, list[float]] = {}
+    idle = False
     for number, line in enumerate(lines, 1):
         words = line.split()
         if words and words[0].lstrip("#") in ("Entity", ""):
@@ -108,12 +109,15 @@ def read_dcgm(lines: Iterable[str]) -> Utilisation:
                 if value not in ("N/A", "-")
             }
             if sample.get("SMACT") == 0.0:
+                idle = True
                 continue
             for name, value in sample.items():
                 if value < 2.0**47:  # DCGM's blank values are 2^47 and slightly above
                     sums.setdefault(name, []).append(value)
     if not columns:
         raise SourceError("no DCGM table: expected the output of 'dcgmi dmon -e 1002,1004,...'")
+    if idle and not sums:
+        raise SourceError("no GPU was busy in any sample: did the application use these GPUs?")
     if "DRAMA" not in sums:
         raise SourceError("no DRAM activity: collect field 1005 (DRAMA)")
     units = [fmean(sums[name]) for name in sums if name in _DCGM_UNITS]

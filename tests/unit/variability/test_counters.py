@@ -202,6 +202,7 @@ def test_dcgm_blank_values_are_no_measurements() -> None:
         ("", "no DCGM table"),
         ("Error: unable to connect", "no DCGM table"),
         ("#Entity SMACT TENSO\nID\nGPU 0 0.5 0.5", "collect field 1005"),
+        ("#Entity SMACT DRAMA\nID\nGPU 0 0.0 0.5", "no GPU was busy in any sample"),
         ("#Entity SMACT DRAMA\nID\nGPU 0 0.5 0.5", "collect fields 1004"),
         ("#Entity DRAMA FP32A\nID\nGPU 0 0.5", "line 3: expected 2 values"),
         ("#Entity DRAMA FP32A\nID\nGPU 0 0.5 x", "line 3: 'x' is not a number"),

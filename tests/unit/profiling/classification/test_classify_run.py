@@ -52,14 +52,15 @@ open(log, "w").write(said)
 sys.exit(status or {status})
 """
 DCGMI = """#!{python}
-import signal, sys, time
+import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # it may be ignored where tests run in the background
 print("#Entity   SMACT     TENSO     DRAMA     FP64A     FP32A     FP16A", flush=True)
 print("ID", flush=True)
+row = "GPU 0     %.3f        0.000        0.740        0.000        0.080        0.000\\n"
 for number in range({samples}):
-    # The first two are seen together, however short an application is
-    print("GPU 0     %.3f        0.000        0.740        0.000        0.080        0.000"
-          % min(number, 0.9), flush=number > 0)
+    # An idle one comes with the first that is not, in one write, however short an application is
+    idle = row % 0 if number == 0 else ""
+    os.write(1, (idle + row % min(number + 1, 0.9)).encode())
     time.sleep(0.02)
 {end}
 """
