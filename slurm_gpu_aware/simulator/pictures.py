@@ -87,13 +87,13 @@ def _line(ax: Any, number: int, x: Any, y: Any, label: str) -> None:
     )  # fmt: skip
 
 
-def _decorate(ax: Any, title: str, x: str, y: str, *, legend: bool = True) -> None:
+def _decorate(ax: Any, title: str, x: str, y: str) -> None:
     ax.set_title(title)
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.grid(visible=True, alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
-    if legend:  # beside the picture: many lines leave no room inside
+    if ax.get_legend_handles_labels()[1]:  # beside the picture: many lines leave no room inside
         ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
@@ -145,8 +145,7 @@ def _each_job(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> Non
     _log_ticks(ax.xaxis, ax.get_xlim())
     ax.set_ylim(0, 101)
     what = f"completion time / that with {runs[first].label} (log scale)"
-    legend = len(runs) > first + 1
-    _decorate(ax, "Each job against itself", what, "share of jobs, %", legend=legend)
+    _decorate(ax, "Each job against itself", what, "share of jobs, %")
 
 
 def _wait_over_time(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
@@ -256,7 +255,7 @@ def _boxes(ax: Any, runs: Sequence[SavedRun], head: Mapping[str, Any]) -> None:
     ax.set_yscale("log")
     _time_ticks(ax.yaxis, ax.get_ylim())
     title = "Completion time per policy: box 25..75%, whiskers 5..95%, bar median, diamond mean"
-    _decorate(ax, title, "", "completion time (log scale)", legend=False)
+    _decorate(ax, title, "", "completion time (log scale)")
     ax.title.set_fontsize(10)
 
 
