@@ -22,6 +22,8 @@ docker/wheels.sh "$suite"
 rm -rf build/image
 mkdir -p build/image/etc/gpu-aware-fake build/fake_nvml
 make -s -C docker/fake_nvml OUT="$PWD/build/fake_nvml" DESTDIR="$PWD/build/image" install
+mkdir -p build/image/usr/local/lib/fake_gpus
+cp -r docker/fake_gpus/fake_gpus* build/image/usr/local/lib/fake_gpus
 machine() { # KIND NODE SEED [ORDER]
     "${PYTHON:-python3}" docker/fake_nvml/machines.py write --kind "$1" --node "$2" --seed "$3" \
         --cpus 0-7 --cpus 8-15 --nvml-order "${4:-0,1,2,3}" \

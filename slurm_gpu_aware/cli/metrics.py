@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurm_gpu_aware.cli.options import Context, Number, pass_context
+from slurm_gpu_aware.cli.options import Context, Number, options_with, pass_context
 from slurm_gpu_aware.cli.output import say
 
 if TYPE_CHECKING:
@@ -21,25 +21,21 @@ LISTEN = "127.0.0.1:9836"
 _LONGEST_S = 3600
 
 
+_HELP = {
+    "--interval": "Seconds between two refreshes of what is exported.",
+    "--textfile": "Write one page into this file (*.prom, for node_exporter) and end.",
+}
+_option = options_with(_HELP)
+
+
 @click.command("metrics")
 @click.option(
     "--listen",
     metavar="ADDRESS:PORT",
     help=f"Where the exporter listens.  [default: {LISTEN}]",
 )
-@click.option(
-    "--interval",
-    "interval_s",
-    type=Number(1, _LONGEST_S),
-    default=15,
-    help="Seconds between two refreshes of what is exported.",
-)
-@click.option(
-    "--textfile",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="PATH",
-    help="Write one page into this file (*.prom, for node_exporter) and end.",
-)
+@_option("--interval", "interval_s", type=Number(1, _LONGEST_S), default=15)
+@_option("--textfile", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH")
 @pass_context
 def metrics(context: Context, listen: str | None, interval_s: float, textfile: Path | None) -> None:
     """Export metrics for Prometheus: GPUs, jobs, gate, rounds, power, energy.

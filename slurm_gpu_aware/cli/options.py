@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,6 +13,8 @@ from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_PENALTY, MAX_TIME_S
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @dataclass
@@ -39,6 +42,11 @@ class Context:
 
 
 pass_context = click.make_pass_decorator(Context, ensure=True)
+
+
+def options_with(texts: Mapping[str, str]) -> Callable[..., Callable[[_Command], _Command]]:
+    """``click.option`` for the options of these help texts, by their first names."""
+    return lambda name, *others, **more: click.option(name, *others, help=texts[name], **more)
 
 
 class Number(click.FloatRange):

@@ -15,6 +15,7 @@ from slurm_gpu_aware.cli.options import (
     SOME_SECONDS,
     Context,
     Number,
+    options_with,
     pass_context,
 )
 from slurm_gpu_aware.cli.output import json_option, print_json, say
@@ -80,8 +81,7 @@ _HELP = {
     "--processes": "Number of parallel runs. Default: one per CPU.",
     "--out": "Write one CSV of jobs per policy; 'gpu-aware report DIR' draws them.",
 }
-
-
+_option = options_with(_HELP)
 _NEEDS = {
     "draw": ("variability",),
     "jobs_per_hour": ("synthetic",),
@@ -105,10 +105,6 @@ def _refuse_idle(given: Mapping[str, Any]) -> None:
 
 def _typed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _option(name: str, *others: str, **details: Any) -> Callable[[_Command], _Command]:
-    return click.option(name, *others, help=_HELP[name], **details)
 
 
 def cluster_options(command: _Command) -> _Command:
@@ -226,27 +222,25 @@ def simulate(context: Context, /, **given: Any) -> None:
         click.echo(simulation_text.table_text(output))
 
 
+_REPORT_HELP = {
+    "--days": "Without DIR: jobs that ended then.",
+    "--power": "Without DIR: draw planned and measured power over these days into FILE (.png, "
+    ".svg).",
+    "--shadow": "Without DIR: what Slurm's choices cost (selectd --shadow).",
+    "--orders": "With --shadow: propose an order of the queue from sacct, and say who pays (as "
+    "tune).",
+    "--energy": "Without DIR: the energy of jobs alone.",
+}
+_report_option = options_with(_REPORT_HELP)
+
+
 @click.command("report")
 @click.argument("folder", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
-@click.option(
-    "--days", type=click.IntRange(1, 36_500), default=30, help="Without DIR: jobs that ended then."
-)
-@click.option(
-    "--power",
-    "power_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Without DIR: draw planned and measured power over these days into FILE (.png, .svg).",
-)
-@click.option(
-    "--shadow", is_flag=True, help="Without DIR: what Slurm's choices cost (selectd --shadow)."
-)
-@click.option(
-    "--orders",
-    is_flag=True,
-    help="With --shadow: propose an order of the queue from sacct, and say who pays (as tune).",
-)
-@click.option("--energy", is_flag=True, help="Without DIR: the energy of jobs alone.")
+@_report_option("--days", type=click.IntRange(1, 36_500), default=30)
+@_report_option("--power", "power_file", type=_FILE, metavar="FILE")
+@_report_option("--shadow", is_flag=True)
+@_report_option("--orders", is_flag=True)
+@_report_option("--energy", is_flag=True)
 @json_option
 @pass_context
 def report(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_gpu_aware.cli.options import Context, Number, pass_context
+from slurm_gpu_aware.cli.options import Context, Number, options_with, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, print_json
 from slurm_gpu_aware.cli.simulate import cluster_options
 
@@ -23,55 +23,42 @@ if TYPE_CHECKING:
 LEAST_DAYS = 14
 
 
+_HELP = {
+    "--days": "Last days to replay.",
+    "--seeds": "Drawn histories.",
+    "--candidate": "Policy to compare, beside packed and the present one; repeatable. Default: "
+    "those of tune.allowed, the ends of tune.ranges, and the longest wait of packed as a bound of "
+    "waits.",
+    "--order": "Order of the queue to compare with Slurm's, beside the present one; repeatable. "
+    "Without --candidate only orders are compared. Default: equal, backfill, expected=0.1, 0.3 "
+    "and 1.",
+    "--slowdown": "Compare clocks that save energy at these bounds on time, such as 0.02,0.05, "
+    "with default clocks, under the present policy and by the store's models; nothing else.",
+    "--budget": "Time after which no seed goes on.",
+    "--jobs": "Parallel runs. Default: half the CPUs.",
+    "--sacct": "A saved history, or this cluster's.",
+    "--apply": "Set the best policy if it is ahead, within [tune].",
+}
+_option = options_with(_HELP)
+
+
 @click.command("tune")
-@click.option(
-    "--days", type=click.IntRange(LEAST_DAYS, 3660), default=30, help="Last days to replay."
-)
-@click.option("--seeds", type=click.IntRange(4, 1000), default=8, help="Drawn histories.")
-@click.option(
-    "--candidate",
-    "-c",
-    "candidates",
-    multiple=True,
-    metavar="NAME[:OPTION=VALUE,...]",
-    help="Policy to compare, beside packed and the present one; repeatable. Default: those of"
-    " tune.allowed, the ends of tune.ranges, and the longest wait of packed as a bound of waits.",
-)
-@click.option(
-    "--order",
-    "orders",
-    multiple=True,
-    metavar="ORDER",
-    help="Order of the queue to compare with Slurm's, beside the present one; repeatable. Without"
-    " --candidate only orders are compared. Default: equal, backfill, expected=0.1, 0.3 and 1.",
-)
-@click.option(
-    "--slowdown",
-    metavar="SHARES",
-    help="Compare clocks that save energy at these bounds on time, such as 0.02,0.05, with default"
-    " clocks, under the present policy and by the store's models; nothing else.",
-)
-@click.option(
+@_option("--days", type=click.IntRange(LEAST_DAYS, 3660), default=30)
+@_option("--seeds", type=click.IntRange(4, 1000), default=8)
+@_option("--candidate", "-c", "candidates", multiple=True, metavar="NAME[:OPTION=VALUE,...]")
+@_option("--order", "orders", multiple=True, metavar="ORDER")
+@_option("--slowdown", metavar="SHARES")
+@_option(
     "--budget",
     "budget_min",
     type=Number(0, 100_000, min_open=True),
     default=120.0,
     metavar="MINUTES",
-    help="Time after which no seed goes on.",
 )
-@click.option(
-    "--jobs",
-    "-j",
-    "processes",
-    type=click.IntRange(1, 1024),
-    metavar="N",
-    help="Parallel runs. Default: half the CPUs.",
-)
-@click.option(
-    "--sacct", default="live", metavar="FILE|live", help="A saved history, or this cluster's."
-)
+@_option("--jobs", "-j", "processes", type=click.IntRange(1, 1024), metavar="N")
+@_option("--sacct", default="live", metavar="FILE|live")
 @cluster_options
-@click.option("--apply", is_flag=True, help="Set the best policy if it is ahead, within [tune].")
+@_option("--apply", is_flag=True)
 @json_option
 @pass_context
 def tune(context: Context, /, **given: Any) -> None:

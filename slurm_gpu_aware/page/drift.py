@@ -11,8 +11,7 @@ from slurm_gpu_aware.model.profile import Gpu
 from slurm_gpu_aware.page.blocks import Block, Chart, Link, Sentences, Side, Table
 from slurm_gpu_aware.page.drawing import Curve, chart
 from slurm_gpu_aware.page.sections import Section, Source
-from slurm_gpu_aware.store.measurements import unseen_gpus
-from slurm_gpu_aware.store.profiles import alarms, gpu_history, measured_pairs
+from slurm_gpu_aware.store.profiles import alarms, gpu_history, judged_pairs
 from slurm_gpu_aware.time_text import stamp
 from slurm_gpu_aware.variability.drift import Change, Drift, drift
 
@@ -56,12 +55,8 @@ class DriftFacts:
 def read_drift(source: Source) -> DriftFacts:
     """Read the store. Raises StoreError."""
     store, since = source.store, source.now - _SINCE_S
-    pairs = [p for p in measured_pairs(store, since) if p.app_class in source.config.site.classes]
-    unseen = unseen_gpus(store, (pair[:2] for pair in pairs))
-    found = drift(
-        (pair for pair in pairs if pair[:2] not in unseen),
-        least=source.config.profiling.slower_percent / 100.0,
-    )
+    pairs = judged_pairs(store, since, source.config.site.classes)
+    found = drift(pairs, least=source.config.profiling.slower_percent / 100.0)
     scores = source.scores
     models = {(score.node, score.slot): score.model or "" for score in scores}
     reported = [(alarm.app_class, (alarm.node, alarm.slot)) for alarm in alarms(store)]

@@ -13,7 +13,7 @@ from slurm_gpu_aware.placement.registry import make_policy
 from slurm_gpu_aware.planning.later import ExpectedEnds, better_later
 from slurm_gpu_aware.planning.postponing import weighed_words, with_bound
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw
-from slurm_gpu_aware.topology.matching import Match, match
+from slurm_gpu_aware.topology.matching import match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of
 
@@ -95,15 +95,5 @@ def ask_policy(
         eff = min(eff, best.eff_gbps)
         free = mask_of(np.flatnonzero(cluster.free[node]).tolist())
         preserved += float(preserved_bw(graph, free, mask_of(slots)))
-        used.append(_pairs(best, request.pattern))
+        used.append(best.pairs(request.pattern))
     return replace(answer, agg_gbps=agg, eff_gbps=eff, preserved_gbps=preserved, links=tuple(used))
-
-
-def _pairs(best: Match, pattern: str) -> tuple[Pair, ...]:
-    """Pairs of slots that communicate, each once."""
-    pairs = {
-        (min(order[a], order[b]), max(order[a], order[b]))
-        for order, name in zip(best.order, pattern.split("+"), strict=True)
-        for a, b in parse_pattern(name).edges_for(len(order))
-    }
-    return tuple(sorted(pairs))

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.metric import Fact, Metric, Sample, one
 from slurm_gpu_aware.store.database import Store
-from slurm_gpu_aware.store.measurements import unseen_gpus
 from slurm_gpu_aware.store.metrics import (
     OF_CLASS,
     GpuLabels,
@@ -14,7 +13,7 @@ from slurm_gpu_aware.store.metrics import (
     sweeps,
     unmeasured,
 )
-from slurm_gpu_aware.store.profiles import measured_pairs
+from slurm_gpu_aware.store.profiles import judged_pairs
 from slurm_gpu_aware.variability.drift import Change, drift
 
 _SINCE_S = 30 * 86_400.0
@@ -31,10 +30,8 @@ class Slower(NamedTuple):
 
 def _read(store: Store, config: Config, now: float) -> Slower:
     labels = gpu_labels(store)
-    pairs = measured_pairs(store, now - _SINCE_S)
-    unseen = unseen_gpus(store, (pair[:2] for pair in pairs))
-    judged = (p for p in pairs if p.app_class in config.site.classes and p[:2] not in unseen)
-    found = drift(judged, least=config.profiling.slower_percent / 100.0)
+    pairs = judged_pairs(store, now - _SINCE_S, config.site.classes)
+    found = drift(pairs, least=config.profiling.slower_percent / 100.0)
     slower = [
         (labels.get((one.node, one.slot)) or unmeasured((one.node, one.slot)), one)
         for one in found.slower

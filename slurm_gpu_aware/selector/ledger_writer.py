@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import SourceError, StoreBusyError, StoreError
-from slurm_gpu_aware.features.classes.store import SavedClass, saved_classes
+from slurm_gpu_aware.features.classes.history import GivenClass
+from slurm_gpu_aware.features.classes.store import given_classes, saved_classes
 from slurm_gpu_aware.features.models.live import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.performance_model import NamedSample
 from slurm_gpu_aware.features.models.store import put_samples
@@ -27,7 +28,7 @@ from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import POLICY, POWER, Store, put_value
 from slurm_gpu_aware.store.files import published_path
-from slurm_gpu_aware.store.ledger import Decision, Event, GivenRow, Ledger, RoundRecord
+from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.shared_copy import SharedCopy, pause_after
 
@@ -72,7 +73,7 @@ class LedgerWriter:
         self._store: Store | None = None
         self._tried = -math.inf
         self._profile: Profile | None = None
-        self._saved: list[SavedClass] = []
+        self._saved: list[GivenClass] = []
         self._profile_read = -math.inf
         self._models: PerformanceModels | None = None
         self._models_read = math.nan
@@ -188,9 +189,9 @@ class LedgerWriter:
         """All decisions about a job, oldest first."""
         return self._rows(lambda store: Ledger(store).decisions(job_id))
 
-    def given_classes(self) -> list[GivenRow]:
+    def given_classes(self) -> list[GivenClass]:
         """Classes that users gave their jobs, oldest first; none if the store cannot be used."""
-        return self._rows(lambda store: Ledger(store).given_classes(_MOST_CLASSES))
+        return self._rows(lambda store: given_classes(store, _MOST_CLASSES))
 
     def models(self, most_error: float) -> PerformanceModels | None:
         """The performance models (`read_models`), read again when the profile is; None: none."""
@@ -199,7 +200,7 @@ class LedgerWriter:
             self._models = self._do(lambda store: read_models(store, most_error), self._models)
         return self._models
 
-    def saved_classes(self) -> list[SavedClass]:
+    def saved_classes(self) -> list[GivenClass]:
         """Classes that were stored for users' job names; read again when the profile is."""
         self.profile()
         return self._saved

@@ -118,18 +118,6 @@ class RoundRecord:
     id: int | None = None
 
 
-class GivenRow(NamedTuple):
-    """The class that a user gave a job."""
-
-    user: str
-    name: str
-    """Job name; empty: not known."""
-    account: str
-    app_class: str
-    submitted_at: float
-    job_id: str
-
-
 class OpenJob(NamedTuple):
     """A job whose decision is open, in short."""
 
@@ -218,17 +206,6 @@ class Ledger:
         """The newest decisions whose jobs ended since then, oldest first."""
         tail = "WHERE state = ? AND outcome_at_unix >= ? ORDER BY id DESC LIMIT ?"
         return _DECISIONS.read(self._store, tail, (JobPhase.ENDED, since_unix, limit))[::-1]
-
-    def given_classes(self, limit: int) -> list[GivenRow]:
-        """Of the newest decisions with a class that the user gave, oldest first."""
-        rows = self._store.query(
-            "SELECT user, json_extract(asked, '$.name'), json_extract(asked, '$.account'),"
-            " json_extract(asked, '$.class'), submitted_at_unix, job_id FROM decisions"
-            " WHERE json_extract(asked, '$.class_from') = 'given'"
-            " ORDER BY id DESC LIMIT ?",
-            (limit,),
-        )
-        return [GivenRow(u, n or "", a or "", c, at, job) for u, n, a, c, at, job in rows[::-1]]
 
     def last_decisions(self, limit: int = 20) -> list[Decision]:
         """The newest decisions, newest first."""

@@ -5,7 +5,6 @@ of a probe has a list of clocks, which may be empty; a row of an import has NULL
 newest probe of its node failed to read counts as seen.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -20,6 +19,9 @@ from slurm_gpu_aware.store.tables import RecordTable
 T = TypeVar("T")
 
 _BANDWIDTHS = RecordTable("bandwidths", PairBandwidth)
+_COLLECTIVES = RecordTable("collectives", Collective, gpus=tuple[int, ...])
+_LEVEL_TIMES = RecordTable("level_times", LevelTime)
+_NICS = RecordTable("nics", Nic, gpus=dict[int, str], nics=dict[str, str])
 
 
 class Run(NamedTuple):
@@ -93,22 +95,14 @@ def put_level_times(store: Store, times: Sequence[LevelTime], taken_at: float) -
     with store.write():
         classes = {(time.app_class,) for time in times}
         store.executemany("DELETE FROM level_times WHERE class = ?", sorted(classes))
-        store.executemany(
-            "INSERT INTO level_times (class, model, level, run, value_ms, taken_at_unix)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                (time.app_class, time.model, time.level, number, time.value_ms, taken_at)
-                for time, number in _numbered(times, keys)
-            ],
-        )
+        for time, run in _numbered(times, keys):
+            _LEVEL_TIMES.put(store, [time], run=run, taken_at_unix=taken_at)
 
 
 def level_times(store: Store) -> list[LevelTime]:
     """All times per level, by class and model, tightest level first, in the order of the import."""
-    rows = store.query(
-        "SELECT class, level, value_ms, model FROM level_times ORDER BY class, model, run"
-    )
-    known = [time for time in (LevelTime(*row) for row in rows) if time.level in LEVELS]
+    found = _LEVEL_TIMES.read(store, "ORDER BY class, model, run")
+    known = [time for time in found if time.level in LEVELS]
     return sorted(known, key=lambda t: (t.app_class, t.model, LEVELS.index(t.level)))
 
 
@@ -214,25 +208,12 @@ def put_nics(store: Store, node: str, nics: Sequence[Nic]) -> None:
     """Replace the NICs of a node that the store knows."""
     with store.write():
         store.execute("DELETE FROM nics WHERE node = ?", (node,))
-        store.executemany(
-            "INSERT INTO nics (node, name, pci, numa, gpus, nics) VALUES (?, ?, ?, ?, ?, ?)",
-            [(node, *nic[:3], json.dumps(nic.gpus), json.dumps(nic.nics)) for nic in nics],
-        )
+        _NICS.put(store, nics, node=node)
 
 
 def nics_of(store: Store, node: str) -> list[Nic]:
     """NICs of a node by PCI address."""
-    rows = store.query("SELECT * FROM nics WHERE node = ? ORDER BY pci, name", (node,))
-    return [
-        Nic(
-            row["name"],
-            row["pci"],
-            row["numa"],
-            {int(slot): word for slot, word in json.loads(row["gpus"]).items()},
-            json.loads(row["nics"]),
-        )
-        for row in rows
-    ]
+    return _NICS.read(store, "WHERE node = ? ORDER BY pci, name", (node,))
 
 
 def put_bandwidths(store: Store, pairs: Sequence[PairBandwidth], *, source: str) -> None:
@@ -259,11 +240,7 @@ def put_collectives(store: Store, collectives: Sequence[Collective], *, source: 
 
     ``source``: as in :func:`put_bandwidths`. The store must know the node. Raises StoreError.
     """
-    store.executemany(
-        "INSERT OR REPLACE INTO collectives (node, gpus, operation, taken_at_unix, gbps,"
-        " size_bytes, source) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(one.node, json.dumps(one.gpus), *one[2:], source) for one in collectives],
-    )
+    _COLLECTIVES.put(store, collectives, "INSERT OR REPLACE", source=source)
 
 
 def newest_collectives(store: Store, operation: str, node: str | None = None) -> list[Collective]:
@@ -272,9 +249,9 @@ def newest_collectives(store: Store, operation: str, node: str | None = None) ->
     ``node``: only of this node.
     """
     rows = store.query(
-        "SELECT node, gpus, operation, max(taken_at_unix), gbps, size_bytes FROM collectives"
+        "SELECT *, max(taken_at_unix) FROM collectives"
         " WHERE operation = ?1 AND (?2 IS NULL OR node = ?2) GROUP BY node, gpus",
         (operation, node),
     )
-    found = [Collective(row[0], tuple(json.loads(row[1])), *row[2:]) for row in rows]
+    found = map(_COLLECTIVES.record, rows)
     return sorted(found, key=lambda one: (one.node, len(one.gpus), one.gpus))

@@ -6,7 +6,7 @@ of the index of ``timings``, one per GPU and class, so that a long history costs
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from operator import itemgetter
@@ -171,6 +171,13 @@ def measured_pairs(store: Store, since: float) -> list[Pair]:
         (before_at, before_ms), (now_at, now_ms) = times.items()
         pairs.append(Pair(node, slot, app_class, model, before_ms, now_ms, before_at, now_at))
     return pairs
+
+
+def judged_pairs(store: Store, since: float, classes: Collection[str]) -> list[Pair]:
+    """Those of some classes, and of GPUs that a probe has seen."""
+    pairs = [pair for pair in measured_pairs(store, since) if pair.app_class in classes]
+    unseen = unseen_gpus(store, (pair[:2] for pair in pairs))
+    return [pair for pair in pairs if pair[:2] not in unseen]
 
 
 def gpu_history(store: Store, node: str, slot: int, since: float) -> list[tuple[str, float, float]]:

@@ -22,10 +22,11 @@ class RecordTable(Generic[T]):
     """A table with the fields of a dataclass or named tuple as columns.
 
     A column of a time ends in ``_unix``; that of ``app_class`` is ``class``. ``others``: fields
-    without a column. ``inner``: type of each field that is a record, which is stored as JSON.
+    without a column. ``inner``: type of each field that is a record, a sequence or a mapping, which
+    is stored as JSON.
     """
 
-    def __init__(self, table: str, kind: type[T], *others: str, **inner: type) -> None:
+    def __init__(self, table: str, kind: type[T], *others: str, **inner: Any) -> None:
         names = list(kind.__annotations__)
         self._table = table
         self._kind: Callable[..., T] = kind
@@ -80,7 +81,7 @@ def _column_of(name: str) -> str:
     return f"{name}_unix" if name == "at" or name.endswith("_at") else name
 
 
-def _inner(kind: type, text: str) -> Any:
+def _inner(kind: Any, text: str) -> Any:
     from slurm_gpu_aware import records  # nodes read the store without msgspec
 
     return records.read(json.loads(text), kind)
@@ -88,7 +89,7 @@ def _inner(kind: type, text: str) -> Any:
 
 def _encoded(field: str, value: Any) -> Any:
     """The value for SQLite; accepts NumPy scalars."""
-    if field in _JSON:
+    if field in _JSON or (isinstance(value, Mapping | tuple) and not is_dataclass(value)):
         return dump(value)
     if is_dataclass(value):
         from slurm_gpu_aware import records

@@ -41,7 +41,9 @@ class Named(Struct, frozen=True):
 
     state: Annotated[str, words(SLOW, DRIFTED)]
     since: When
+    """Unix time of the first sweep that was beyond."""
     before: float = 0.0
+    """Of a drifted one: its level before, as a logarithm, relative to its peers."""
 
 
 class Trouble(Struct, frozen=True):
@@ -60,11 +62,15 @@ class Reading(Struct, frozen=True):
     """What the newest probe read of the hardware."""
 
     name: Text = ""
+    """Product name; empty: not known."""
     health: GpuHealth | None = None
     """None: the GPU could not be read."""
     faults: tuple[tuple[Text, Text], ...] = ()
+    """(call, error) of calls that failed."""
     throttled: tuple[Text, ...] = ()
+    """Reasons for a lower clock while the probe measured it, by name."""
     at: When = 0.0
+    """Unix time of the probe."""
 
 
 class GpuState(Struct, frozen=True):

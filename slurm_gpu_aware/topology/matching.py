@@ -15,7 +15,14 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.bandwidth import EffBwModel, eq2, link_kinds
 from slurm_gpu_aware.topology.general import best_mapping, is_exact, mapping_values
-from slurm_gpu_aware.topology.patterns import Pattern, RingCounts, Rings, Trees, pairs_in
+from slurm_gpu_aware.topology.patterns import (
+    Pattern,
+    RingCounts,
+    Rings,
+    Trees,
+    pairs_in,
+    parse_pattern,
+)
 from slurm_gpu_aware.topology.subsets import (
     MAX_EXACT,
     mask_of,
@@ -189,6 +196,15 @@ class Match:
     """EffBW: the largest of any embedding on the set."""
     exact: bool = True
     """False: the search did not compare all embeddings; the values are those of this one."""
+
+    def pairs(self, pattern: str) -> tuple[tuple[int, int], ...]:
+        """Pairs of GPUs that communicate by the pattern of the embedding, ascending, each once."""
+        edges = (
+            (order[a], order[b])
+            for order, name in zip(self.order, pattern.split("+"), strict=True)
+            for a, b in parse_pattern(name).edges_for(len(order))
+        )
+        return tuple(sorted({(min(edge), max(edge)) for edge in edges}))
 
 
 @lru_cache(maxsize=4096)

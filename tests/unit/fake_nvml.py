@@ -15,6 +15,7 @@ from command_server import run_command
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "docker" / "fake_nvml"
+TIMES = ROOT / "docker" / "fake_gpus"
 
 
 def load_machines():
@@ -25,6 +26,7 @@ def load_machines():
 
 
 machines = load_machines()
+sys.path.append(str(TIMES))
 
 
 _BUILT = []
@@ -52,6 +54,7 @@ class FakeNode:
         self.env = {
             **os.environ,
             "LD_LIBRARY_PATH": str(library),
+            "PYTHONPATH": str(TIMES),
             "FAKE_NVML_MACHINE": str(self.machine),
             "FAKE_NVML_STATE": str(self.state),
         }

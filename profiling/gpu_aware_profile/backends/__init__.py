@@ -1,1 +1,1 @@
-"""Timing backends: fake GPUs, kernels of ours, programs of the site."""
+"""Timing backends: kernels of ours, programs of the site, those of another package."""

@@ -19,7 +19,7 @@ from gpu_aware_profile.classification.counter_tools import (
 from gpu_aware_profile.cli import store_options
 from gpu_aware_profile.commands.options import count
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
-from slurm_gpu_aware.cli.options import SOME_SECONDS
+from slurm_gpu_aware.cli.options import SOME_SECONDS, options_with
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
@@ -40,52 +40,40 @@ _SOURCES = {
 }
 
 
+_HELP = {
+    "--run": "Run this command and count what it does.",
+    "--tool": "What counts: Nsight Compute, or DCGM beside the command. Default: the first that "
+    "is installed.",
+    "--gpus": "GPUs that DCGM watches, by its numbers: 0,1. Default: all.",
+    "--time-limit": "Seconds after which the command is stopped.",
+    "--applications": "Applications to group into classes by K-means: application,dram,peak_fu, "
+    "in percent.",
+    "--centres": "Class centres that --write-centres wrote: class,dram,peak_fu. Default: the "
+    "stored ones.",
+    "--write-centres": "Write the class centres, for --centres.",
+    "--save-centres": "Store the class centres as the site's.",
+    "--name": "Job name of the application.",
+    "--save": "Store the class for --name: jobs with class=auto get it.",
+    "--user": "User that --save stores the class of. Default: you.",
+}
+_option = options_with(_HELP)
+
+
 @click.command()
 @store_options
 @click.argument("files", nargs=-1, type=click.File("rb"))
-@click.option("--run", "command", metavar="CMD", help="Run this command and count what it does.")
-@click.option(
-    "--tool",
-    type=click.Choice(["ncu", "dcgm"]),
-    help="What counts: Nsight Compute, or DCGM beside the command. Default: the first that is"
-    " installed.",
-)
+@_option("--run", "command", metavar="CMD")
+@_option("--tool", type=click.Choice(["ncu", "dcgm"]))
 @count("--kernels", default=1000, most=1_000_000, text="Kernels that Nsight Compute measures.")
-@click.option(
-    "--gpus", metavar="LIST", help="GPUs that DCGM watches, by its numbers: 0,1. Default: all."
-)
-@click.option(
-    "--time-limit",
-    "limit_s",
-    type=SOME_SECONDS,
-    default=3600.0,
-    show_default=True,
-    help="Seconds after which the command is stopped.",
-)
-@click.option(
-    "--applications",
-    type=click.File("rb"),
-    metavar="CSV",
-    help="Applications to group into classes by K-means: application,dram,peak_fu, in percent.",
-)
-@click.option(
-    "--centres",
-    type=click.File("rb"),
-    metavar="CSV",
-    help="Class centres that --write-centres wrote: class,dram,peak_fu. Default: the stored ones.",
-)
-@click.option(
-    "--write-centres",
-    type=click.File("w", encoding="utf-8", lazy=True),
-    metavar="CSV",
-    help="Write the class centres, for --centres.",
-)
-@click.option("--save-centres", is_flag=True, help="Store the class centres as the site's.")
-@click.option("--name", metavar="NAME", help="Job name of the application.")
-@click.option(
-    "--save", is_flag=True, help="Store the class for --name: jobs with class=auto get it."
-)
-@click.option("--user", metavar="NAME", help="User that --save stores the class of. Default: you.")
+@_option("--gpus", metavar="LIST")
+@_option("--time-limit", "limit_s", type=SOME_SECONDS, default=3600.0, show_default=True)
+@_option("--applications", type=click.File("rb"), metavar="CSV")
+@_option("--centres", type=click.File("rb"), metavar="CSV")
+@_option("--write-centres", type=click.File("w", encoding="utf-8", lazy=True), metavar="CSV")
+@_option("--save-centres", is_flag=True)
+@_option("--name", metavar="NAME")
+@_option("--save", is_flag=True)
+@_option("--user", metavar="NAME")
 @json_option
 def classify(
     path: Path,

@@ -9,55 +9,40 @@ import click
 from gpu_aware_profile.cli import PARTLY, store_options
 from gpu_aware_profile.imports.formats.reader import ReadOptions
 from gpu_aware_profile.imports.formats.registry import FORMATS, cut_name, read_measured
-from slurm_gpu_aware.cli.options import SECONDS
+from slurm_gpu_aware.cli.options import SECONDS, options_with
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.store.database import open_store, upgrade
 from slurm_gpu_aware.store.measurements import seen_gpus
 
+_HELP = {
+    "--format": "Format of the files. Default: recognised from each file.",
+    "--class": "For files without a column class.",
+    "--node": "For files that do not name their node. Default: from the file's name.",
+    "--value": "Which value: a test of DCGM (default: diagnostic), or a performance variable of "
+    "ReFrame, in which {gpu} stands for Slurm's index, {nvml} for nvidia-smi's, {node} for the "
+    "node; or the operation of older nccl-tests.",
+    "--unit": "Unit of ReFrame's values, in place of the recorded one.",
+    "--skip-bad": "Store the good rows, report the bad ones.",
+    "--new-gpus": "Accept GPUs and nodes that no sweep has seen.",
+    "--accept-outliers": "Accept times far from the median as measured.",
+    "--taken-at": "Time of the measurement. Default: that of the row, else now.",
+}
+_option = options_with(_HELP)
+
 
 @click.command("import")
 @store_options
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.File("rb"))
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(list(FORMATS)),
-    help="Format of the files. Default: recognised from each file.",
-)
-@click.option("--class", "app_class", metavar="NAME", help="For files without a column class.")
-@click.option(
-    "--node",
-    metavar="NAME",
-    help="For files that do not name their node. Default: from the file's name.",
-)
-@click.option(
-    "--value",
-    metavar="NAME",
-    help="Which value: a test of DCGM (default: diagnostic), or a performance variable of ReFrame,"
-    " in which {gpu} stands for Slurm's index, {nvml} for nvidia-smi's, {node} for the node; or the"
-    " operation of older nccl-tests.",
-)
-@click.option(
-    "--unit", metavar="UNIT", help="Unit of ReFrame's values, in place of the recorded one."
-)
-@click.option("--skip-bad", is_flag=True, help="Store the good rows, report the bad ones.")
-@click.option(
-    "--new-gpus",
-    "--new-nodes",
-    "new_gpus",
-    is_flag=True,
-    help="Accept GPUs and nodes that no sweep has seen.",
-)
-@click.option(
-    "--accept-outliers", is_flag=True, help="Accept times far from the median as measured."
-)
-@click.option(
-    "--taken-at",
-    type=SECONDS,
-    metavar="UNIX_S",
-    help="Time of the measurement. Default: that of the row, else now.",
-)
+@_option("--format", "format_name", type=click.Choice(list(FORMATS)))
+@_option("--class", "app_class", metavar="NAME")
+@_option("--node", metavar="NAME")
+@_option("--value", metavar="NAME")
+@_option("--unit", metavar="UNIT")
+@_option("--skip-bad", is_flag=True)
+@_option("--new-gpus", "--new-nodes", "new_gpus", is_flag=True)
+@_option("--accept-outliers", is_flag=True)
+@_option("--taken-at", type=SECONDS, metavar="UNIX_S")
 def import_command(
     path: Path,
     config: Config,

@@ -14,7 +14,7 @@ import click
 
 from gpu_aware_profile.commands.options import seconds
 from slurm_gpu_aware.bounds import MARKS, is_name
-from slurm_gpu_aware.cli.options import Number
+from slurm_gpu_aware.cli.options import Number, options_with
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.files import ReplacedFile
@@ -28,28 +28,23 @@ _PATIENCE = 6
 """Slices without a mark after which the user is told."""
 
 
+_HELP = {
+    "--model": "Name of the performance model.",
+    "--batch-size": "Samples that each GPU processes in an iteration.",
+    "--class": "Class of the program.",
+    "--out": "CSV to write, or the folder of gpu-aware-job-JOBID-RANDOM.csv. Default: this folder.",
+}
+_option = options_with(_HELP)
+
+
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--model", "name", required=True, metavar="NAME", help="Name of the performance model."
-)
-@click.option(
-    "--batch-size",
-    type=Number(1, 10**9),
-    default=1.0,
-    metavar="N",
-    help="Samples that each GPU processes in an iteration.",
-)
-@click.option("--class", "app_class", default="", metavar="NAME", help="Class of the program.")
+@_option("--model", "name", required=True, metavar="NAME")
+@_option("--batch-size", type=Number(1, 10**9), default=1.0, metavar="N")
+@_option("--class", "app_class", default="", metavar="NAME")
 @seconds(
     "--slice", "length_s", default=10.0, most=86_400, text="Least length of a slice, in seconds."
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, readable=False),  # users may write to the site's folder only
-    default=Path(),
-    metavar="PATH",
-    help="CSV to write, or the folder of gpu-aware-job-JOBID-RANDOM.csv. Default: this folder.",
-)
+@_option("--out", type=click.Path(path_type=Path, readable=False), default=Path(), metavar="PATH")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def job(
     name: str,

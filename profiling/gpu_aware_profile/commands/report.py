@@ -19,6 +19,7 @@ from gpu_aware_profile.report.report_data import (
 from gpu_aware_profile.report.report_page import page
 from gpu_aware_profile.report.report_plots import PICTURES, draw
 from gpu_aware_profile.tables import CHANGE, SHIFT, records, summarise
+from slurm_gpu_aware.cli.options import options_with
 from slurm_gpu_aware.cli.output import json_option, print_json, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import FileFault, SourceError
@@ -39,14 +40,17 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return int(match[1]) * _UNITS_S[match[2]]
 
 
-since_option = click.option(
-    "--since",
-    "since_s",
-    callback=_seconds,
-    default="30d",
-    show_default=True,
-    metavar="AGE",
-    help="Compare with measurements of this age: 30d, 12h, 90m.",
+_HELP = {
+    "--since": "Compare with measurements of this age: 30d, 12h, 90m.",
+    "--html": "Write a page.",
+    "--png": "Write the pictures.",
+    "--worst": "GPUs of each class in the table of the worst ones.",
+}
+_option = options_with(_HELP)
+
+
+since_option = _option(
+    "--since", "since_s", callback=_seconds, default="30d", show_default=True, metavar="AGE"
 )
 
 
@@ -102,24 +106,9 @@ def drift(
 @click.command()
 @store_options
 @since_option
-@click.option(
-    "--html", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write a page."
-)
-@click.option(
-    "--png",
-    "folder",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write the pictures.",
-)
-@click.option(
-    "--worst",
-    type=click.IntRange(1, 1000),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="GPUs of each class in the table of the worst ones.",
-)
+@_option("--html", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@_option("--png", "folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@_option("--worst", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N")
 def report(
     path: Path,
     config: Config,

@@ -43,7 +43,7 @@ from gpu_aware_profile.sweeps.sweep_plan import (
     new_id,
     resumed_plan,
 )
-from slurm_gpu_aware.cli.options import Number
+from slurm_gpu_aware.cli.options import Number, options_with
 from slurm_gpu_aware.cli.output import json_option, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
@@ -57,10 +57,23 @@ _IDLE_WAIT_S = 30.0
 _ALARM_SINCE_S = 30 * 86_400.0
 
 
+_HELP = {
+    "--resume": "Resume an unfinished sweep.",
+    "--older-than": "Only nodes whose last probe is older, longest ago first.",
+    "--idle-only": "Only nodes that are idle now.",
+    "--budget": "Begin no probe later than this many seconds after the start.",
+    "--background": "Probe with the lowest priority, in the QOS profiling.qos of the "
+    "configuration.",
+    "--on-slow": "Command to run if GPUs became slower that were not reported before.",
+    "--backend": "Timing backend. Default: one that works there.",
+}
+_option = options_with(_HELP)
+
+
 @click.command()
 @store_options
 @nodes_option
-@click.option("--resume", metavar="ID", help="Resume an unfinished sweep.")
+@_option("--resume", metavar="ID")
 @count("--jobs", default=8, most=256, text="Nodes at a time.")
 @seconds(
     "--time-limit",
@@ -68,32 +81,14 @@ _ALARM_SINCE_S = 30 * 86_400.0
     text="Time limit of the probe of a node, in seconds; no run begins after 80% of it.",
 )
 @seconds("--wait", default=300.0, text="Seconds to wait for a busy node before it is skipped.")
-@click.option(
-    "--older-than",
-    type=Number(0, 10**5),
-    metavar="DAYS",
-    help="Only nodes whose last probe is older, longest ago first.",
-)
-@click.option("--idle-only", is_flag=True, help="Only nodes that are idle now.")
-@click.option(
-    "--budget",
-    type=Number(0, 10**7, min_open=True),
-    metavar="S",
-    help="Begin no probe later than this many seconds after the start.",
-)
-@click.option(
-    "--background",
-    is_flag=True,
-    help="Probe with the lowest priority, in the QOS profiling.qos of the configuration.",
-)
-@click.option(
-    "--on-slow",
-    metavar="CMD",
-    help="Command to run if GPUs became slower that were not reported before.",
-)
+@_option("--older-than", type=Number(0, 10**5), metavar="DAYS")
+@_option("--idle-only", is_flag=True)
+@_option("--budget", type=Number(0, 10**7, min_open=True), metavar="S")
+@_option("--background", is_flag=True)
+@_option("--on-slow", metavar="CMD")
 @classes_option
 @bench_options
-@click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
+@_option("--backend", metavar="NAME")
 @runs_option
 @clock_options
 @links_options

@@ -22,7 +22,7 @@ from gpu_aware_profile.commands.options import (
     srun_options,
     stopped_by_signals,
 )
-from slurm_gpu_aware.cli.options import Number
+from slurm_gpu_aware.cli.options import Number, options_with
 from slurm_gpu_aware.cli.output import clean, json_option, print_json, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
@@ -35,67 +35,52 @@ _HARDWARE_S = 600.0
 """Time limit of a probe that measures no times."""
 
 
+_HELP = {
+    "--state": "State of the GPUs. Default: watch.json beside the store.",
+    "--once": "One pass, then end (the default).",
+    "--local": "Only this host, without Slurm.",
+    "--no-sweep": "Measure nothing; judge what is known, and jobs.",
+    "--hardware": "Read the hardware only, which takes seconds.",
+    "--older-than": "Measure idle nodes whose last times are older.",
+    "--check": "Only say whether this node is well, for NHC and HealthCheckProgram: exit code 3 "
+    "if it is not. Reads the state, and is quick.",
+    "--hostlist": "Only print the nodes with GPUs that are not well, for --exclude. Reads the "
+    "state.",
+    "--all": "Show well GPUs of a large fleet, too.",
+    "--on-change": "Command that gets the news on its standard input: GPUs that are not well, and "
+    "those that are well again.",
+    "--drain": "Drain nodes with ill or slow GPUs, and resume them when they are well again.",
+    "--most-percent": "With --drain: share of the nodes of each partition.",
+    "--extra": "Write scores into the nodes' Extra, for --extra.",
+    "--backend": "Timing backend. Default: one that works there.",
+}
+_option = options_with(_HELP)
+
+
 @click.command()
 @store_options
-@click.option(
-    "--state",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="State of the GPUs. Default: watch.json beside the store.",
-)
-@click.option("--once", is_flag=True, help="One pass, then end (the default).")
+@_option("--state", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@_option("--once", is_flag=True)
 @seconds("--interval", least=10, text="A pass every so many seconds, until it is interrupted.")
-@click.option("--local", is_flag=True, help="Only this host, without Slurm.")
-@click.option("--no-sweep", is_flag=True, help="Measure nothing; judge what is known, and jobs.")
-@click.option("--hardware", is_flag=True, help="Read the hardware only, which takes seconds.")
+@_option("--local", is_flag=True)
+@_option("--no-sweep", is_flag=True)
+@_option("--hardware", is_flag=True)
 @nodes_option
-@click.option(
-    "--older-than",
-    type=Number(0, 10**5),
-    default=20.0,
-    show_default=True,
-    metavar="HOURS",
-    help="Measure idle nodes whose last times are older.",
-)
+@_option("--older-than", type=Number(0, 10**5), default=20.0, show_default=True, metavar="HOURS")
 @count("--jobs", default=8, most=256, text="Nodes at a time.")
 @seconds("--time-limit", default=3600.0, text="Time limit of the probe of a node, in seconds.")
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Only say whether this node is well, for NHC and"
-    " HealthCheckProgram: exit code 3 if it is not. Reads the state, and is quick.",
-)
+@_option("--check", is_flag=True)
 @seconds("--max-age", default=259_200.0, text="With --check: an older state says nothing.")
-@click.option(
-    "--hostlist",
-    is_flag=True,
-    help="Only print the nodes with GPUs that are not well, for --exclude. Reads the state.",
-)
-@click.option("--all", "every", is_flag=True, help="Show well GPUs of a large fleet, too.")
-@click.option(
-    "--on-change",
-    metavar="CMD",
-    help="Command that gets the news on its standard input:"
-    " GPUs that are not well, and those that are well again.",
-)
-@click.option(
-    "--drain",
-    is_flag=True,
-    help="Drain nodes with ill or slow GPUs, and resume them when they are well again.",
-)
+@_option("--hostlist", is_flag=True)
+@_option("--all", "every", is_flag=True)
+@_option("--on-change", metavar="CMD")
+@_option("--drain", is_flag=True)
 @count("--most-nodes", default=2, most=65_536, text="With --drain: nodes of the site.")
-@click.option(
-    "--most-percent",
-    type=Number(0, 100),
-    default=10.0,
-    show_default=True,
-    metavar="P",
-    help="With --drain: share of the nodes of each partition.",
-)
-@click.option("--extra", is_flag=True, help="Write scores into the nodes' Extra, for --extra.")
+@_option("--most-percent", type=Number(0, 100), default=10.0, show_default=True, metavar="P")
+@_option("--extra", is_flag=True)
 @classes_option
 @bench_options
-@click.option("--backend", metavar="NAME", help="Timing backend. Default: one that works there.")
+@_option("--backend", metavar="NAME")
 @count("--runs", default=1, most=100, text="Runs per GPU and class in a pass.")
 @srun_options
 @json_option

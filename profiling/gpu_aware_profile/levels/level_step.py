@@ -12,16 +12,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import IO, Any, NamedTuple, Protocol
 
 from gpu_aware_profile.backends.cupy_library import ensure_compile_cache, nccl_library
-from gpu_aware_profile.backends.timing import FakeTiming, RunSpec, fake_machine
+from gpu_aware_profile.backends.timing import brought
 from gpu_aware_profile.kernels.arrays import Engine
 from gpu_aware_profile.kernels.classes import CLASSES, kernels_of
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.model.profile import LOADED
-from slurm_gpu_aware.text_file import read_object
 
 BATCHES = 5
 """Times of a class in one run."""
@@ -69,41 +66,10 @@ class StepTiming(Protocol):
         """
 
 
-class FakeSteps:
-    """Steps of fake GPUs: time of the class, times the factor of the level (``levels``)."""
-
-    def __init__(self, timing: FakeTiming, machine: Mapping[str, Any], rank: Rank, level: str):
-        self._timing, self._machine = timing, machine
-        self._gpu, self._level = rank.gpu, level
-
-    def unique_id(self) -> bytes:
-        return b"fake"
-
-    def join(self, unique_id: bytes) -> None:
-        if unique_id != b"fake":
-            raise SourceError(f"the id of the group is {unique_id!r}")
-
-    def times_ms(self, app_class: str, size_bytes: int) -> list[float]:
-        entry = self._machine.get("classes", {}).get(app_class)
-        if entry is None:
-            raise SourceError(f"the fake GPUs have no class {app_class!r}")
-        uuids = {gpu["minor"]: gpu["uuid"] for gpu in self._machine["gpus"]}
-        if self._gpu not in uuids:
-            raise SourceError(f"no GPU {self._gpu}")
-        factor = float(self._machine.get("levels", {}).get(app_class, {}).get(self._level, 1.0))
-        specs = (
-            RunSpec(self._gpu, uuids[self._gpu], {}, app_class, LOADED, number)
-            for number in range(BATCHES)
-        )
-        return [factor * median(self._timing.iterations(spec, entry)) for spec in specs]
-
-
 def step_backend(rank: Rank, level: str) -> StepTiming:
     """The backend that works on this node. Raises SourceError if none does."""
-    files = fake_machine()
-    if files is not None:
-        return FakeSteps(FakeTiming(*files), read_object(files.file), rank, level)
-    return NcclSteps.of_this_task(rank)
+    other: StepTiming | None = brought("steps", rank, level)
+    return NcclSteps.of_this_task(rank) if other is None else other
 
 
 def run_rank(

@@ -2,13 +2,11 @@
 
 Real GPUs are measured by a child process with CuPy and NCCL (`nccl_worker`): CUDA and NCCL may hang
 or end the process, and after an error CUDA may refuse everything; then the next request starts
-another process. Requests and answers are lines of JSON. Of fake GPUs the bandwidths are a model
-over the node's links, with seeded noise.
+another process. Requests and answers are lines of JSON.
 """
 
 import json
 import os
-import random
 import sys
 import threading
 import time
@@ -19,25 +17,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from itertools import combinations
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
-from gpu_aware_profile.backends.timing import FakeMachine, fake_machine
+from gpu_aware_profile.backends.timing import brought
 from gpu_aware_profile.child import Child, objects
 from gpu_aware_profile.devices.driver import Faults
 from slurm_gpu_aware.errors import SourceError, not_installed
-from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE, HardwareGraph, direct_links
-from slurm_gpu_aware.text_file import read_object
-from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
+from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE, HardwareGraph
 from slurm_gpu_aware.topology.link_mixes import informative_order, link_mixes
-from slurm_gpu_aware.topology.matching import match
-from slurm_gpu_aware.topology.patterns import Pattern
 
-COPY_SHARE, RING_SHARE = 0.94, 0.85
-"""Share of the nominal bandwidth that copies and all-reduce get."""
-DIRECT_US, HOST_US = 0.9, 1.8
-_RING = Pattern("ring")
-_SIZE_BYTES = 1 << 28
 _PROGRAM = (sys.executable, "-P", "-m", "gpu_aware_profile.links.nccl_worker")
 _MOST_WORDS = 400
 SIZES = range(2, 9)
@@ -95,67 +84,12 @@ def link_backend(
     ``visible_variable``: limits a process to the GPUs whose UUIDs it holds. ``stopped``: ends a
     measurement early when it is set. Raises SourceError that says what is missing.
     """
-    fake = FakeLinks.of_this_node(list(uuids), graph)
-    if fake is not None:
-        return fake
+    other: LinkTiming | None = brought("links", list(uuids), graph)
+    if other is not None:
+        return other
     if find_spec("cupy") is None:
         raise SourceError(not_installed("CuPy", "gpu"))
     return NcclLinks(uuids, visible_variable, stopped)
-
-
-class FakeLinks:
-    """A `link_runs.LinkTiming`.
-
-    A copy gets a share of the nominal bandwidth of its link, an all-reduce a share of the slowest
-    link of the best ring. ``link_slowness`` of the machine file or of the override divides the
-    bandwidth of a pair.
-    """
-
-    name = "fake"
-
-    def __init__(self, files: FakeMachine, slots: Sequence[int], graph: HardwareGraph) -> None:
-        """``slots``: Slurm's index of each GPU of the graph. Raises SourceError."""
-        machine = read_object(files.file)
-        override = files.state / "override.json"
-        slowness = machine.get("link_slowness", {})
-        slowness |= read_object(override).get("link_slowness", {}) if override.exists() else {}
-        self._noise = float(machine.get("noise", 0.0))
-        self._seed = f"{machine.get('seed', 0)}/{machine.get('node', '')}"
-        self._at = {slot: position for position, slot in enumerate(slots)}
-        links = []
-        for a, b in combinations(range(graph.n), 2):
-            slower = float(slowness.get(f"{slots[a]}-{slots[b]}", 1.0))
-            links.append((a, b, graph.classes[a][b], graph.gbps.item(a, b) / slower))
-        self._graph = HardwareGraph.from_links(links, n=graph.n)
-
-    @classmethod
-    def of_this_node(cls, slots: Sequence[int], graph: HardwareGraph) -> Self | None:
-        """None: the GPUs of this node are not fake. Raises SourceError."""
-        files = fake_machine()
-        return None if files is None else cls(files, slots, graph)
-
-    def pair(self, a: int, b: int, limit_s: float) -> PairReading:
-        one, other = self._at[a], self._at[b]
-        copy = COPY_SHARE * self._graph.gbps.item(one, other)
-        latency_us = DIRECT_US if direct_links(self._graph.classes[one][other]) else HOST_US
-        return PairReading(
-            copy * self._factor("copy", a, b),
-            copy * self._factor("copy", b, a),
-            2.0 * copy * self._factor("both", a, b),
-            latency_us * self._factor("latency", a, b),
-        )
-
-    def all_reduce(self, gpus: Sequence[int], limit_s: float) -> AllReduceReading:
-        positions = tuple(sorted(self._at[slot] for slot in gpus))
-        slowest = match(self._graph, positions, _RING, BOTTLENECK).eff_gbps
-        return AllReduceReading(RING_SHARE * slowest * self._factor("ring", *gpus), _SIZE_BYTES)
-
-    def close(self) -> None:
-        pass
-
-    def _factor(self, *what: object) -> float:
-        draw = random.Random(f"{self._seed}/{what}")  # noqa: S311 - noise that must repeat
-        return max(0.1, 1.0 + self._noise * draw.gauss(0.0, 1.0))
 
 
 class NcclLinks:

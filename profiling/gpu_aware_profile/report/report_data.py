@@ -11,8 +11,7 @@ from slurm_gpu_aware.slurm.records import SlurmSwitch
 from slurm_gpu_aware.slurm.topology import Place, places
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ledger import Decision, Ledger
-from slurm_gpu_aware.store.measurements import unseen_gpus
-from slurm_gpu_aware.store.profiles import load_profile, measured_pairs, newest_runs, score_rows
+from slurm_gpu_aware.store.profiles import judged_pairs, load_profile, newest_runs, score_rows
 from slurm_gpu_aware.variability.drift import FEWEST_RUNS, Change, Drift, drift
 from slurm_gpu_aware.variability.scores import JobRun, JobScore, job_scores, median_runs
 
@@ -22,10 +21,8 @@ _MOST_JOBS = 50_000
 
 def stored_drift(store: Store, config: Config, since: float) -> Drift:
     """Drift since a Unix time, of the site's classes and of GPUs that a probe has seen."""
-    pairs = [p for p in measured_pairs(store, since) if p.app_class in config.site.classes]
-    unseen = unseen_gpus(store, (pair[:2] for pair in pairs))
-    seen = (pair for pair in pairs if pair[:2] not in unseen)
-    return drift(seen, least=config.profiling.slower_percent / 100.0)
+    pairs = judged_pairs(store, since, config.site.classes)
+    return drift(pairs, least=config.profiling.slower_percent / 100.0)
 
 
 def drift_table(changes: Sequence[Change], now: float) -> str:

@@ -10,12 +10,15 @@ read.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec import structs
 
 from slurm_gpu_aware.model.profile import IDLE, THROTTLED, Gpu, GpuHealth
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.report import ProbeReport
+from slurm_gpu_aware.store.watch_state import Reading
 
 _FEWEST = 3
 """GPUs of a product from which on their majority counts."""
@@ -55,23 +58,7 @@ _LONGEST = 120
 _KEPT_FAULTS = 8
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What the newest probe says of a GPU."""
-
-    name: str
-    """Product name; empty: not known."""
-    health: GpuHealth | None
-    """None: it could not be read."""
-    faults: tuple[tuple[str, str], ...] = ()
-    """(call, error) of calls that failed."""
-    throttled: frozenset[str] = frozenset()
-    """Reasons for a lower clock while the probe measured it."""
-    at: float = 0.0
-    """Unix time of the probe."""
-
-
-def seen_by(report: ProbeReport, known: Mapping[Gpu, Seen]) -> dict[Gpu, Seen]:
+def seen_by(report: ProbeReport, known: Mapping[Gpu, Reading]) -> dict[Gpu, Reading]:
     """What a probe read of each GPU of its node; of one that it could not read, why not.
 
     ``known``: GPUs that earlier probes read. One of them that the probe does not mention is gone if
@@ -88,15 +75,15 @@ def seen_by(report: ProbeReport, known: Mapping[Gpu, Seen]) -> dict[Gpu, Seen]:
     for slot, gpu in report.gpus.items():
         health = report.health.get(slot, GpuHealth())
         said = tuple(faults.get(slot, ())[:_KEPT_FAULTS])
-        reasons = frozenset(throttled.get(slot, ()))
-        found[report.node, slot] = Seen(gpu.name or "", health, said, reasons, report.taken_at)
+        reasons = tuple(sorted(throttled.get(slot, ())))
+        found[report.node, slot] = Reading(gpu.name or "", health, said, reasons, report.taken_at)
     lost = {slot for slot in faults if slot is not None}
     if None in faults:
         lost |= {slot for node, slot in known if node == report.node}
     for slot in sorted(lost - report.gpus.keys()):
         name = known[report.node, slot].name if (report.node, slot) in known else ""
         said = tuple(faults.get(slot, faults.get(None, ()))[:_KEPT_FAULTS])
-        found[report.node, slot] = Seen(name, None, said, at=report.taken_at)
+        found[report.node, slot] = Reading(name, None, said, at=report.taken_at)
     return found
 
 
@@ -109,7 +96,7 @@ class Finding(NamedTuple):
     """One short sentence without a full stop."""
 
 
-def findings(seen: Mapping[Gpu, Seen]) -> dict[Gpu, tuple[Finding, ...]]:
+def findings(seen: Mapping[Gpu, Reading]) -> dict[Gpu, tuple[Finding, ...]]:
     """What is wrong with each GPU; a GPU with nothing wrong is absent."""
     usual = _usual(seen.values())
     designs = _designs(seen)
@@ -117,17 +104,17 @@ def findings(seen: Mapping[Gpu, Seen]) -> dict[Gpu, tuple[Finding, ...]]:
     return {gpu: own for gpu, own in found.items() if own}
 
 
-def without_throttle(seen: Mapping[Gpu, Seen], busy: Set[Gpu]) -> dict[Gpu, Seen]:
+def without_throttle(seen: Mapping[Gpu, Reading], busy: Set[Gpu]) -> dict[Gpu, Reading]:
     """The readings, without why the clock of a busy GPU is low: its job may be the cause."""
     found = dict(seen)
     for gpu in busy & seen.keys():
         one = seen[gpu]
         health = None if one.health is None else replace(one.health, throttle=None)
-        found[gpu] = replace(one, health=health, throttled=frozenset())
+        found[gpu] = structs.replace(one, health=health, throttled=())
     return found
 
 
-def unread(seen: Mapping[Gpu, Seen]) -> dict[str, list[Gpu]]:
+def unread(seen: Mapping[Gpu, Reading]) -> dict[str, list[Gpu]]:
     """Reading -> GPUs that do not support it, or that could not be asked."""
     missing: dict[str, list[Gpu]] = {}
     for gpu, one in sorted(seen.items()):
@@ -137,7 +124,7 @@ def unread(seen: Mapping[Gpu, Seen]) -> dict[str, list[Gpu]]:
     return missing
 
 
-def facts_of_site(seen: Mapping[Gpu, Seen]) -> list[str]:
+def facts_of_site(seen: Mapping[Gpu, Reading]) -> list[str]:
     """Sentences: products of which most GPUs have less than the model, nodes of other designs."""
     found = []
     every = _usual(seen.values())
@@ -158,7 +145,7 @@ def facts_of_site(seen: Mapping[Gpu, Seen]) -> list[str]:
     return found
 
 
-def _of_gpu(one: Seen, usual: Mapping[tuple[str, str], int]) -> Iterable[Finding]:
+def _of_gpu(one: Reading, usual: Mapping[tuple[str, str], int]) -> Iterable[Finding]:
     for call, error in one.faults:
         if call in _ILL_FAULTS:
             yield Finding(call, f"{_ILL_FAULTS[call]}{error}"[:_LONGEST])
@@ -168,7 +155,7 @@ def _of_gpu(one: Seen, usual: Mapping[tuple[str, str], int]) -> Iterable[Finding
         return
     yield from _links(one.name, one.health, usual)
     yield from _memory(one.health)
-    reasons = (one.throttled | frozenset((one.health.throttle or "").split())) & THROTTLED
+    reasons = THROTTLED.intersection((*one.throttled, *(one.health.throttle or "").split()))
     if reasons:
         yield Finding("throttle", throttle_words(reasons))
 
@@ -219,7 +206,7 @@ _USUAL: Mapping[str, Callable[[GpuHealth], int | None]] = {
 }
 
 
-def _designs(seen: Mapping[Gpu, Seen]) -> dict[str, dict[tuple[str, str], int]]:
+def _designs(seen: Mapping[Gpu, Reading]) -> dict[str, dict[tuple[str, str], int]]:
     """Node -> (product, reading) -> value of a PCIe link that all its GPUs and slots have."""
     values: dict[str, dict[tuple[str, str], set[tuple[int | None, int | None]]]] = {}
     for (node, _), one in seen.items():
@@ -238,7 +225,7 @@ def _designs(seen: Mapping[Gpu, Seen]) -> dict[str, dict[tuple[str, str], int]]:
     return designs
 
 
-def _usual(seen: Iterable[Seen]) -> dict[tuple[str, str], int]:
+def _usual(seen: Iterable[Reading]) -> dict[tuple[str, str], int]:
     """(product, reading) -> value of more than half of at least three GPUs."""
     counts: dict[tuple[str, str], Counter[int]] = {}
     for one in seen:

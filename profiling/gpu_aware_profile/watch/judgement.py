@@ -4,10 +4,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpu_aware_profile.watch.hardware import Finding, Seen, findings, throttle_words
-from gpu_aware_profile.watch.slow_gpus import NEWEST, Key, Named, Verdict
+from gpu_aware_profile.watch.hardware import Finding, findings, throttle_words
+from gpu_aware_profile.watch.slow_gpus import NEWEST, Key, Verdict
 from slurm_gpu_aware.model.profile import THROTTLED, Gpu
-from slurm_gpu_aware.store import watch_state
 from slurm_gpu_aware.store.watch_state import (
     DRIFTED,
     ILL,
@@ -16,6 +15,7 @@ from slurm_gpu_aware.store.watch_state import (
     UNKNOWN,
     WELL,
     GpuState,
+    Named,
     Reading,
     Trouble,
 )
@@ -54,7 +54,7 @@ class Evidence:
     """What a pass has found."""
 
     now: float
-    seen: Mapping[Gpu, Seen]
+    seen: Mapping[Gpu, Reading]
     """The newest readings of all GPUs."""
     probed: Collection[Gpu]
     """GPUs that this pass has probed."""
@@ -65,25 +65,15 @@ class Evidence:
 def known_names(before: Iterable[GpuState]) -> dict[Key, Named]:
     """What an earlier pass named, for `slow_gpus.verdicts`."""
     return {
-        (one.node, one.gpu, app_class): Named(named.state, named.since, named.before)
+        (one.node, one.gpu, app_class): named
         for one in before
         for app_class, named in one.named.items()
     }
 
 
-def seen_before(before: Iterable[GpuState]) -> dict[Gpu, Seen]:
+def seen_before(before: Iterable[GpuState]) -> dict[Gpu, Reading]:
     """The readings that an earlier pass kept."""
-    return {
-        (one.node, one.gpu): Seen(
-            one.reading.name,
-            one.reading.health,
-            one.reading.faults,
-            frozenset(one.reading.throttled),
-            one.reading.at,
-        )
-        for one in before
-        if one.reading.at
-    }
+    return {(one.node, one.gpu): one.reading for one in before if one.reading.at}
 
 
 def judge(before: Iterable[GpuState], evidence: Evidence) -> list[GpuState]:
@@ -117,14 +107,10 @@ def _state(
     found = [*_errors(before, reading), *found]
     troubles = _troubles(before, found, probed, evidence.now)
     troubles += _under_jobs(before, reading, probed)
-    named = {
-        v.key[2]: watch_state.Named(v.state, v.since, v.before)
-        for v in verdicts
-        if v.since is not None
-    }
+    named = {v.key[2]: Named(v.state, v.since, v.before) for v in verdicts if v.since is not None}
     seen = evidence.seen.get(gpu)
     state, by, since, why = _summary(troubles, verdicts, seen)
-    kept = before.reading if seen is None else _kept(seen)
+    kept = before.reading if seen is None else seen
     return GpuState(
         *gpu, state, by, since, why[:LONGEST], named, tuple(troubles), kept, before.told
     )
@@ -181,7 +167,7 @@ def _watts(watts: float | None) -> str:
 
 
 def _summary(
-    troubles: Sequence[Trouble], verdicts: Sequence[Verdict], seen: Seen | None
+    troubles: Sequence[Trouble], verdicts: Sequence[Verdict], seen: Reading | None
 ) -> tuple[str, float | None, float | None, str]:
     """(state, by how much, since when, why)."""
     worst = max(
@@ -243,7 +229,3 @@ def _unknown(verdicts: Sequence[Verdict]) -> str:
     if sweeps >= NEWEST:
         return "too few GPUs of its model to compare it with"
     return f"{sweeps} of {NEWEST} sweeps"
-
-
-def _kept(seen: Seen) -> Reading:
-    return Reading(seen.name, seen.health, seen.faults, tuple(sorted(seen.throttled)), seen.at)

@@ -14,7 +14,7 @@ from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps.sweep_plan import new_id
 from gpu_aware_profile.watch import actions, slurm_nodes
 from gpu_aware_profile.watch.draining import AGAIN, Budget, DrainPlan, Node
-from gpu_aware_profile.watch.hardware import Seen, facts_of_site, seen_by, unread, without_throttle
+from gpu_aware_profile.watch.hardware import facts_of_site, seen_by, unread, without_throttle
 from gpu_aware_profile.watch.judgement import (
     LONGEST,
     Evidence,
@@ -35,7 +35,13 @@ from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.profiles import probed_at, timed_at, timing_runs
-from slurm_gpu_aware.store.watch_state import WatchState, read_state, valid_gpus, write_state
+from slurm_gpu_aware.store.watch_state import (
+    Reading,
+    WatchState,
+    read_state,
+    valid_gpus,
+    write_state,
+)
 
 _NOT_MEASURED = ("failed", "timeout")
 _SWEEPS = 20
@@ -104,7 +110,7 @@ class Pass:
                 latest = probed_at(store) if site.wanted.hardware else timed_at(store)
                 measured = self._measured(before, nodes, latest, busy)
             seen = seen_before(before.gpus)
-            probed: dict[Gpu, Seen] = {}
+            probed: dict[Gpu, Reading] = {}
             for report in measured.reports:
                 try:
                     ingest_report(store, report)

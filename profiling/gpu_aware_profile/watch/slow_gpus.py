@@ -39,6 +39,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
+from slurm_gpu_aware.store.watch_state import Named
 
 FALSE_NAMES = 1e-3
 """Expected number of well GPUs that a pass names, with normal noise."""
@@ -85,17 +86,6 @@ class History(NamedTuple):
     def key(self) -> Key:
         """What a verdict is remembered by."""
         return self[:3]
-
-
-class Named(NamedTuple):
-    """A GPU that an earlier pass named."""
-
-    state: str
-    """``slow`` or ``drifted``."""
-    since: float
-    """Unix time of the first sweep that was beyond."""
-    before: float
-    """Of a drifted one: its level before, as a logarithm, relative to its peers."""
 
 
 @dataclass(frozen=True)

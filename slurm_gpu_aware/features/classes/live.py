@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from slurm_gpu_aware.admission.translate import given_class
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
+from slurm_gpu_aware.features.classes.history import ClassHistory
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 
@@ -20,13 +20,13 @@ class KnownClasses:
 
     def load(self) -> None:
         """Read what was given in the past. A store that cannot be read says nothing."""
-        for user, name, account, app_class, at, job_id in self._ledger.given_classes():
-            self.history.note(GivenClass(user, app_class, at, name, account, job_id))
+        for given in self._ledger.given_classes():
+            self.history.note(given)
 
     def renew(self, gated: Iterable[GatedJob]) -> None:
         """Take in the classes that are stored, and those of the jobs that Slurm has now."""
         for saved in self._ledger.saved_classes():
-            self.history.note(GivenClass(saved.user, saved.app_class, saved.saved_at, saved.name))
+            self.history.note(saved)
         read: dict[int, tuple[str | None, str | None]] = {}
         for one in gated:
             texts = read[one.job.raw_id] = one.job.comment, one.original.environment

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from slurm_gpu_aware.features.classes.history import GivenClass
 from slurm_gpu_aware.store.database import CLASS_CENTRES, Store, put_value, value_of
 from slurm_gpu_aware.store.tables import RecordTable
 
@@ -47,6 +48,19 @@ def put_saved_class(store: Store, saved: SavedClass) -> None:
         )
 
 
-def saved_classes(store: Store) -> list[SavedClass]:
+def saved_classes(store: Store) -> list[GivenClass]:
     """All saved classes, oldest first."""
-    return _SAVED.read(store, "ORDER BY saved_at_unix, user, name")
+    saved = _SAVED.read(store, "ORDER BY saved_at_unix, user, name")
+    return [GivenClass(one.user, one.app_class, one.saved_at, one.name) for one in saved]
+
+
+def given_classes(store: Store, limit: int) -> list[GivenClass]:
+    """Of the newest decisions with a class that the user gave, oldest first."""
+    rows = store.query(
+        "SELECT user, json_extract(asked, '$.class'), submitted_at_unix,"
+        " ifnull(json_extract(asked, '$.name'), ''), ifnull(json_extract(asked, '$.account'), ''),"
+        " job_id FROM decisions WHERE json_extract(asked, '$.class_from') = 'given'"
+        " ORDER BY id DESC LIMIT ?",
+        (limit,),
+    )
+    return [GivenClass(*row) for row in rows[::-1]]

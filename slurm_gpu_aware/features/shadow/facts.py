@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_gpu_aware.features.shadow.record import GpuSet
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
+from slurm_gpu_aware.model.hardware_graph import direct_links
 from slurm_gpu_aware.model.profile import Gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown
@@ -66,15 +66,6 @@ def _links(
         if not best.links_gbps:
             return None, None
         slowest = min(slowest, best.eff_gbps)
-        direct &= _all_direct(graph, best.order, request.pattern)
+        pairs = best.pairs(request.pattern)
+        direct &= all(direct_links(graph.classes[a][b]) for a, b in pairs)
     return (None, None) if slowest == float("inf") else (slowest, direct)
-
-
-def _all_direct(graph: HardwareGraph, orders: Sequence[Sequence[int]], pattern: str) -> bool:
-    """Whether each edge of the best embedding is a direct link."""
-    names = pattern.split("+")
-    return all(
-        direct_links(graph.classes[order[a]][order[b]])
-        for order, name in zip(orders, names, strict=True)
-        for a, b in parse_pattern(name).edges_for(len(order))
-    )

@@ -23,7 +23,7 @@ from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.translate import class_of, given_class
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
-from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
+from slurm_gpu_aware.features.classes.history import ClassHistory
 from slurm_gpu_aware.features.classes.store import saved_classes
 from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.power.settings import PowerConfig
@@ -361,8 +361,7 @@ class Shadow:
             given = self._policy.settings, self._policy.options, profile, models
             self._comparer = Comparer(*given, exact=self._exact)
             for saved in saved_classes(self._store):
-                one = GivenClass(saved.user, saved.app_class, saved.saved_at, saved.name)
-                self._classes.note(one)
+                self._classes.note(saved)
 
     def _prune(self, now: float) -> None:
         if now - self._pruned_at < _PRUNE_S:

@@ -5,7 +5,7 @@ from commands import gpu_aware
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.classes.store import SavedClass, put_saved_class
+from slurm_gpu_aware.features.classes.store import SavedClass, given_classes, put_saved_class
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.store.database import open_store
@@ -57,7 +57,7 @@ def test_a_class_that_was_given_once_holds_after_a_restart(slurm: SlurmFolder) -
     assert (other.asked["class"], other.asked["class_from"]) == ("B", "nothing")
     # What was found for one job is no word of the user for the next one.
     with open_store(slurm.store, readonly=True) as store:
-        assert [row.job_id for row in Ledger(store).given_classes(99)] == ["7"]
+        assert [row.job_id for row in given_classes(store, 99)] == ["7"]
 
 
 def test_a_job_in_the_queue_tells_the_class_of_a_later_one_only(slurm: SlurmFolder) -> None:

@@ -3,9 +3,10 @@
 import json
 
 import pytest
+from fake_gpus import FakeTiming
 from fake_nvml import machines
 
-from gpu_aware_profile.backends.timing import FakeTiming, RunSpec, median_and_spread, timing_backend
+from gpu_aware_profile.backends.timing import RunSpec, median_and_spread, timing_backend
 from slurm_gpu_aware.errors import SourceError
 
 
@@ -75,7 +76,7 @@ def test_a_loaded_gpu_and_a_locked_clock_take_longer(tmp_path):
 
 def test_a_backend_that_cannot_work_here_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_NVML_MACHINE", str(tmp_path / "absent.json"))
-    with pytest.raises(SourceError, match="cannot work here"):
+    with pytest.raises(SourceError, match="no timing backend 'fake' works here"):
         timing_backend("fake")
 
 

@@ -19,6 +19,7 @@ from commands import gpu_aware_profile
 from idle_clock import Stopwatch, all_end
 
 from gpu_aware_profile.classification import counter_tools
+from slurm_gpu_aware.features.classes.history import GivenClass
 from slurm_gpu_aware.features.classes.store import (
     SavedClass,
     put_saved_class,
@@ -267,8 +268,8 @@ def test_a_class_is_saved_for_a_user_and_a_name(centres: ClassifyFolder) -> None
     assert done.exit_code == 0, done.output
     assert "stored class A for the jobs of ada named train" in done.stderr
     with open_store(centres.store) as store:
-        ((user, name, app_class, _),) = saved_classes(store)
-    assert (user, name, app_class) == ("ada", "train", "A")
+        (saved,) = saved_classes(store)
+    assert (saved.user, saved.name, saved.app_class) == ("ada", "train", "A")
     for wrong, why in {
         (): "--save needs --name and one application",
         ("--name", "x" * 200): "expected a job name",
@@ -299,8 +300,8 @@ def test_one_user_keeps_a_bounded_number_of_names(tmp_path: Path) -> None:
         put_saved_class(store, SavedClass("ada", "n5", "C", 2000.0))
         kept = saved_classes(store)
     assert len(kept) == 1_001
-    assert kept[0] == SavedClass("bob", "a", "A", 0.0)
-    assert kept[-1] == SavedClass("ada", "n5", "C", 2000.0)
+    assert kept[0] == GivenClass("bob", "A", 0.0, "a")
+    assert kept[-1] == GivenClass("ada", "C", 2000.0, "n5")
     assert kept[1].name == "n3"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from command_server import RUNNER, run_command
 from commands import gpu_aware_profile
-from fake_nvml import machines
+from fake_nvml import TIMES, machines
 from idle_clock import Stopwatch
 from memory_slurm import opened
 from store_samples import ingest, report
@@ -27,7 +27,7 @@ from slurm_gpu_aware.store.measurements import level_times
 # A task is a fork, which need not import the command.
 SRUN = """
 import json, os, sys, time
-import gpu_aware_profile.levels.level_step
+import fake_gpus  # and the ranks' own module with it
 from gpu_aware_profile.cli import main
 folder = os.environ["FAKE_SLURM"]
 words = sys.argv[1:]
@@ -124,6 +124,7 @@ class ThreeNodes:
             state.update(topology=TREE)
         self.env = {
             **os.environ,
+            "PYTHONPATH": str(TIMES),
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "FAKE_SLURM": str(folder),
             "GPU_AWARE_CONFIG": str(folder / "config.toml"),

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_gpus import COPY_SHARE, RING_SHARE, FakeLinks, FakeMachine
 from fake_nvml import machines
 from idle_clock import Stopwatch
 
-from gpu_aware_profile.backends.timing import FakeMachine
 from gpu_aware_profile.links.link_runs import (
-    COPY_SHARE,
-    RING_SHARE,
     AllReduceReading,
-    FakeLinks,
     LinkRuns,
     NcclLinks,
     PairReading,

@@ -142,7 +142,7 @@ def test_real_gpus_without_cupy_cost_the_report_nothing(library, tmp_path):
         "import json\n"
         "from gpu_aware_profile.links import link_runs as links\n"
         "from gpu_aware_profile.probe.node import Wanted, probe\n"
-        "links.fake_machine = lambda: None\n"
+        "links.brought = lambda *_: None\n"
         "links.find_spec = lambda name: None\n"
         "print(json.dumps(probe('n1', None, Wanted(links_s=60.0))))"
     )
@@ -252,7 +252,7 @@ def test_the_table_for_people(library, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--backend", "cudax"], "unknown timing backend 'cudax'; known: fake, kernels"),
+        (["--backend", "cudax"], "no timing backend 'cudax' works here; known: kernels"),
         (["--runs", "0"], "Invalid value for '--runs'"),
     ],
 )

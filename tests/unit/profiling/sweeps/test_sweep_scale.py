@@ -168,7 +168,7 @@ def test_a_node_that_says_too_much_or_from_the_future_fails_alone(fleet, does, r
 
 
 def test_a_full_disk_fails_the_node_and_keeps_what_was_measured(fleet, monkeypatch):
-    for name in ("PATH", "FAKE_SLURM", "LD_LIBRARY_PATH"):
+    for name in ("PATH", "FAKE_SLURM", "LD_LIBRARY_PATH", "PYTHONPATH"):
         if name in fleet.env:
             monkeypatch.setenv(name, fleet.env[name])
     with open_store(fleet.store) as store:

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-from gpu_aware_profile.watch.hardware import Seen
 from gpu_aware_profile.watch.judgement import (
     Error,
     Evidence,
@@ -13,10 +12,10 @@ from gpu_aware_profile.watch.judgement import (
     seen_before,
 )
 from gpu_aware_profile.watch.running import reported
-from gpu_aware_profile.watch.slow_gpus import Named, Verdict
+from gpu_aware_profile.watch.slow_gpus import Verdict
 from slurm_gpu_aware.agent_reports import spool_file
 from slurm_gpu_aware.model.profile import GpuHealth
-from slurm_gpu_aware.store.watch_state import WatchState, read_state, write_state
+from slurm_gpu_aware.store.watch_state import Named, Reading, WatchState, read_state, write_state
 
 GPU = ("n1", 3)
 WELL = GpuHealth(4, 4, 4, 16, 16, 0, 12, 0, 0, False, False, "")
@@ -29,7 +28,7 @@ def verdict(state="well", slower=0.0, app_class="A", since=None, sweeps=5, risen
 
 def passed(before=(), verdicts=None, health=WELL, running=None, probed=True, now=100.0):
     """The state of the GPU after a pass."""
-    seen = {GPU: Seen("NVIDIA A100-SXM4-40GB", health, at=now)}
+    seen = {GPU: Reading("NVIDIA A100-SXM4-40GB", health, at=now)}
     found = [verdict()] if verdicts is None else verdicts
     evidence = Evidence(now, seen, {GPU} if probed else set(), found, running or {})
     (one,) = judge(before, evidence)
@@ -139,7 +138,7 @@ def test_why_the_speed_is_not_known():
 
 def test_readings_are_kept_for_the_next_pass():
     one = passed(health=replace(WELL, active_nvlinks=11))
-    assert seen_before([one])[GPU] == Seen(
+    assert seen_before([one])[GPU] == Reading(
         "NVIDIA A100-SXM4-40GB", replace(WELL, active_nvlinks=11), at=100.0
     )
     lost = passed(health=None)
@@ -158,7 +157,7 @@ def test_a_gpu_that_no_probe_has_seen_is_named_under_its_job():
 
 def test_long_errors_do_not_make_a_state_that_cannot_be_read(tmp_path):
     faults = tuple((kind, "x" * 4000) for kind in ("xid", "ecc", "result"))
-    seen = {GPU: Seen("A" * 4000, None, faults, at=1.0)}
+    seen = {GPU: Reading("A" * 4000, None, faults, at=1.0)}
     states = judge([], Evidence(100.0, seen, {GPU}, [], {}))
     write_state(tmp_path / "watch.json", WatchState(at=1.0, gpus=states))
     assert read_state(tmp_path / "watch.json").gpus == states

@@ -9,11 +9,11 @@ import pytest
 from gpu_aware_profile.watch.slow_gpus import (
     FALSE_NAMES,
     History,
-    Named,
     _sweeps,
     lower_median,
     verdicts,
 )
+from slurm_gpu_aware.store.watch_state import Named
 
 DAY_S = 86_400.0
 
