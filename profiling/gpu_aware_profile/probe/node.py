@@ -133,7 +133,7 @@ def _at_locked_clocks(
     steps = {}
     for gpu in gpus:
         if profiles := gpu.record["requested_profiles"]:
-            error = f"power profile {profiles} is requested: no clock would be measured alone"
+            error = f"{profiles} is requested: no clock would be measured alone"
             faults.append({"index": gpu.index, "call": "power profile", "error": error})
             continue
         clocks = clock_steps(gpu.record["clocks_mhz"], wanted.clock_steps)

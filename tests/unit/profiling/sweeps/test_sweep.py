@@ -198,7 +198,7 @@ def test_a_gpu_under_a_power_profile_is_named_and_its_clocks_are_not_measured(fl
     assert {run["gpu"] for run in profile["runs"] if run["clock_mhz"]} == {0, 2}
     assert {run["gpu"] for run in profile["runs"]} == {0, 1, 2, 3}
     said = " ".join(done.stderr.split())
-    assert "power profile: power profile max_q is requested: no clock" in said
+    assert "power profile: max_q is requested: no clock" in said
     for names, words in (("n2:1", "max_q"), ("n2:3", "profile_30")):
         assert f"n2: power profile {words} is requested on {names}: their times" in said
 
