@@ -393,3 +393,21 @@ API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current
         return NVML_ERROR_NOT_SUPPORTED;
     return put_uint(*pending = (unsigned)mode, current);
 }
+
+/* Profiles are bits of whole numbers: the first 32 of 255. GPUs before Blackwell have none. */
+API nvmlReturn_t nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(
+    nvmlDevice_t device, nvmlWorkloadPowerProfileCurrentProfiles_t *out)
+{
+    ENTER(v, device);
+    NEED(out);
+    unsigned int offered = (unsigned)fake_number(&v, "power_profiles", 0);
+    if (!offered)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (out->version != (sizeof *out | 1U << 24))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    memset(out->perfProfilesMask.mask, 0, sizeof *out - sizeof out->version);
+    out->perfProfilesMask.mask[0] = offered;
+    out->requestedProfilesMask.mask[0] = (unsigned)fake_number(&v, "requested_profiles", 0);
+    out->enforcedProfilesMask = out->requestedProfilesMask;
+    return NVML_SUCCESS;
+}

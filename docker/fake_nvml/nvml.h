@@ -82,4 +82,13 @@ typedef struct {
     int temperature; /* degrees C */
 } nvmlTemperature_t;
 
+typedef struct {
+    unsigned int mask[8];
+} nvmlMask255_t;
+
+typedef struct {
+    unsigned int version;
+    nvmlMask255_t perfProfilesMask, requestedProfilesMask, enforcedProfilesMask;
+} nvmlWorkloadPowerProfileCurrentProfiles_t;
+
 #endif

@@ -69,6 +69,10 @@ class GpuRecord:
     power_limit_w: float | None = None
     min_limit_w: float | None = None
     """The lowest power limit that can be set."""
+    power_profiles: str | None = None
+    """Workload power profiles that it offers, ``max_p max_q``; None: it has none."""
+    requested_profiles: str | None = None
+    """Those that were requested at the time of the probe; empty: none."""
     temperature_c: float | None = None
     """At the time of the probe."""
     ecc_corrected: int | None = None
@@ -210,6 +214,19 @@ def seen_only(profile: Profile) -> tuple[Profile, tuple[Gpu, ...]]:
     """The profile without the GPUs that no probe has seen, and these GPUs."""
     gpus = {gpu: record for gpu, record in profile.gpus.items() if gpu not in profile.unseen}
     return replace(profile, gpus=gpus), tuple(sorted(profile.unseen))
+
+
+def profile_sentences(gpus: Mapping[Gpu, GpuRecord]) -> list[str]:
+    """Which GPUs run under power profiles: a sentence each without a full stop."""
+    of: dict[str, list[Gpu]] = {}
+    for gpu in sorted(gpus):
+        if words := gpus[gpu].requested_profiles:
+            of.setdefault(words, []).append(gpu)
+    return [
+        f"power profile {words} is requested on {gpu_names(own)}: their times and energy are those"
+        " under it, and compare with no others"
+        for words, own in sorted(of.items())
+    ]
 
 
 def gpu_names(gpus: Iterable[Gpu]) -> str:

@@ -65,7 +65,7 @@ class LedgerWriter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``shared``: copy for the readers of other hosts."""
-        self._path = path
+        self.path = path
         self._copy_path = published_path(path)
         self._shared = None if shared is None else SharedCopy(self._copy_path, shared)
         self._touched = -math.inf
@@ -309,7 +309,7 @@ class LedgerWriter:
             return self._store
         self._tried = self._clock()
         try:
-            self._store = database.open_store(self._path)
+            self._store = database.open_store(self.path)
             self._store.wait_at_most(_BUSY_WAIT_S)
         except (StoreError, OSError) as exc:
             self._close_store()
@@ -329,6 +329,11 @@ class LedgerWriter:
             self._lost += 1
         if not self._later:
             self.flush()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all entries are in the store."""
+        return not self._queued
 
     def flush(self) -> None:
         """Write the queued entries, in one transaction, while the store is not busy."""

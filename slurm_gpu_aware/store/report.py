@@ -73,6 +73,9 @@ PciAddress = Annotated[str, text(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 Reasons = Annotated[
     str, text("([a-z_]{1,40}( [a-z_]{1,40}){0,15})?", "reasons separated by blanks")
 ]
+Profiles = Annotated[
+    str, text("([a-z0-9_]{1,40}( [a-z0-9_]{1,40}){0,254})?", "power profiles separated by blanks")
+]
 Clocks = Annotated[list[Annotated[int, whole(1, MAX_MHZ)]], Meta(max_length=MAX_CLOCKS)]
 
 
@@ -109,6 +112,8 @@ class Gpu(Struct):
     default_clock_mhz: Count | None = None
     power_limit_w: Number | None = None
     min_limit_w: Number | None = None
+    power_profiles: Profiles | None = None
+    requested_profiles: Profiles | None = None
     temperature_c: Degrees | None = None
     ecc_corrected: Count | None = None
     ecc_uncorrected: Count | None = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x47505541
 """Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 12
+VERSION = 13
 """Version of the schema, raised with every change of it, together with a step."""
 
 TABLES = """
@@ -53,6 +53,7 @@ CREATE TABLE IF NOT EXISTS gpus (
   ecc_corrected INTEGER, ecc_uncorrected INTEGER,
   nvlink_version TEXT, nvlinks INTEGER, nvswitch_links INTEGER,
   min_limit_w REAL,             -- the lowest power limit that can be set
+  power_profiles TEXT, requested_profiles TEXT, -- words; NULL: it has none
   PRIMARY KEY (node, slot)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS gpus_uuid ON gpus(uuid);
@@ -263,11 +264,17 @@ def _add_limit(db: Database, name: str) -> None:
     table.transform(pk=(*keys, "limit_w", "run"), defaults={"limit_w": None})
 
 
+def _add_profiles(db: Database) -> None:
+    for name in ("power_profiles", "requested_profiles"):
+        db.execute(f"ALTER TABLE gpus ADD COLUMN {name} TEXT")
+
+
 STEPS: Mapping[int, Callable[[Database], object]] = {
     8: lambda db: None,  # new tables only
     9: _add_limits,
     10: lambda db: _add_limit(db, "model_samples"),
     11: lambda db: db.execute("ALTER TABLE gpus ADD COLUMN min_limit_w REAL"),
+    12: _add_profiles,
 }
 """Schema -> what makes the next one of it."""
 

@@ -242,7 +242,10 @@ def test_what_the_user_says_stays_and_deaths_leave_no_clock(cluster: Cluster, sa
 def test_a_job_slower_than_allowed_has_its_default_clock_back(
     cluster: Cluster, saving: None
 ) -> None:
-    """Its time depends on the clock by more than its class's, so that it is a tenth too slow."""
+    """Its time depends on the clock by more than its class's, so that it is a tenth too slow.
+
+    Its model is fitted to that, and the next such job has a clock with which it is in time.
+    """
     one = APPLICATIONS[2]
     first = submitted_job(cluster, one, "", WAIT)
     cluster.wait(first, "RUNNING")
@@ -251,13 +254,11 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
     cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
     share = (1.1 * (1 + BOUND) - 1) / (TOP_MHZ / slow_mhz - 1)
     program = TRAIN.replace("0.02 + 0.08", f"0.1 * {1 - share} + 0.1 * {share}")
-    job = submitted_job(
-        cluster,
-        one,
-        "",
+    measured = (
         f"exec srun gpu-aware-profile job --model gas --class C --slice 8 --out {RECORDS}"
-        f" -- python3 -c '{program}'",
+        f" -- python3 -c '{program}'"
     )
+    job = submitted_job(cluster, one, "", measured)
     cluster.wait(job, "RUNNING")
     cluster.wait_until(lambda: len(locked(cluster)) == 1, 30, lambda: str(locked(cluster)))
     cluster.wait_until(
@@ -270,18 +271,32 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
     cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
     assert cluster.job(job)["JobState"] == "RUNNING"
     cluster.wait_told(job, r"so\s+its\s+default\s+clock\s+is\s+back")
-    after = submitted_job(cluster, one, "", WAIT)
-    other = cluster.submit("bob", ["--gres=gpu:1", "-w", one.node, "--comment=class=C"], WAIT)
-    for later, saves in ((after, False), (other, True)):
+    # Its model knows both clocks then, and one between them that is within the bound.
+    cluster.wait_until(
+        lambda: "model_fitted" in kinds(cluster, job), 60, lambda: str(kinds(cluster, job))
+    )
+    cluster.wait_told(job, r"Model\s+alice/class\s+C\s+was\s+fitted\s+anew")
+    cluster.sh("ctl", ["scancel", job])
+    again = submitted_job(cluster, one, "", measured)
+    # On another node: the program takes the clock of any GPU of its node.
+    other = cluster.submit("bob", ["--gres=gpu:1", "-w", "n4", "--comment=class=C"], WAIT)
+    for later in (again, other):
         cluster.wait(later, "RUNNING")
-        assert ("energy" in cluster.explained(later)["why"]) == saves
+    chosen = [cluster.explained(later)["why"]["energy"]["clock_mhz"] for later in (again, other)]
+    assert slow_mhz == chosen[1] < chosen[0] < TOP_MHZ
+    cluster.wait_until(
+        lambda: "clock_checked" in kinds(cluster, again), 120, lambda: str(kinds(cluster, again))
+    )
+    (found,) = [e["detail"] for e in told(cluster, again)["events"] if e["kind"] == "clock_checked"]
+    assert not found["slow"], found
+    assert 0.01 < found["slower"] < BOUND + 0.02
     cluster.cancel_all()
 
     def checked() -> list[tuple[object, ...]]:
         rows = json.loads(cluster.sh("ctl", ["gpu-aware", "report", "--json"]))["clocks"]
-        return [(row["name"], row["jobs"], row["slow"]) for row in rows]
+        return [tuple(row[key] for key in ("name", "jobs", "slow", "fitted")) for row in rows]
 
-    cluster.wait_until(lambda: checked() == [("class C", 1, 1)], 30, lambda: str(checked()))
+    cluster.wait_until(lambda: checked() == [("class C", 2, 1, 1)], 30, lambda: str(checked()))
 
 
 def test_a_power_limit_that_saves_is_set_and_undone_whoever_dies(

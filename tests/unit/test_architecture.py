@@ -69,7 +69,7 @@ LAYERS = {
     "admission": "due_dates/admission shadow/requests shards/admission sizes/moldable",
     "store": "classes/store models/store shadow/store",
     "selector": """
-        due_dates/shortest_runs energy/accounts estimates/quality
+        due_dates/shortest_runs energy/accounts energy/refits estimates/quality models/refit
         moves/under_way power/clock_orders power/clock_spool
         power/explorations power/job_tables power/power_reading power/site_power shadow/compared
         shadow/moments

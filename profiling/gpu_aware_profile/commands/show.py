@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -31,13 +31,14 @@ from gpu_aware_profile.tables import (
 from slurm_gpu_aware.cli.output import json_option, json_text, print_json, say
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.model.profile import GpuScore
+from slurm_gpu_aware.model.profile import Gpu, GpuRecord, GpuScore
 from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.measurements import level_times, listed
 from slurm_gpu_aware.store.profiles import load_profile, score_rows
 
 _JOBS = View("class, node, >GPU=gpu, >PM score=pm_score:.4f, >from jobs=job_score:.4f, >jobs")
 _FAULTS = View("node, >GPU=gpu, call, error")
+_PROFILES = View("node, >GPU=gpu, requested, offered")
 
 
 @click.command()
@@ -119,8 +120,7 @@ def show(
     with open_for_reading(replace(config.store, path=path)) as store:
         penalties = penalties_of(store, config, classes if only_levels else ())
         rows = [] if only_levels else _selected(score_rows(store), classes, nodes)
-        faults = load_profile(store).faults
-        path = store.path
+        profile = load_profile(store)
     summary = summarise(rows)
     rows = rows if worst is None else _worst(rows, worst)
     if sort == "node":
@@ -128,7 +128,8 @@ def show(
     answer = {
         "summary": summary,
         "penalties": [row for row in penalties if not classes or row["class"] in classes],
-        "faults": [f for f in fault_records(faults) if not nodes or f["node"] in nodes],
+        "faults": [f for f in fault_records(profile.faults) if not nodes or f["node"] in nodes],
+        "power_profiles": _profiles(profile.gpus, nodes),
         "gpus": records(rows, SCORE),
     }
     if only_levels:
@@ -136,7 +137,7 @@ def show(
     elif only_summary:
         del answer["gpus"]
     if as_json:
-        print_json({"store": str(path), **answer})
+        print_json({"store": str(store.path), **answer})
     elif as_csv:
         flat = answer["penalties" if only_levels else "gpus"]
         write_csv(sys.stdout, flat, list(flat[0]) if flat else TIMING_COLUMNS)
@@ -146,6 +147,15 @@ def show(
         if not rows:
             say("no scores yet: 'gpu-aware-profile sweep', then 'gpu-aware-profile import FILE'")
         click.echo(_text(rows, answer))
+
+
+def _profiles(gpus: Mapping[Gpu, GpuRecord], nodes: Collection[str]) -> list[Record]:
+    """Power profiles of the GPUs that have some; ``nodes``: empty: of all."""
+    return [
+        {"node": node, "gpu": slot, "offered": gpu.power_profiles, "requested": words}
+        for (node, slot), gpu in sorted(gpus.items())
+        if (words := gpu.requested_profiles) is not None and (not nodes or node in nodes)
+    ]
 
 
 def _worst(rows: Sequence[GpuScore], count: int) -> list[GpuScore]:
@@ -169,6 +179,8 @@ def _text(rows: Sequence[GpuScore], answer: Record) -> str:
         parts.append(score_table(rows, now))
     if answer["faults"]:
         parts.append(f"Could not be read:\n{_FAULTS.text(answer['faults'])}")
+    if answer["power_profiles"]:
+        parts.append(f"Power profiles:\n{_PROFILES.text(answer['power_profiles'])}")
     return "\n\n".join(parts)
 
 

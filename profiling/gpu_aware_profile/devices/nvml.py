@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpu_aware_profile.devices.driver import EccErrors, Event, Identity, PeerLink, Sample, in_time
+from gpu_aware_profile.devices.power_profiles import offered_profiles, requested_profiles
 from slurm_gpu_aware.clocks import nvml
 from slurm_gpu_aware.clocks.nvml import NvmlError
 from slurm_gpu_aware.errors import DeviceError
@@ -212,6 +213,8 @@ class NvmlDevice(nvml.Gpu):
             "default_clock_mhz": lambda: self.maybe("nvmlDeviceGetDefaultApplicationsClock", _SM),
             "power_limit_w": lambda: self._thousandths("nvmlDeviceGetPowerManagementLimit"),
             "min_limit_w": self._min_limit_w,
+            "power_profiles": lambda: offered_profiles(self),
+            "requested_profiles": lambda: requested_profiles(self),
             "temperature_c": lambda: self.maybe("nvmlDeviceGetTemperature", 0),
         }
 

@@ -132,6 +132,10 @@ def _at_locked_clocks(
     """
     steps = {}
     for gpu in gpus:
+        if profiles := gpu.record["requested_profiles"]:
+            error = f"{profiles} is requested: no clock would be measured alone"
+            faults.append({"index": gpu.index, "call": "power profile", "error": error})
+            continue
         clocks = clock_steps(gpu.record["clocks_mhz"], wanted.clock_steps)
         range_w = gpu.record["min_limit_w"], gpu.record["power_limit_w"]
         limits = limit_steps(*range_w, wanted.limit_steps)

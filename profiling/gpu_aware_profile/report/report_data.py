@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from gpu_aware_profile.tables import CHANGE, CHANGES, records
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.history import UNKNOWN_CLASS
-from slurm_gpu_aware.model.profile import LOADED, Gpu, GpuTiming, gpu_names
+from slurm_gpu_aware.model.profile import (
+    LOADED,
+    Gpu,
+    GpuTiming,
+    gpu_names,
+    profile_sentences,
+)
 from slurm_gpu_aware.slurm.records import SlurmSwitch
 from slurm_gpu_aware.slurm.topology import Place, places
 from slurm_gpu_aware.store.database import Store
@@ -80,6 +86,8 @@ class ClusterReport:
     drift: Drift
     since: float
     """Unix time that ``drift`` compares with."""
+    profiles: Sequence[str]
+    """Sentences on GPUs that run under power profiles."""
 
     def of_class(self, app_class: str) -> list[GpuRow]:
         """Rows of a class."""
@@ -118,7 +126,8 @@ def read_report(
         )
         rows.append(row)
     where, how = places((row.node for row in rows), switches)
-    return ClusterReport(rows, where, how, stored_drift(store, config, since), since)
+    profiles = profile_sentences(load_profile(store).gpus)
+    return ClusterReport(rows, where, how, stored_drift(store, config, since), since, profiles)
 
 
 def stored_job_scores(store: Store, now: float) -> list[JobScore]:

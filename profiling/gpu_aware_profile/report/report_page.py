@@ -60,6 +60,7 @@ def page(
         f"<h1>GPUs of the cluster</h1><p>{escape(stamp(now))}: {gpus} GPUs of {nodes} nodes."
         " A score is the time of a GPU over that of the median GPU of its model: 1.1 = 10% slower."
         "</p>",
+        *(f"<p class='note'>Note: {escape(sentence)}.</p>" for sentence in report.profiles),
         _summary(summary, now),
         _slower(report, now),
         _worst(report, now, worst),

@@ -19,6 +19,7 @@ from gpu_aware_profile.child import Child, LateError
 from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target
 from slurm_gpu_aware.bounds import PROBE_JOB, PROBE_TIME_LIMIT
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.model.profile import profile_sentences
 from slurm_gpu_aware.slurm.commands import clean_environment, run_command
 from slurm_gpu_aware.store.report import ProbeReport, parse_report
 from slurm_gpu_aware.text_file import parse_json
@@ -140,7 +141,9 @@ def read_probe(ended: Ended, target: Target, now: float) -> tuple[Outcome, Probe
             state, reason = "failed", f"ended with {ended.code} before all was measured"
         elif any(fault.call == PROBE_TIME_LIMIT for fault in report.faults):
             state, reason = "timeout", "its time was over before all was measured"
-        causes = tuple(dict.fromkeys(f"{f.call}: {f.error}"[:200] for f in report.faults))
+        said = [f"{f.call}: {f.error}"[:200] for f in report.faults]
+        said += profile_sentences({(node, slot): gpu for slot, gpu in report.gpus.items()})
+        causes = tuple(dict.fromkeys(said))
         unlocked = any(_of_clock(fault.call) for fault in report.faults)
         outcome = Outcome(node, state, reason, *counts, causes=causes, unlocked=unlocked)
         return outcome, report

@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,13 +22,13 @@ from typing import Any, NamedTuple
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.energy.events import CHECKED
+from slurm_gpu_aware.features.energy.events import CHECKED, FITTED
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.store.ledger import Decision, Event
 
-KINDS = ("started", "energy", "clock_failed", CHECKED)
+KINDS = ("started", "energy", "clock_failed", CHECKED, FITTED)
 """Kinds of the events that tell a job's energy, and what its clock saved."""
 _KWH_J = 3.6e6
 _Checked = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -179,28 +180,34 @@ def checked_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list
     """What models said of clocks that save energy, and what the jobs measured, by application.
 
     ``name`` (of the application as its user names it, else of the class), ``jobs`` that were
-    checked, ``slow`` of them slower than allowed; medians of ``slower``, ``measured_slower``,
-    ``saves`` and ``measured_saves`` (None: no job measured its power): users write what they like.
+    checked, ``slow`` of them slower than allowed, ``fitted`` fits of the model to what these
+    measured; medians of ``slower``, ``measured_slower``, ``saves`` and ``measured_saves`` (None: no
+    job measured its power): users write what they like.
     """
     last = {decision.job_id: decision for decision in decisions}
     groups: dict[str, list[_Checked]] = {}
+    fitted: Counter[str] = Counter()
     for event in events:
         decision = last.get(event.job_id)
         told = decision and decision.why.get("energy")
-        if decision and told and event.kind == CHECKED and "slower" in event.detail:
-            app = decision.asked.get("model")
-            kind = decision.asked.get("class") or "none"
-            name = f"{decision.user}/{app}" if app else f"class {kind}"
+        if not decision or not told:
+            continue
+        app = decision.asked.get("model")
+        kind = decision.asked.get("class") or "none"
+        name = f"{decision.user}/{app}" if app else f"class {kind}"
+        if event.kind == CHECKED and "slower" in event.detail:
             groups.setdefault(name, []).append((told, event.detail))
-    return [_checked_row(name, found) for name, found in sorted(groups.items())]
+        fitted[name] += event.kind == FITTED and "says" in event.detail
+    return [_checked_row(name, found, fitted[name]) for name, found in sorted(groups.items())]
 
 
-def _checked_row(name: str, found: Sequence[_Checked]) -> dict[str, Any]:
+def _checked_row(name: str, found: Sequence[_Checked], fitted: int) -> dict[str, Any]:
     saves = [one["saves"] for _, one in found if one["saves"] is not None]
     return {
         "name": name,
         "jobs": len(found),
         "slow": sum(one["slow"] for _, one in found),
+        "fitted": fitted,
         "slower": median(told["slower"] for told, _ in found),
         "measured_slower": median(one["slower"] for _, one in found),
         "saves": median(told["saves"] for told, _ in found),

@@ -1,13 +1,14 @@
-"""Check of doctor: the folder in which jobs leave their records for the checks of clocks."""
+"""Checks of doctor: the folder of the records by which clocks are checked, and power profiles."""
 
 import pwd
 from collections.abc import Iterator
 
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, answer_of, failed, ok, warning
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.model.profile import profile_sentences
 
-_NAME = "records of jobs"
+_NAME, _PROFILES = "records of jobs", "power profiles"
 _WRITE, _STICKY, _READ = 0o3, 0o1000, 0o4
 
 
@@ -47,5 +48,18 @@ def _records(g: DoctorContext) -> Iterator[Check]:
     yield ok(_NAME, f"{folder}, mode {digits}, of {g.slurm_user}")
 
 
-CHECKS = ((_NAME, True, True, _records),)
+def _profiles(g: DoctorContext) -> Iterator[Check]:
+    """No power profile is requested of GPUs that were measured: clocks are chosen without one."""
+    try:
+        gpus = g.profile.gpus
+    except StoreError:
+        return  # the check of the store says so
+    found = profile_sentences(gpus)
+    for sentence in found:
+        yield warning(_PROFILES, sentence, "clear the request, and sweep these nodes again")
+    if not found and any(gpu.power_profiles for gpu in gpus.values()):
+        yield ok(_PROFILES, "none was requested when the GPUs were measured")
+
+
+CHECKS = ((_NAME, True, True, _records), (_PROFILES, False, True, _profiles))
 """See `doctor.Checks`."""

@@ -3,14 +3,17 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-CHECKING, CHECKED = "clock_checking", "clock_checked"
-"""The check has begun; what it found."""
+CHECKING, CHECKED, FITTED = "clock_checking", "clock_checked", "model_fitted"
+"""The check has begun; what it found; its model was fitted to that, or why not."""
 SLOW_GPUS = "slow_gpus"
 """Key of a placement's account: why the job has its default clock."""
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     CHECKING: lambda _: "runs at its default clock for some iterations, to compare",
     CHECKED: lambda detail: (
         "gets its default clock back" if detail.get("slow") else "was compared with its default"
+    ),
+    FITTED: lambda detail: (
+        "its model was not fitted anew" if detail.get("error") else "its model was fitted anew"
     ),
 }
 
@@ -22,7 +25,7 @@ def setting_words(one: Mapping[str, Any]) -> str:
 
 
 def sentences(answer: Mapping[str, Any]) -> list[str]:
-    """The sentence on what the clock of the job costs, by its own iterations."""
+    """The sentences on what the clock of the job costs, by its own iterations."""
     ended = [event["detail"] for event in answer["events"] if event["kind"] == CHECKED]
     if not ended:
         return []
@@ -33,4 +36,12 @@ def sentences(answer: Mapping[str, Any]) -> list[str]:
     found = f"At {setting_words(last)} it is {last['slower']:.1%} slower by its own marks{saves}"
     if not last["slow"]:
         return [f"{found}."]
-    return [f"{found}: more than the {last['allowed']:.0%} allowed, so its default clock is back."]
+    found = f"{found}: more than the {last['allowed']:.0%} allowed, so its default clock is back."
+    fits = [event["detail"] for event in answer["events"] if event["kind"] == FITTED]
+    return [found, *map(_fitted, fits[-1:])]
+
+
+def _fitted(fit: Mapping[str, Any]) -> str:
+    if "says" in fit:
+        return f"Model {fit['model']} was fitted anew to that: {fit['says']}."
+    return f"Its model was not fitted anew: {fit.get('error')}."

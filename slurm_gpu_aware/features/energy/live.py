@@ -3,8 +3,9 @@
 A job that `gpu-aware-profile job` measures leaves a record in a folder of the site: the time of an
 iteration at each SM clock that it ran at. Once its chosen clock is in it, the job runs at its
 default clock for a slice or two; both times together say how much slower it is. One that is slower
-than allowed stays at the default clock, and jobs like it get no such clock until the models are
-fitted anew. The record is the user's own, so it decides on this user's jobs only.
+than allowed stays at the default clock, and jobs like it get no such clock until their model has
+been fitted anew, to both times. The record is the user's own, so it decides on this user's jobs
+only.
 """
 
 import logging
@@ -21,7 +22,13 @@ from typing import Any, NamedTuple
 
 from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_GPUS, MAX_MHZ
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.energy.events import CHECKED, CHECKING
+from slurm_gpu_aware.features.energy.events import CHECKED, CHECKING, FITTED
+from slurm_gpu_aware.features.energy.refits import Key, Refits, model_name
+from slurm_gpu_aware.features.models.performance_model import (
+    NOT_LOCKED,
+    NamedSample,
+    PerformanceSample,
+)
 from slurm_gpu_aware.files import open_plain, user_name
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.ledger import Event
@@ -51,6 +58,7 @@ _SHARE = 10.0
 _KEPT_S = 90 * 86_400.0
 """A job that was slower than allowed counts for so long, unless the models are fitted anew."""
 _SLOWEST_S = 1e6
+_BATCH = 1e-9, 1e12
 
 
 class AtClock(NamedTuple):
@@ -61,6 +69,8 @@ class AtClock(NamedTuple):
     """Of an iteration."""
     power_w: float | None
     """Of all its GPUs; None: not known."""
+    batch_size: float = 1.0
+    """Samples of a GPU in an iteration."""
 
 
 def measured(text: str) -> list[AtClock]:
@@ -79,7 +89,8 @@ def _at_clock(row: Row) -> AtClock | None:
         raise ValueError("clock_mhz or time_s is out of range")
     if power_w is not None and not 0 < power_w <= MAX_GPU_W * MAX_GPUS:
         raise ValueError("power_w is out of range")
-    return AtClock(mhz, time_s, power_w)
+    batch_size = row.number("batch_size", *_BATCH) if row.cells.get("batch_size") else 1.0
+    return AtClock(mhz, time_s, power_w, batch_size)
 
 
 def at_clock(rows: Sequence[AtClock], clock_mhz: float) -> AtClock | None:
@@ -88,13 +99,13 @@ def at_clock(rows: Sequence[AtClock], clock_mhz: float) -> AtClock | None:
     return min(near, key=lambda row: abs(row.clock_mhz - clock_mhz), default=None)
 
 
-def compared(
+def both_clocks(
     rows: Sequence[AtClock], clock_mhz: float, limit_w: int = 0
-) -> tuple[float, float | None] | None:
-    """(Slower, saves): shares against the highest clock that was measured; None: no two clocks.
+) -> tuple[AtClock, AtClock] | None:
+    """What was measured at a clock, and at the highest one; None: no two clocks.
 
-    ``saves`` None: the power is not known. ``limit_w``: power limit, which may have kept the GPUs
-    below the clock: then the median time of what is below the highest clock counts.
+    ``limit_w``: power limit, which may have kept the GPUs below the clock: then the median time of
+    what is below the highest clock counts.
     """
     slow = at_clock(rows, clock_mhz)
     fast = max(rows, key=lambda row: row.clock_mhz, default=None)
@@ -104,6 +115,11 @@ def compared(
         slow = below[(len(below) - 1) // 2] if below else None
     if slow is None or fast is None or fast.clock_mhz <= (1.0 + _SAME) * slow.clock_mhz:
         return None
+    return slow, fast
+
+
+def compared(slow: AtClock, fast: AtClock) -> tuple[float, float | None]:
+    """(Slower, saves): shares against the second one; ``saves`` None: the power is not known."""
     longer, saves = slow.time_s / fast.time_s, None
     if slow.power_w is not None and fast.power_w is not None:
         saves = 1.0 - longer * slow.power_w / fast.power_w
@@ -122,12 +138,27 @@ class Watched(NamedTuple):
     """How much slower it may be."""
     limit_w: int = 0
     """Power limit that was chosen with the clock; 0: none was."""
+    gpus: int = 1
+    nodes: int = 1
 
     @property
-    def key(self) -> tuple[str, ...]:
+    def key(self) -> Key:
         """What a verdict counts for: jobs of a user of one application, else of one class."""
         name = self.application or ""
         return self.user, name, "" if name else self.app_class, self.gpu_model
+
+    def samples(self, slow: AtClock, fast: AtClock, at: float) -> list[NamedSample]:
+        """What it measured at its clock and at the default one, for its model."""
+        return [
+            NamedSample(
+                *(model_name(self.key), self.gpu_model, at),
+                PerformanceSample(
+                    *(self.gpus, self.nodes, one.batch_size, mhz, one.time_s, one.power_w)
+                ),
+                self.app_class,
+            )
+            for one, mhz in ((slow, slow.clock_mhz), (fast, NOT_LOCKED))
+        ]
 
 
 @dataclass
@@ -204,10 +235,11 @@ class ClockChecks:
         """``folder``: that of the records; None: no job is checked."""
         self.folder = folder
         self._ledger = ledger
+        self._refits = Refits(ledger)
         self._checks: dict[str, _Check] = {}
         self._done: dict[str, bool] = {}
         """Job that was checked -> whether it was slower than allowed."""
-        self._wrong: dict[tuple[str, ...], float] = {}
+        self._wrong: dict[Key, float] = {}
         """Key of jobs that are slower than allowed -> since when."""
         self._reading: _Reading | None = None
         self._every_s = _READ_S
@@ -216,11 +248,17 @@ class ClockChecks:
 
     def load(self, now: float) -> None:
         """Take up which jobs were slower than allowed."""
-        events = [] if self.folder is None else self._ledger.events_since((CHECKED,), now - _KEPT_S)
+        kinds = (CHECKED, FITTED)
+        events = [] if self.folder is None else self._ledger.events_since(kinds, now - _KEPT_S)
         for event in events:
-            if event.detail.get("slow") is True:
-                with suppress(LookupError):
-                    self._wrong[tuple(map(str, event.detail["key"]))] = event.at
+            with suppress(LookupError, ValueError):
+                user, name, app_class, gpu_model = map(str, event.detail["key"])
+                key = user, name, app_class, gpu_model
+                if event.kind == FITTED:
+                    self._refits.drop(key)
+                elif event.detail.get("slow") is True:
+                    self._wrong[key] = event.at
+                    self._refits.want(key, event.job_id)
 
     def restore(self, job_id: str, events: Sequence[Event]) -> None:
         """Take up what a previous selector found; a check that it only began begins anew."""
@@ -250,12 +288,13 @@ class ClockChecks:
         check = self._checks.get(job_id)
         return self.is_slow(job_id) or (check is not None and check.begun_at is not None)
 
-    def are_wrong(self, key: tuple[str, ...], fitted_at: float, now: float) -> bool:
-        """Whether jobs of a key were slower than allowed, by models that were fitted then."""
-        return self._wrong.get(key, -math.inf) > max(fitted_at, now - _KEPT_S)
+    def is_wrong(self, of: Watched, fitted_at: float, now: float) -> bool:
+        """Whether a job like this was slower than allowed, by a model that was fitted then."""
+        return self._wrong.get(of.key, -math.inf) > max(fitted_at, now - _KEPT_S)
 
     def looks(self, now: float) -> bool:
         """Read the records that are due; whether a job should get another clock."""
+        self._refits.step(now)
         read = self._checks.items()
         due = {i: one for i, one in read if not 0 <= now - one.read_at < self._every_s}
         wait_s = 0.0
@@ -283,7 +322,7 @@ class ClockChecks:
             # Under a limit the clock wanders: the highest one must have been measured since.
             fast = max(rows, key=lambda row: row.clock_mhz, default=None)
             known = not check.of.limit_w or fast not in check.before
-            found = compared(rows, check.of.clock_mhz, check.of.limit_w) if known else None
+            found = both_clocks(rows, check.of.clock_mhz, check.of.limit_w) if known else None
             if found is None and now - check.begun_at < _MOST_S:
                 return False
             self._end(job_id, check.of, found, now)
@@ -298,20 +337,23 @@ class ClockChecks:
         return True
 
     def _end(
-        self, job_id: str, of: Watched, found: tuple[float, float | None] | None, now: float
+        self, job_id: str, of: Watched, found: tuple[AtClock, AtClock] | None, now: float
     ) -> None:
-        slow = found is not None and found[0] > of.allowed + _NOISE
+        slower, saves = (0.0, None) if found is None else compared(*found)
+        slow = slower > of.allowed + _NOISE
         del self._checks[job_id]
         self._done[job_id] = slow
-        if slow:
+        if slow and found is not None:
             self._wrong[of.key] = now
+            self._ledger.samples(of.samples(*found, now))
+            self._refits.want(of.key, job_id)
         detail: dict[str, Any] = {"clock_mhz": of.clock_mhz, "allowed": of.allowed, "slow": slow}
         detail |= {"limit_w": of.limit_w} if of.limit_w else {}
         if found is None:
             detail["error"] = f"it marked no iteration at its default clock within {_MOST_S:.0f} s"
         else:
-            detail |= {"slower": round(found[0], 4), "key": list(of.key)}
-            detail["saves"] = None if found[1] is None else round(found[1], 4)
+            detail |= {"slower": round(slower, 4), "key": list(of.key)}
+            detail["saves"] = None if saves is None else round(saves, 4)
         self._ledger.event(job_id, CHECKED, detail, now)
 
     def _complain(self, faults: Mapping[str, str]) -> None:

@@ -71,12 +71,14 @@ def checked_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """What clocks cost and save by models, and by the marks of jobs; empty without rows."""
     if not rows:
         return ""
-    headers = ["checked", "jobs", "too slow", "slower", "measured", "saves", "measured"]
+    headers = ["checked", "jobs", "too slow", "fitted anew"]
+    headers += ["slower", "measured", "saves", "measured"]
     cells = [
         (
             row["name"],
             row["jobs"],
             row["slow"],
+            row["fitted"],
             *(f"{row[key]:.1%}" for key in ("slower", "measured_slower", "saves")),
             "" if row["measured_saves"] is None else f"{row['measured_saves']:.1%}",
         )
@@ -84,7 +86,7 @@ def checked_table(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     head = (
         "Clocks that save energy, by the models and as jobs measured them; those that were slower"
-        " than allowed got their default clock back."
+        " than allowed got their default clock back, and their models are fitted anew."
     )
     return f"{paragraph(head)}\n\n{table(headers, cells, right=headers[1:])}"
 

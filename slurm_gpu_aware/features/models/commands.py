@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -123,9 +122,9 @@ def plot(context: Context, name: str, file: Path, gpus: int | None) -> None:
 
 def _fitted(store: Store) -> tuple[list[ModelRow], list[SiteFit]]:
     """Rows of the models, and what has none."""
+    from slurm_gpu_aware.features.models.refit import model_row
     from slurm_gpu_aware.features.models.site_models import fit_site
     from slurm_gpu_aware.features.models.store import (
-        ModelRow,
         application_samples,
         class_samples,
         gpu_kinds,
@@ -138,8 +137,7 @@ def _fitted(store: Store) -> tuple[list[ModelRow], list[SiteFit]]:
             skipped.append(one)
             continue
         say(f"{one.kind} {one.name} on {one.gpu_model or 'unknown GPUs'}: {one.model.confidence()}")
-        content = json.dumps(one.model.values())
-        rows.append(ModelRow(one.kind, one.name, one.gpu_model, time.time(), content))
+        rows.append(model_row(one.kind, one.model, time.time()))
     return rows, skipped
 
 

@@ -11,6 +11,7 @@ from slurm_gpu_aware.features.models.performance_model import (
     PerformanceModel,
     model_from_values,
     own_name,
+    unnamed,
 )
 from slurm_gpu_aware.features.models.store import ModelRow, model_rows
 from slurm_gpu_aware.store.database import Store
@@ -27,11 +28,6 @@ class PerformanceModels:
     """Models with a larger error for measurements that their fit has not seen are not used."""
     unreadable: tuple[str, ...] = ()
     """A sentence for each row that is no model."""
-
-    @property
-    def fitted_at(self) -> float:
-        """Unix time of the fit; inf: there are no models."""
-        return min((row.fitted_at for row, _ in self.rows.values()), default=math.inf)
 
     def too_wrong(self, application: str, gpu_model: str, user: str) -> PerformanceModel | None:
         """The model of an application that is there and not used; None: there is none."""
@@ -50,13 +46,26 @@ class PerformanceModels:
     ) -> PerformanceModel | None:
         """The model of an application on a GPU model, else that of the class; None: neither.
 
-        What ``user`` has measured precedes what the site knows under the same name. A model that is
-        too wrong is as if it were not there.
+        What ``user`` has measured precedes what the site knows under the same name, or of jobs that
+        name no application. A model that is too wrong is as if it were not there.
         """
-        named = application or ""
+        found = self._used(application, app_class, gpu_model, user)
+        return None if found is None else found[1]
+
+    def fitted_at(
+        self, application: str | None, app_class: str, gpu_model: str, user: str
+    ) -> float:
+        """When the model of `of` was fitted, Unix time; inf: there is none."""
+        found = self._used(application, app_class, gpu_model, user)
+        return math.inf if found is None else found[0].fitted_at
+
+    def _used(
+        self, application: str | None, app_class: str, gpu_model: str, user: str
+    ) -> tuple[ModelRow, PerformanceModel] | None:
+        named = application or unnamed(app_class)
         keys = [(APPLICATION, own_name(user, named)), (APPLICATION, named), (CLASS, app_class)]
-        found = (self._row(*key, gpu_model) for key in keys)
-        return next((one for one in found if one is not None and self.uses(one)), None)
+        found = (self.rows.get((*key, gpu_model)) for key in keys)
+        return next((one for one in found if one is not None and self.uses(one[1])), None)
 
     def _row(self, kind: str, name: str, gpu_model: str) -> PerformanceModel | None:
         found = self.rows.get((kind, name, gpu_model))

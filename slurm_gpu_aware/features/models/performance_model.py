@@ -178,7 +178,8 @@ class PerformanceModel:
         held-out error falls to what they then miss of it, as in kriging with a Gaussian kernel:
         they miss more where neighbours disagree. Between two measured clocks
         time is convex in 1 / clock, so what lies on the line between them is the most that it can
-        be. The error has the shape of the time; NaN: it is not known.
+        be, with too few conditions for a held-out error, too. The error has the shape of the time;
+        NaN or inf: it is not known.
         """
         time_s, power_w = self.predict(at)
         error = np.nan if self.quality.time_error is None else self.quality.time_error
@@ -198,7 +199,9 @@ class PerformanceModel:
         )
         most_s = between_clocks(at.clock_mhz, clocks, self._at_anchors(at, clocks) * times)
         time_s = np.minimum(time_s, most_s)
-        return time_s, power_w, np.minimum(error, most_s / time_s - 1.0)
+        if self.quality.time_samples:  # else times are not its own
+            error = np.fmin(error, most_s / time_s - 1.0)
+        return time_s, power_w, error
 
     def _near(
         self, mhz: FloatArray, clocks: FloatArray
@@ -361,6 +364,11 @@ class NamedSample(NamedTuple):
     sample: PerformanceSample
     app_class: str = ""
     """Class of the application; empty: not known."""
+
+
+def unnamed(app_class: str) -> str:
+    """What stands for the application of a job that names none: no comment may name it."""
+    return f"class {app_class}"
 
 
 def own_name(user: str, application: str) -> str:

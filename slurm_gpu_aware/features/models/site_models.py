@@ -48,20 +48,34 @@ def fit_site(
     of_class: dict[_Key, PerformanceModel] = {}
     for kind, samples in ((CLASS, class_samples), (APPLICATION, application_samples)):
         for (name, gpu_model), own in _by_name(samples).items():
-            app_class = name if kind == CLASS else _newest_class(own)
+            app_class = name if kind == CLASS else newest_class(own)
             base = of_class.get((app_class, gpu_model))
-            prior = prior_of(app_class, gpu_model) if base is None else prior_from(base)
-            bare, times_of = [one.sample for one in own], None
-            if not any(is_timed(sample) for sample in bare):
-                if base is None:
-                    reason = "only its power was measured, and its class has no model here"
-                    yield SiteFit(kind, name, gpu_model, None, reason)
-                    continue
-                times_of = base
-            fit = _fit(kind, (name, gpu_model), bare, prior, default_mhz.get(gpu_model), times_of)
+            fit = fit_one(kind, own, app_class, base, default_mhz.get(gpu_model))
             if kind == CLASS and fit.model is not None:
                 of_class[name, gpu_model] = fit.model
             yield fit
+
+
+def fit_one(
+    kind: str,
+    samples: Sequence[NamedSample],
+    app_class: str,
+    base: PerformanceModel | None,
+    default_mhz: int | None,
+) -> SiteFit:
+    """Fit the model of one name on one GPU model, from its samples (one at least).
+
+    ``base``: the model of its class there.
+    """
+    key = samples[0].name, samples[0].gpu_model
+    prior = prior_of(app_class, key[1]) if base is None else prior_from(base)
+    bare, times_of = [one.sample for one in samples], None
+    if not any(is_timed(sample) for sample in bare):
+        if base is None:
+            reason = "only its power was measured, and its class has no model here"
+            return SiteFit(kind, *key, None, reason)
+        times_of = base
+    return _fit(kind, key, bare, prior, default_mhz, times_of)
 
 
 def _fit(
@@ -133,7 +147,7 @@ def _located(samples: Sequence[PerformanceSample], default_mhz: float) -> list[P
     ]
 
 
-def _newest_class(samples: Sequence[NamedSample]) -> str:
+def newest_class(samples: Sequence[NamedSample]) -> str:
     """The class that the newest sample with one names; empty: none does."""
     named = [one for one in samples if one.app_class]
     return max(named, key=lambda one: one.taken_at).app_class if named else ""

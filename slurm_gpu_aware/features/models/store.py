@@ -103,11 +103,13 @@ def _check_number(store: Store, owners: set[str]) -> None:
             )
 
 
-def application_samples(store: Store) -> list[NamedSample]:
-    """All samples of applications, by application, GPU model, time and conditions."""
+def application_samples(store: Store, application: str | None = None) -> list[NamedSample]:
+    """Samples of one application, or of all, by application, GPU model, time and conditions."""
     rows = store.query(
         "SELECT application, gpu_model, taken_at_unix, gpus, nodes, batch_size, clock_mhz, time_s,"
-        " power_w, limit_w, class FROM model_samples ORDER BY 1, 2, 3, 4, 5, 6, 7, limit_w, run"
+        " power_w, limit_w, class FROM model_samples WHERE application = ifnull(?, application)"
+        " ORDER BY 1, 2, 3, 4, 5, 6, 7, limit_w, run",
+        (application,),
     )
     return [
         NamedSample(
@@ -172,6 +174,11 @@ def put_models(store: Store, models: Sequence[ModelRow]) -> None:
     with store.write():
         store.execute("DELETE FROM models")
         _MODELS.put(store, models)
+
+
+def put_model(store: Store, model: ModelRow) -> None:
+    """Replace one model."""
+    _MODELS.put(store, [model], "INSERT OR REPLACE")
 
 
 def model_rows(store: Store) -> list[ModelRow]:

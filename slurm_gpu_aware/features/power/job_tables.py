@@ -215,10 +215,10 @@ class JobTables:
         """The model of an application, or else of its class; see `PerformanceModels.of`."""
         return None if self._models is None else self._models.of(name, app_class, gpu_model, user)
 
-    @property
-    def fitted_at(self) -> float:
-        """When the models were fitted, Unix s; inf: there are none."""
-        return math.inf if self._models is None else self._models.fitted_at
+    def fitted_at(self, name: str | None, app_class: str, gpu_model: str, user: str) -> float:
+        """When the model of `model` was fitted, Unix s; inf: there is none."""
+        named = name, app_class, gpu_model, user
+        return math.inf if self._models is None else self._models.fitted_at(*named)
 
     def limit_w(self, gpu_model: str) -> float:
         """The highest known power limit of GPUs of a model, else what no GPU exceeds."""

@@ -273,7 +273,7 @@ class SitePower:
         """The request without a clock that saves energy, if jobs like it were too slow with it."""
         table, gpu_model = request.get(TABLE), self.tables.gpu_model(request)
         of = Watched(request.user, request.get(MODEL), request.app_class, gpu_model or "")
-        wrong = self._checks.are_wrong(of.key, self.tables.fitted_at, self._clock())
+        wrong = self._checks.is_wrong(of, self.tables.fitted_at(*of[1:4], of.user), self._clock())
         return request.put(TABLE, doubted(table)) if table is not None and wrong else request
 
     def _powered(
@@ -316,7 +316,8 @@ class SitePower:
             if self.clocks.can_change(job_id, self._planned_at):
                 model = running_gpu_model(job, cluster) or ""
                 of = known.user, known.performance_model, known.app_class, model
-                found[job_id] = Watched(*of, known.energy_mhz, known.allowed, known.limit_w)
+                setting = known.energy_mhz, known.allowed, known.limit_w
+                found[job_id] = Watched(*of, *setting, len(job.each_gpu), len(job.gpus))
         return found
 
     def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:

@@ -116,6 +116,23 @@ out["beyond"] = code(n.nvmlDeviceGetNvLinkState, gpus[0], 18)
     )
 
 
+def test_power_profiles_are_those_of_the_machine_and_others_have_none(node):
+    machines.set_facts(node.state, 1, {"power_profiles": 0b1011, "requested_profiles": 0b10})
+    out = node.python(
+        calls("""
+found = n.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+n.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(gpus[1], n.byref(found))
+masks = found.perfProfilesMask, found.requestedProfilesMask, found.enforcedProfilesMask
+out["masks"] = [list(one.mask) for one in masks]
+out["none"] = code(n.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles, gpus[0], n.byref(found))
+found.version = 1
+out["old"] = code(n.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles, gpus[1], n.byref(found))
+""")
+    )
+    assert out["masks"] == [[word, *[0] * 7] for word in (0b1011, 0b10, 0b10)]
+    assert (out["none"], out["old"]) == (3, 25)
+
+
 def test_clocks_are_set_seen_by_others_and_reset(node):
     locked = node.python(
         calls("""

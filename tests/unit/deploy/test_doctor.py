@@ -317,7 +317,7 @@ def test_a_host_that_is_no_controller(cluster: Cluster, tmp_path: Path):
     assert code == 0
     skipped = {name for name, c in found.items() if c["status"] == "skipped"}
     local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events", "links"}
-    local |= {"changes of jobs", "clockd", "units", "records of jobs"}
+    local |= {"changes of jobs", "clockd", "units", "records of jobs", "power profiles"}
     assert skipped == local | {"filter", "prolog, epilog", "files of nodes"}
     assert {found[name]["cure"] for name in skipped} == {"run doctor on the controller"}
     assert found["filter answers"]["status"] == found["gate"]["status"] == "ok"
@@ -830,6 +830,17 @@ def test_jobs_may_leave_records_and_see_no_others(cluster, tmp_path, mode, optio
     folder.rmdir()
     folder.touch()
     assert "no folder" in cluster.doctor()[1]["records of jobs"]["found"]
+
+
+def test_requested_power_profiles_are_named(cluster: Cluster):
+    assert "power profiles" not in cluster.doctor()[1]
+    with open_store(cluster.root / "lib" / "store.db") as store:
+        store.execute("UPDATE gpus SET power_profiles = 'max_p max_q', requested_profiles = ''")
+        assert cluster.doctor()[1]["power profiles"]["status"] == "ok"
+        store.execute("UPDATE gpus SET requested_profiles = 'max_q' WHERE node = 'n1'")
+    found = cluster.doctor()[1]["power profiles"]
+    assert found["status"] == "warning"
+    assert "power profile max_q is requested on n1:0, n1:1" in found["found"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which needs root")

@@ -278,5 +278,14 @@ def test_times_that_rise_with_the_clock_or_bend_bound_nothing():
     bent = size_table(with_anchors(1.0, 1.2, 1.0), (2,), clocks, 8)
     assert bent.time_s[0, 0] > bent.time_s[0, 2] > bent.time_s[0, 3]
     assert bent.time_error[1] > 0.05
-    unknown = size_table(with_anchors(1.0, 1.0, 1.0, error=None), (2,), clocks, 8)
-    assert np.isnan(unknown.time_error).all()
+
+
+def test_without_a_tested_error_times_are_known_between_measured_clocks_alone():
+    """As of two measured clocks: there is nothing to hold out. Times of the class say nothing."""
+    clocks = (690, 700, 840, 1400, 1600)
+    model = with_anchors(1.0, 1.0, 1.0, error=None)
+    table = size_table(model, (2,), clocks, 8)
+    assert (np.isfinite(table.time_error) == [False, True, True, True, False]).all()
+    assert table.time_error[1:4] == pytest.approx(0.0, abs=1e-3)
+    untimed = replace(model, quality=replace(model.quality, time_samples=0))
+    assert np.isnan(size_table(untimed, (2,), clocks, 8).time_error).all()

@@ -4,12 +4,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import gpu_aware
+from idle_clock import IdleClock
 from slurm_folder import SlurmFolder
 from store_samples import fit_models, ingest_sweep
 from test_site_power import (
@@ -25,10 +26,21 @@ from test_site_power import (
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import ConfigError, SourceError
-from slurm_gpu_aware.features.energy.live import AtClock, ClockChecks, Watched, compared, measured
+from slurm_gpu_aware.features.energy.choice import EXACT
+from slurm_gpu_aware.features.energy.live import (
+    AtClock,
+    ClockChecks,
+    Watched,
+    both_clocks,
+    compared,
+    measured,
+)
+from slurm_gpu_aware.features.models.performance_model import NOT_LOCKED
+from slurm_gpu_aware.features.models.store import application_samples
 from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
+from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.store.database import open_store
 
 __all__ = ["fitted", "powered"]
@@ -57,7 +69,7 @@ class CheckedSite:
         site.store.unlink()
         with open_store(site.store) as store:
             for node in NODES:
-                ingest_sweep(store, CLOCKS, node, dynamic_w=0.04, limited=limited)
+                ingest_sweep(store, (*CLOCKS, 1470), node, dynamic_w=0.04, limited=limited)
         fit_models(site.store)
         self.now = time.time()
         self.first_mark = 0.0
@@ -100,9 +112,9 @@ class CheckedSite:
         return answered(self.site, self.rounds, self.now)
 
     def record(self, times_s: dict[int, float], name: str = "gpu-aware-job-7-0123abcd.csv") -> Path:
-        """Write what the job has measured: clock -> time of an iteration, at 250 or 200 W."""
+        """Write what the job has measured: clock -> time of an iteration, at 500 or 400 W."""
         rows = [
-            f"bert,1,A,v100,2,1,{mhz},{time_s},{250 if mhz == max(CLOCKS) else 200}\n"
+            f"bert,1,A,v100,2,1,{mhz},{time_s},{500 if mhz == max(CLOCKS) else 400}\n"
             for mhz, time_s in times_s.items()
         ]
         path = self.folder / name
@@ -133,8 +145,40 @@ def explained(checked: CheckedSite) -> str:
     return " ".join(done.stdout.split())
 
 
-def test_a_job_slower_than_allowed_has_its_default_clock_back(checked: CheckedSite) -> None:
-    """Its curve is wrong by a tenth; so are others of its user, until models are fitted anew."""
+class Fits:
+    """Fits of models, which wait until the test lets them go; a process of its own does them."""
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+
+    def run(self, *args: Any, **more: Any) -> tuple[str, str]:
+        """Run it then."""
+        assert self.may_go.wait(600.0)
+        return run_command(*args, **more)
+
+    def ended(self, checked: CheckedSite) -> Mapping[str, Any]:
+        """Let them go; return what the next one came to."""
+        self.may_go.set()
+        clock = IdleClock()
+        while not (found := checked.site.events("model_fitted")):
+            assert clock.now() < 60.0
+            checked.turn()
+            time.sleep(0.05)
+        return found[-1].detail
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fits]:
+    found = Fits()
+    monkeypatch.setattr("slurm_gpu_aware.features.energy.refits.run_command", found.run)
+    yield found
+    found.may_go.set()
+
+
+def test_a_job_slower_than_allowed_has_its_default_clock_back(
+    checked: CheckedSite, fits: Fits
+) -> None:
+    """Its curve is wrong by a tenth; so are others of its user, until its model is fitted anew."""
     clock = checked.start()
     assert checked.turn(3) == -1  # no order: it runs at the clock of its start
     seen = checked.check(slower=1.1 * (1 + BOUND) - 1)
@@ -145,23 +189,67 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(checked: CheckedSi
     (event,) = checked.site.events("clock_checked")
     assert event.detail["slow"] is True
     assert event.detail["slower"] == pytest.approx(0.21)
-    assert event.detail["saves"] == pytest.approx(1 - 1.21 * 200 / 250)
+    assert event.detail["saves"] == pytest.approx(1 - 1.21 * 400 / 500)
     assert "21.0% slower by its own marks" in explained(checked)
     assert "more than the 10% allowed, so its default clock is back" in explained(checked)
     checked.rounds = checked.selector()  # as if killed: nothing is forgotten
     assert checked.turn(2) == 0
     checked.submit("8")
-    checked.submit("9", "someone")
     checked.turn(2)
     assert running_clock(checked.site, "8") is None
+    fit = fits.ended(checked)  # by the selector that came after
+    assert fit["model"] == f"{ME}/class A"
+    assert "(2 conditions)" in fit["says"]
+    assert f"Model {ME}/class A was fitted anew to that: time not tested" in explained(checked)
+    with open_store(checked.site.store, readonly=True) as store:
+        kept = application_samples(store, f"{ME}/class A")
+    assert [one.sample[:6] for one in kept] == [
+        (2, 1, 1.0, NOT_LOCKED, 1.0, 500.0),
+        (2, 1, 1.0, clock, pytest.approx(1.21), 400.0),
+    ]
+    checked.now += 10.0
+    checked.rounds = checked.selector()  # it reads models when it starts, else every few seconds
+    checked.submit("9", "someone")
+    checked.submit("10")
+    checked.turn(3)
     assert running_clock(checked.site, "9") == clock
+    own = running_clock(checked.site, "10")
+    assert own is not None
+    slower = 0.21 * (1 / own - 1 / max(CLOCKS)) / (1 / clock - 1 / max(CLOCKS))
+    assert 0 < slower <= BOUND + EXACT
+    assert len(checked.site.events("model_fitted")) == 1
+
+
+@pytest.mark.parametrize("fault", ["samples", "time", "program"])
+def test_a_model_that_cannot_be_fitted_is_not_chosen_by(
+    checked: CheckedSite, fits: Fits, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Until all models are fitted by hand."""
+    clock = checked.start()
+    if fault == "time":
+        monkeypatch.setattr("slurm_gpu_aware.features.energy.refits._TIMEOUT_S", 0.01)
+    elif fault == "program":
+        monkeypatch.setattr("slurm_gpu_aware.features.energy.refits._PROGRAM", "no_such_program")
+    checked.check(slower=0.5)
+    if fault == "samples":
+        with open_store(checked.site.store) as store:
+            store.execute("DELETE FROM model_samples")
+    fit = fits.ended(checked)
+    why = {"samples": "none of its", "time": "no answer within", "program": "No module"}[fault]
+    assert why in fit["error"]
+    assert f"Its model was not fitted anew: {fit['error']}." in explained(checked)
+    checked.rounds = checked.selector()
+    checked.submit("8")
+    checked.turn(3)
+    assert running_clock(checked.site, "8") is None
     checked.now += 100.0
     with open_store(checked.site.store) as store, store.write():
         store.execute("UPDATE models SET fitted_at_unix = ?", (checked.now,))
     checked.rounds = checked.selector()
-    checked.submit("10")
+    checked.submit("9")
     checked.turn(3)
-    assert running_clock(checked.site, "10") == clock
+    assert running_clock(checked.site, "9") == clock
+    assert len(checked.site.events("model_fitted")) == 1
 
 
 @pytest.mark.parametrize(("at_1400_s", "slow"), [(1.2, True), (1.05, False)])
@@ -246,7 +334,7 @@ def test_no_record_but_the_users_own_counts(
     assert "clock_checking" not in checked.site.kinds()
 
 
-def test_a_verdict_ends_after_90_days(checked: CheckedSite) -> None:
+def test_a_verdict_ends_after_90_days(checked: CheckedSite, fits: Fits) -> None:
     """The selector runs all the time; models are not fitted anew."""
     clock = checked.start()
     checked.check(slower=0.5)
@@ -367,8 +455,10 @@ def test_a_damaged_record_is_refused(row: str) -> None:
 
 def test_under_a_power_limit_the_median_below_the_highest_clock_counts() -> None:
     rows = [AtClock(*row) for row in ((1530, 1.0, 120.0), (1400, 1.3, 90.0), (1395, 1.1, 90.0))]
-    assert compared(rows, 1530, 200) == pytest.approx((0.1, 1 - 1.1 * 90 / 120))
-    assert compared(rows[:1], 1530, 200) is None
+    found = both_clocks(rows, 1530, 200)
+    assert found is not None
+    assert compared(*found) == pytest.approx((0.1, 1 - 1.1 * 90 / 120))
+    assert both_clocks(rows[:1], 1530, 200) is None
 
 
 @pytest.mark.parametrize(
@@ -383,5 +473,6 @@ def test_under_a_power_limit_the_median_below_the_highest_clock_counts() -> None
     ],
 )
 def test_two_clocks_are_compared(rows: list[Any], found: Any) -> None:
-    said = compared([AtClock(*row) for row in rows], 900)
+    both = both_clocks([AtClock(*row) for row in rows], 900)
+    said = None if both is None else compared(*both)
     assert said == (None if found is None else pytest.approx(found, nan_ok=False))

@@ -132,15 +132,18 @@ def test_predictions_stand_beside_what_jobs_measured() -> None:
         {"slow": False, "slower": 0.5, "saves": None},
     ]
     events = [Event(str(i), "clock_checked", one, 9.0) for i, one in enumerate(found)]
+    fits = {"says": "time within 1.0%"}, {"error": "no usable sample"}
+    events += [Event("0", "model_fitted", fit, 10.0) for fit in fits]
     rows = checked_rows([*jobs, decision("4")], events)
-    assert [(row["name"], row["jobs"], row["slow"]) for row in rows] == [
-        ("alice/bert", 1, 1),
-        ("class A", 2, 0),
+    assert [(row["name"], row["jobs"], row["slow"], row["fitted"]) for row in rows] == [
+        ("alice/bert", 1, 1, 1),
+        ("class A", 2, 0, 0),
     ]
     assert rows[1]["slower"] == 0.02
     assert rows[1]["measured_slower"] == pytest.approx(0.02)
     assert rows[1]["measured_saves"] == 0.3
-    assert "class A        2         0    2.0%      2.0%  20.0%     30.0%" in checked_table(rows)
+    (row,) = (line.split() for line in checked_table(rows).splitlines() if "class A" in line)
+    assert row == ["class", "A", "2", "0", "0", "2.0%", "2.0%", "20.0%", "30.0%"]
     assert checked_table([]) == ""
 
 

@@ -55,7 +55,7 @@ def test_while_records_are_unread_a_job_of_unknown_number_is_not_gone(tracker: J
 
 def kinds(tracker: JobTracker, job_id: str) -> list[str]:
     assert tracker.ledger._open() is not None
-    with open_store(tracker.ledger._path, readonly=True) as store:
+    with open_store(tracker.ledger.path, readonly=True) as store:
         return [event.kind for event in Ledger(store).events(job_id)]
 
 

@@ -48,9 +48,10 @@ def rows_of(path: Path) -> Rows:
 
 
 def brought_forward(rows: Rows) -> Rows:
-    """The same rows in the present schema: with a power limit, last; no range of it is known."""
-    limited = {"timings": 0, "model_samples": 0, "gpus": None}
-    return rows | {name: [(*row, last) for row in rows[name]] for name, last in limited.items()}
+    """The same rows in the present schema: with a power limit, last; no range of it is known, and
+    no power profiles."""
+    limited = {"timings": (0,), "model_samples": (0,), "gpus": (None,) * 3}
+    return rows | {name: [(*row, *last) for row in rows[name]] for name, last in limited.items()}
 
 
 def table_names(path: Path) -> list[str]:

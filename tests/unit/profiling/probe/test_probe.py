@@ -75,6 +75,8 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
         "default_clock_mhz": 1312,
         "power_limit_w": 300.0,
         "min_limit_w": 150.0,
+        "power_profiles": None,  # from Blackwell on
+        "requested_profiles": None,
         "temperature_c": 40,
         "ecc_corrected": 0,
         "ecc_uncorrected": 0,

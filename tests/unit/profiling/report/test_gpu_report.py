@@ -121,6 +121,27 @@ def test_slurms_topology_gives_the_racks(path: Path) -> None:
     assert {place.rack for place in found.places.values()} == {"leaf"}
 
 
+def test_gpus_under_a_power_profile_are_named(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    raw = report("r1-1", time.time())
+    assert called(path, "show", "--json").stdout.count("offered") == 0
+    raw["gpus"][2] |= {"power_profiles": "max_p max_q", "requested_profiles": "max_q"}
+    raw["gpus"][1] |= {"power_profiles": "max_p max_q", "requested_profiles": ""}
+    with open_store(path) as store:
+        ingest(store, raw)
+    found = json.loads(called(path, "show", "--json").stdout)["power_profiles"]
+    assert [(one["gpu"], one["requested"], one["offered"]) for one in found] == [
+        (1, "", "max_p max_q"),
+        (2, "max_q", "max_p max_q"),
+    ]
+    lines = [line.split() for line in called(path, "show").stdout.splitlines()]
+    assert ["r1-1", "2", "max_q", "max_p", "max_q"] in lines
+    assert called(path, "report", "--html", str(tmp_path / "gpus.html")).exit_code == 0
+    text = (tmp_path / "gpus.html").read_text(encoding="utf-8")
+    assert "Note: power profile max_q is requested on r1-1:2: their times" in text
+    assert text.count("power profile") == 1
+
+
 def test_a_page_needs_no_other_file(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = called(path, "report", "--html", str(tmp_path / "gpus.html"))

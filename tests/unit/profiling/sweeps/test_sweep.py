@@ -173,6 +173,36 @@ def test_a_sweep_stores_times_and_power_at_several_clocks(fleet):
     assert all(["0", "A", str(mhz)] in lines for mhz in clocks[1:])
 
 
+def test_a_gpu_under_a_power_profile_is_named_and_its_clocks_are_not_measured(fleet):
+    """It has a score: that is how it runs. GPU 2 has no profiles, as all but the newest cards."""
+    machine = json.loads((fleet.folder / "n2.json").read_text())
+    (fleet.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
+    conf = fleet.folder / "clock.conf"
+    conf.write_text(f"spool = {fleet.folder}/spool\nlocks = {fleet.folder}/locks\n")
+    fleet.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
+    state = fleet.folder / "n2.state"
+    state.mkdir()
+    for minor, requested in ((0, 0), (1, 0b10), (3, 1 << 30)):
+        facts = {"power_profiles": 0b111 | 1 << 30, "requested_profiles": requested}
+        machines.set_facts(state, minor, facts)
+    wanted = ["--node", "n2", "--class", "A", "--runs", "1", "--clocks", "2"]
+    done = fleet.sweep(*wanted, "--allow-clock-changes")
+    assert states(done) == {"n2": "done"}
+    with open_store(fleet.store, readonly=True) as store:
+        profile = everything(store)
+        gpus = load_profile(store).gpus
+    requested = [gpus["n2", slot].requested_profiles for slot in range(4)]
+    assert requested == ["", "max_q", None, "profile_30"]
+    assert gpus["n2", 0].power_profiles == "max_p max_q compute profile_30"
+    assert gpus["n2", 2].power_profiles is None
+    assert {run["gpu"] for run in profile["runs"] if run["clock_mhz"]} == {0, 2}
+    assert {run["gpu"] for run in profile["runs"]} == {0, 1, 2, 3}
+    said = " ".join(done.stderr.split())
+    assert "power profile: max_q is requested: no clock" in said
+    for names, words in (("n2:1", "max_q"), ("n2:3", "profile_30")):
+        assert f"n2: power profile {words} is requested on {names}: their times" in said
+
+
 def test_clocks_that_cannot_be_locked_are_told_once_with_their_cause(fleet):
     """As a user who may not: the nodes lock clocks for root."""
     machine = json.loads((fleet.folder / "n2.json").read_text())

@@ -1,0 +1,65 @@
+"""Fit of one application's model anew, for the selector: a process of its own, so no round waits.
+
+``python -m slurm_gpu_aware.features.models.refit STORE NAME GPU_MODEL TIME`` stores the model as
+one of that Unix time and says how good it is; or it says on standard error why there is none.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.features.models.live import read_models
+from slurm_gpu_aware.features.models.performance_model import APPLICATION, CLASS, PerformanceModel
+from slurm_gpu_aware.features.models.site_models import fit_one, newest_class
+from slurm_gpu_aware.features.models.store import (
+    GpuKind,
+    ModelRow,
+    application_samples,
+    gpu_kinds,
+    put_model,
+)
+from slurm_gpu_aware.store.database import open_store
+
+
+def model_row(kind: str, model: PerformanceModel, fitted_at: float) -> ModelRow:
+    """A fitted model as it is stored. ``fitted_at``: Unix time."""
+    content = json.dumps(model.values())
+    return ModelRow(kind, model.name, model.gpu_model, fitted_at, content)
+
+
+def refit(path: Path, name: str, gpu_model: str, at: float) -> str:
+    """Fit the model of an application to its samples in a store; return how good it is.
+
+    The stored model of its class is its prior. Raises SourceError or StoreError: there is none.
+    """
+    with open_store(path) as store:
+        samples = [one for one in application_samples(store, name) if one.gpu_model == gpu_model]
+        if not samples:
+            raise SourceError("none of its measurements are stored")
+        app_class = newest_class(samples)
+        known = read_models(store, math.inf).rows.get((CLASS, app_class, gpu_model))
+        default_mhz = gpu_kinds(store).get(gpu_model, GpuKind()).max_mhz
+        base = None if known is None else known[1]
+        fit = fit_one(APPLICATION, samples, app_class, base, default_mhz)
+        if fit.model is None:
+            raise SourceError(fit.reason)
+        put_model(store, model_row(APPLICATION, fit.model, at))
+    return fit.model.confidence()
+
+
+def main() -> int:
+    """Run it with the arguments of the process; return the exit code."""
+    path, name, gpu_model, at = sys.argv[1:]
+    try:
+        said = refit(Path(path), name, gpu_model, float(at))
+    except AwareError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    sys.stdout.write(f"{said}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
