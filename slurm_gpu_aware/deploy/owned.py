@@ -157,6 +157,7 @@ class SchedulerWords(Owned):
                 "SchedulerParameters has bf_licenses: many parked jobs then delay others by many"
                 " seconds; remove it if the site can do without"
             )
+        notes += (f"{found}; {cure}" for found, cure in _short_delays(values[self.list_key]))
         return values
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
@@ -165,17 +166,22 @@ class SchedulerWords(Owned):
         if "bf_licenses" in given:
             cure = "remove it: many parked jobs then delay other jobs by many seconds"
             yield warning("scheduler", "SchedulerParameters has bf_licenses", cure)
-        for word in g.words("SchedulerParameters"):
-            name, _, delay_s = word.partition("=")
-            if name == "requeue_delay" and delay_s.isdecimal() and int(delay_s) < _REQUEUE_S:
-                found = f"SchedulerParameters has {word}: a requeued job may start past others"
-                cure = f"set requeue_delay={_REQUEUE_S} or more, then 'scontrol reconfigure'"
-                yield warning("scheduler", found, cure)
+        for found, cure in _short_delays(g.slurm.get("SchedulerParameters")):
+            yield warning("scheduler", found, f"{cure}, then 'scontrol reconfigure'")
         for name, (value, why) in _SCHEDULER.items():
             if name not in given:
                 cure = f"add {name}={value} ({INSTALL}), then 'scontrol reconfigure'"
                 yield warning("scheduler", f"SchedulerParameters has no {name}: {why}", cure)
         yield ok("scheduler", "no setting that makes jobs wait for each other")
+
+
+def _short_delays(parameters: str | None) -> Iterator[tuple[str, str]]:
+    """Each ``requeue_delay`` in which no selector can park a requeued job: (finding, cure)."""
+    for word in words_of(parameters):
+        name, _, delay_s = word.partition("=")
+        if name == "requeue_delay" and (not delay_s.isdecimal() or int(delay_s) < _REQUEUE_S):
+            found = f"SchedulerParameters has {word}: who requeues a job passes the queue"
+            yield found, f"set requeue_delay={_REQUEUE_S} or more"
 
 
 class JobEnds(Owned):
