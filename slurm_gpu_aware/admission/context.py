@@ -201,6 +201,12 @@ class AdmissionContext:
         """Names of reservations that hold only some CPUs or GPUs of their nodes."""
         return partial_reservations(self.reservations, self.nodes)
 
+    @cached_property
+    def owners(self) -> dict[str, int]:
+        """Node -> id of the only user whose jobs Slurm starts there now."""
+        nodes = self.nodes.items()
+        return {name: node.owner for name, node in nodes if node.owner is not None}
+
     def chosen(self, mask: BoolArray) -> list[SlurmNode]:
         """The nodes of an (N,) mask."""
         return [self.nodes[self.cluster.nodes[i]] for i in np.flatnonzero(mask)]

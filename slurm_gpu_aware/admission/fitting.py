@@ -90,8 +90,13 @@ def _may_use(entry: QueueEntry) -> Callable[[str], bool]:
 
 
 def eligible_nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
-    """(N,) nodes that also reservations allow (see `allowed_nodes`). Raises CannotPlanError."""
-    return allowed_nodes(entry, frozenset(_reserved(entry.job, entry.context, limit_s)))
+    """(N,) nodes that also reservations allow, and users who have a node for themselves.
+
+    See `allowed_nodes`. Raises CannotPlanError.
+    """
+    job, context = entry.job, entry.context
+    others = {name for name, owner in context.owners.items() if owner != job.uid}
+    return allowed_nodes(entry, frozenset(_reserved(job, context, limit_s) | others))
 
 
 def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[str]:

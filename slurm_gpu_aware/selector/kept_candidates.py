@@ -111,4 +111,4 @@ class KeptCandidates:
             return known
         fixed = node.name, node.features, node.gpus, node.gpus_drained, node.cpus, node.threads
         more = node.memory_mb, node.shared_gres, node.untyped_shards, node.cores, node.gpu_sockets
-        return node, (*fixed, *more, is_usable(node))
+        return node, (*fixed, *more, is_usable(node), node.owner)

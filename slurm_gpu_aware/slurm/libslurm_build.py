@@ -36,6 +36,7 @@ _STATEMENTS = {
     ("node", "features"): "put_text(out, record->features_act);",
     ("partition", "topology_name"): "put_text(out, PARTITION_TOPOLOGY(record));",
     ("partition", "line"): "put_made(out, slurm_sprint_partition_info(record, 1), 16 * MAX_LIST);",
+    ("license", "nodes"): "put_text(out, LICENSE_NODES(record));",
     ("reservation", "flags"): "put_made(out, slurm_reservation_flags_string(record), MAX_TEXT);",
 }
 """C statement that writes a field which is not a member of the same name."""

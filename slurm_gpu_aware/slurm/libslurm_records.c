@@ -226,9 +226,11 @@ static void put_shares(aware_reply *out, const job_info_t *job)
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 5, 0)
 #define JOB_SEGMENT_SIZE(job) ((job)->segment_size)
 #define PARTITION_TOPOLOGY(partition) ((partition)->topology_name)
+#define LICENSE_NODES(license) ((license)->nodes)
 #else
 #define JOB_SEGMENT_SIZE(job) ((uint16_t)0)
 #define PARTITION_TOPOLOGY(partition) NULL
+#define LICENSE_NODES(license) NULL
 #endif
 
 /* From 25.11 on a job's record has the command line, and the answer to a submission a step's id. */

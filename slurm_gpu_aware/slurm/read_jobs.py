@@ -112,6 +112,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         reservation=None if pool is not None else reservation,
         holding_pool=pool,
         exclusive=raw["exclusive"] > 0,
+        uid=raw["user_id"],
         licenses=parse_licenses(raw["licenses"]),
         shares=_shares(raw["shares"]) if not pending else (),
         gpu_types=_gpu_types(raw["gres_total"]),

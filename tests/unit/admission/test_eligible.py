@@ -83,6 +83,14 @@ def test_in_a_maintenance_its_own_jobs_run() -> None:
     assert eligible(request_of(slurm_job(), asked(), where), where) == {"n2"}
 
 
+def test_a_node_that_one_user_has_for_himself_takes_no_job_of_another() -> None:
+    where = context_of([slurm_node("n1", owner=2002), slurm_node("n2")])
+    for uid, there in ((2001, {"n2"}), (2002, {"n1", "n2"})):
+        request = request_of(slurm_job(uid=uid), asked(), where)
+        assert eligible(request, where) == there
+        assert eligible(request.unreserved, where) == {"n1", "n2"}
+
+
 def test_sleeping_nodes_are_known() -> None:
     """It does not answer, and can be used; one that wakes up needs no other to be woken."""
     cloud = ("CLOUD", "NOT_RESPONDING")

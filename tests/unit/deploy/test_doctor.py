@@ -253,6 +253,7 @@ CHANGED: list[tuple[dict[str, str], str, str, str]] = [
     ({"SelectType": "select/linear"}, "settings", "failed", "select/cons_tres"),
     ({"SchedulerParameters": "bf_licenses,default_queue_depth=9"}, "scheduler", "warning", ""),
     ({"SchedulerParameters": "(null)"}, "scheduler", "warning", ""),
+    ({"SchedulerParameters": f"{WORDS},extra_constraints"}, "scheduler", "failed", "remove"),
     *(
         ({"SchedulerParameters": f"{WORDS},{word}"}, "scheduler", "warning", "requeue_delay=5")
         for word in ("requeue_delay=4", "requeue_delay=-1", "requeue_delay=")
