@@ -202,10 +202,29 @@ class AdmissionContext:
         return partial_reservations(self.reservations, self.nodes)
 
     @cached_property
-    def owners(self) -> dict[str, int]:
-        """Node -> id of the only user whose jobs Slurm starts there now."""
-        nodes = self.nodes.items()
-        return {name: node.owner for name, node in nodes if node.owner is not None}
+    def _closed(self) -> dict[object, frozenset[str]]:
+        """What `closed_to` has found."""
+        return {}
+
+    @cached_property
+    def _users(self) -> dict[str, set[str]]:
+        """Node -> users of its jobs."""
+        users: dict[str, set[str]] = {}
+        for job in self.cluster.running:
+            for node in job.cpus:
+                users.setdefault(self.cluster.nodes[node], set()).add(job.user)
+        return users
+
+    def closed_to(self, job: SlurmJob) -> frozenset[str]:
+        """Nodes that other users have for themselves, or with whose jobs it may share none."""
+        key = job.uid, job.user, job.exclusive_user
+        if key not in self._closed:
+            nodes = self.nodes.values()
+            closed = {node.name for node in nodes if node.owner not in (None, job.uid)}
+            if job.exclusive_user:
+                closed.update(name for name, users in self._users.items() if users - {job.user})
+            self._closed[key] = frozenset(closed)
+        return self._closed[key]
 
     def chosen(self, mask: BoolArray) -> list[SlurmNode]:
         """The nodes of an (N,) mask."""

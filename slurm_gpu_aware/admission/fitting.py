@@ -94,9 +94,8 @@ def eligible_nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
 
     See `allowed_nodes`. Raises CannotPlanError.
     """
-    job, context = entry.job, entry.context
-    others = {name for name, owner in context.owners.items() if owner != job.uid}
-    return allowed_nodes(entry, frozenset(_reserved(job, context, limit_s) | others))
+    closed = entry.context.closed_to(entry.job)
+    return allowed_nodes(entry, closed | _reserved(entry.job, entry.context, limit_s))
 
 
 def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[str]:

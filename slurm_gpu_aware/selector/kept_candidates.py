@@ -94,6 +94,7 @@ class KeptCandidates:
         least, most = original.nodes or (1, None)
         if (
             len(job.partitions) == 1  # else that in which it can start now
+            and not job.exclusive_user  # nodes without jobs of others
             and job.time_min_s is None
             and not request.get(SHARDS)
             and not request.sockets.given

@@ -217,10 +217,12 @@ static void put_shares(aware_reply *out, const job_info_t *job)
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
 #define JOB_ID(job) ((job)->step_id.job_id)
-#define JOB_IS_EXCLUSIVE(job) ((job)->exclusive != JOB_EXCLUSIVE_NONE)
+#define JOB_EXCLUSIVE(job) ((job)->exclusive)
 #else
 #define JOB_ID(job) ((job)->job_id)
-#define JOB_IS_EXCLUSIVE(job) ((job)->shared != JOB_SHARED_OK && (job)->shared <= JOB_SHARED_TOPO)
+/* As there: 0 none, 1 whole nodes, 2 nodes of its user. */
+#define JOB_EXCLUSIVE(job) ((job)->shared == JOB_SHARED_NONE ? 1 : \
+	(job)->shared >= JOB_SHARED_USER && (job)->shared <= JOB_SHARED_TOPO ? (job)->shared : 0)
 #endif
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 5, 0)

@@ -124,6 +124,8 @@ class SlurmJob:
     holding_pool: str | None = None
     """Reservation of ours in which it waits (`gate.licence_gate`)."""
     exclusive: bool = False
+    exclusive_user: bool = False
+    """Slurm starts it on nodes without jobs of other users only (``--exclusive=user``)."""
     uid: int | None = None
     """None: not known."""
     licenses: tuple[tuple[str, int], ...] = ()
