@@ -90,8 +90,12 @@ def _may_use(entry: QueueEntry) -> Callable[[str], bool]:
 
 
 def eligible_nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
-    """(N,) nodes that also reservations allow (see `allowed_nodes`). Raises CannotPlanError."""
-    return allowed_nodes(entry, frozenset(_reserved(entry.job, entry.context, limit_s)))
+    """(N,) nodes that also reservations allow, and users who have a node for themselves.
+
+    See `allowed_nodes`. Raises CannotPlanError.
+    """
+    closed = entry.context.closed_to(entry.job)
+    return allowed_nodes(entry, closed | _reserved(entry.job, entry.context, limit_s))
 
 
 def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[str]:

@@ -5,7 +5,7 @@ slurm.conf and gres.conf.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config
@@ -157,6 +157,7 @@ class SchedulerWords(Owned):
                 "SchedulerParameters has bf_licenses: many parked jobs then delay others by many"
                 " seconds; remove it if the site can do without"
             )
+        notes += (f"{found}; {cure}" for _, found, cure in _harmful(values[self.list_key]))
         return values
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
@@ -165,17 +166,27 @@ class SchedulerWords(Owned):
         if "bf_licenses" in given:
             cure = "remove it: many parked jobs then delay other jobs by many seconds"
             yield warning("scheduler", "SchedulerParameters has bf_licenses", cure)
-        for word in g.words("SchedulerParameters"):
-            name, _, delay_s = word.partition("=")
-            if name == "requeue_delay" and delay_s.isdecimal() and int(delay_s) < _REQUEUE_S:
-                found = f"SchedulerParameters has {word}: a requeued job may start past others"
-                cure = f"set requeue_delay={_REQUEUE_S} or more, then 'scontrol reconfigure'"
-                yield warning("scheduler", found, cure)
+        for status, found, cure in _harmful(g.slurm.get("SchedulerParameters")):
+            yield status("scheduler", found, f"{cure}, then 'scontrol reconfigure'")
         for name, (value, why) in _SCHEDULER.items():
             if name not in given:
                 cure = f"add {name}={value} ({INSTALL}), then 'scontrol reconfigure'"
                 yield warning("scheduler", f"SchedulerParameters has no {name}: {why}", cure)
         yield ok("scheduler", "no setting that makes jobs wait for each other")
+
+
+def _harmful(parameters: str | None) -> Iterator[tuple[Callable[..., Check], str, str]]:
+    """(Kind of check, finding, cure) of each word with which the gate does not do."""
+    for word in words_of(parameters):
+        name, _, delay_s = word.partition("=")
+        found = f"SchedulerParameters has {word}: "
+        if name == "extra_constraints":
+            # Slurm reads a job's Extra as a constraint on its nodes.
+            yield failed, f"{found}no job starts whose GPUs or clock are in Extra", f"remove {name}"
+        elif name == "requeue_delay" and (not delay_s.isdecimal() or int(delay_s) < _REQUEUE_S):
+            # A selector cannot park a requeued job in time.
+            cure = f"set {name}={_REQUEUE_S} or more"
+            yield warning, f"{found}who requeues a job passes the queue", cure
 
 
 class JobEnds(Owned):

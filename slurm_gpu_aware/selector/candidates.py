@@ -145,6 +145,15 @@ class Licences:
                 return name
         return None
 
+    @cached_property
+    def _by_node(self) -> frozenset[str]:
+        return self._client.node_licenses()
+
+    def of_nodes(self, gated: GatedJob) -> str | None:
+        """Why only Slurm knows the nodes that a job's licences leave; None: they leave all."""
+        names = (name for name, _ in _licences(gated) if name in self._by_node)
+        return next((f"licence {name} is counted by node" for name in names), None)
+
     def use(self, gated: GatedJob) -> None:
         """Count a job's licences as in use."""
         for name, count in _licences(gated):
@@ -321,6 +330,7 @@ class Candidates:
         if lacking is not None:
             raise CannotPlanError(f"licence {lacking} is in use", leave=False)
         why = gated.original.left or self.unplaceable.get(job.raw_id)
+        why = why or self.licences.of_nodes(gated)
         if kept is not None and why is None:
             return kept
         try:

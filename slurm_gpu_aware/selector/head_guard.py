@@ -133,7 +133,7 @@ def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
 
 
 def _takes_nodes(job: SlurmJob, whole: Set[str]) -> bool:
-    wanted = job.exclusive or not whole.isdisjoint(job.partitions)
+    wanted = job.exclusive or job.exclusive_user or not whole.isdisjoint(job.partitions)
     return wanted and not is_ours(job.admin_comment)
 
 

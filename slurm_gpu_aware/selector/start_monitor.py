@@ -245,7 +245,9 @@ class StartMonitor:
             return None
         # Another job took the room on its nodes after the round had read them.
         preempts = tracked is not None and bool(tracked.victims)
-        tried_in_vain = job.job.reason == "Resources" and _was_tried(job, tracked)
+        # A job without nodes of its own waits for all that it may use if it waits for a node.
+        full = {"Resources"} if job.job.req_nodes else {"Resources", NODE_TAKEN}
+        tried_in_vain = job.job.reason in full and _was_tried(job, tracked)
         if tried_in_vain and not (preempts or job.job.het) and open_s > _NO_ROOM_S:
             return _Cause(_Kind.NO_ROOM, "no room is left on its nodes")
         limit_s = self.config.selector.start_timeout_s

@@ -16,7 +16,7 @@ _FIELDS = runpy.run_path(str(HERE / "libslurm_fields.py"))
 
 _STATEMENTS = {
     ("job", "job_id"): "NUMBER(JOB_ID(record));",
-    ("job", "exclusive"): "NUMBER((uint64_t)JOB_IS_EXCLUSIVE(record));",
+    ("job", "exclusive"): "NUMBER(JOB_EXCLUSIVE(record));",
     ("job", "segment_size"): "NUMBER(JOB_SEGMENT_SIZE(record));",
     ("job", "oversized"): "NUMBER((uint64_t)oversized);",
     # Flags that would hide the state: the reservation is gone, held after a requeue
@@ -36,6 +36,7 @@ _STATEMENTS = {
     ("node", "features"): "put_text(out, record->features_act);",
     ("partition", "topology_name"): "put_text(out, PARTITION_TOPOLOGY(record));",
     ("partition", "line"): "put_made(out, slurm_sprint_partition_info(record, 1), 16 * MAX_LIST);",
+    ("license", "nodes"): "put_text(out, LICENSE_NODES(record));",
     ("reservation", "flags"): "put_made(out, slurm_reservation_flags_string(record), MAX_TEXT);",
 }
 """C statement that writes a field which is not a member of the same name."""

@@ -49,7 +49,7 @@ NODE = RecordKind(
     "node",
     _words(
         """cpus cpus_efctv threads sockets cores alloc_cpus real_memory mem_spec_limit
-        alloc_memory slurmd_start_time"""
+        alloc_memory slurmd_start_time owner"""
     ),
     _words("name state features gres gres_used gres_drain cpu_spec_list reason"),
 )
@@ -68,7 +68,7 @@ RESERVATION = RecordKind(
     _words("name node_list licenses tres_str flags comment"),
 )
 
-LICENSE = RecordKind("license", _words("available reserved"), ("name",))
+LICENSE = RecordKind("license", _words("available reserved"), _words("name nodes"))
 
 RESULT = RecordKind("result", ("error_code",), ("job_id", "message"))
 """Result of an update for one record."""

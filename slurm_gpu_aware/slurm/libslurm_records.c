@@ -217,18 +217,22 @@ static void put_shares(aware_reply *out, const job_info_t *job)
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
 #define JOB_ID(job) ((job)->step_id.job_id)
-#define JOB_IS_EXCLUSIVE(job) ((job)->exclusive != JOB_EXCLUSIVE_NONE)
+#define JOB_EXCLUSIVE(job) ((job)->exclusive)
 #else
 #define JOB_ID(job) ((job)->job_id)
-#define JOB_IS_EXCLUSIVE(job) ((job)->shared != JOB_SHARED_OK && (job)->shared <= JOB_SHARED_TOPO)
+/* As there: 0 none, 1 whole nodes, 2 nodes of its user. */
+#define JOB_EXCLUSIVE(job) ((job)->shared == JOB_SHARED_NONE ? 1 : \
+	(job)->shared >= JOB_SHARED_USER && (job)->shared <= JOB_SHARED_TOPO ? (job)->shared : 0)
 #endif
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 5, 0)
 #define JOB_SEGMENT_SIZE(job) ((job)->segment_size)
 #define PARTITION_TOPOLOGY(partition) ((partition)->topology_name)
+#define LICENSE_NODES(license) ((license)->nodes)
 #else
 #define JOB_SEGMENT_SIZE(job) ((uint16_t)0)
 #define PARTITION_TOPOLOGY(partition) NULL
+#define LICENSE_NODES(license) NULL
 #endif
 
 /* From 25.11 on a job's record has the command line, and the answer to a submission a step's id. */

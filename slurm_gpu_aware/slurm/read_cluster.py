@@ -73,6 +73,7 @@ def node_of(raw: Mapping[str, Any]) -> SlurmNode:
         gpu_sockets=tuple(item.sockets for item in gres if item.name == "gpu"),
         reason=raw["reason"],
         slurmd_start_s=float(started) if started > 0 else None,
+        owner=raw["owner"] if raw["owner"] >= 0 else None,
     )
 
 

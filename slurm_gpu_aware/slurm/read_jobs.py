@@ -29,6 +29,8 @@ _GRES_DISABLE_BIND = 1 << 19
 _NUMBER = Struct("=q")
 _TRIED_AT, _FLAGS_AT = (8 * JOB.numbers.index(name) for name in ("last_sched_eval", "bitflags"))
 """Places in a record."""
+_SHARED, _OF_USER = 0, 2
+"""Of ``exclusive``; else it gets whole nodes, or with MCS and topologies may need them."""
 _SPECIAL = ("core_spec", "thread_spec")
 _TEXTS = (
     *("dependency", "account", "qos", "features", "admin_comment", "comment", "extra"),
@@ -111,7 +113,9 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         req_tres=tres,
         reservation=None if pool is not None else reservation,
         holding_pool=pool,
-        exclusive=raw["exclusive"] > 0,
+        exclusive=raw["exclusive"] not in (_SHARED, _OF_USER),
+        exclusive_user=raw["exclusive"] == _OF_USER,
+        uid=raw["user_id"],
         licenses=parse_licenses(raw["licenses"]),
         shares=_shares(raw["shares"]) if not pending else (),
         gpu_types=_gpu_types(raw["gres_total"]),

@@ -156,12 +156,17 @@ class SlurmReader:
         return parse_topology(run_command(command, self._timeout_s)[0])
 
     def free_licenses(self) -> dict[str, int]:
-        """Licences that are neither held nor reserved, by name."""
-        # Slurm counts a reservation's licences as available until its jobs take them.
-        return {
-            lic["name"]: max(0, lic["available"] - lic["reserved"])
-            for lic in self._values(kinds.LICENSE, dict)
-        }
+        """Licences that are neither held nor reserved, by name; of `node_licenses` the most."""
+        free: dict[str, int] = {}
+        for lic in self._values(kinds.LICENSE, dict):
+            # Slurm counts a reservation's licences as available until its jobs take them.
+            here = lic["available"] - lic["reserved"]
+            free[lic["name"]] = max(0, here, free.get(lic["name"], 0))
+        return free
+
+    def node_licenses(self) -> frozenset[str]:
+        """Names of licences that Slurm counts for groups of nodes (resources.yaml, from 25.05)."""
+        return frozenset(lic["name"] for lic in self._values(kinds.LICENSE, dict) if lic["nodes"])
 
     def reserved_licenses(self) -> dict[str, int]:
         """Licences that reservations hold now, by name."""

@@ -124,6 +124,10 @@ class SlurmJob:
     holding_pool: str | None = None
     """Reservation of ours in which it waits (`gate.licence_gate`)."""
     exclusive: bool = False
+    exclusive_user: bool = False
+    """Slurm starts it on nodes without jobs of other users only (``--exclusive=user``)."""
+    uid: int | None = None
+    """None: not known."""
     licenses: tuple[tuple[str, int], ...] = ()
     admin_comment: str | None = None
     comment: str | None = None
@@ -253,6 +257,8 @@ class SlurmNode:
     """Why it is drained or down; empty: no reason."""
     slurmd_start_s: float | None = None
     """Start of its slurmd; None: it has not registered since slurmctld read its files."""
+    owner: int | None = None
+    """Id of the only user whose jobs Slurm starts there now (``--exclusive=user``); None: any."""
 
     @property
     def shared_gpus(self) -> frozenset[int]:

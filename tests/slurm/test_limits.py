@@ -259,3 +259,22 @@ def test_inside_a_reservation(cluster: Cluster) -> None:
     waiting = cluster.submit("bob", ["--gres=gpu:2"], "true")
     time.sleep(6)
     assert is_parked(cluster, waiting)
+
+
+def test_a_node_that_one_user_has_for_himself(cluster: Cluster) -> None:
+    """Slurm starts no job of alice's on n1, though all its GPUs are free; one of bob's it does."""
+    only = cluster.submit("bob", ["--exclusive=user", "-w", "n1", "-t", "60"], WAIT)
+    cluster.wait(only, "RUNNING", 60)
+    others = [cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT) for _ in range(3)]
+    for job_id in others:
+        cluster.wait(job_id, "RUNNING", 60)
+    assert {node for job_id in others for node in cluster.gpus(job_id)} == {"n2", "n3", "n4"}
+    last = cluster.submit("alice", ["--gres=gpu:1", "-t", "30"], WAIT)
+    own = cluster.submit("bob", ["--gres=gpu:1", "-w", "n1", "-t", "30", "--nice=1000000"], WAIT)
+    cluster.wait(own, "RUNNING", 60)
+    assert is_parked(cluster, last)
+    assert decisions(cluster, last) == []
+    for job_id in (only, own):
+        let_go(cluster, "bob", job_id)
+    cluster.wait(last, "RUNNING", 60)
+    assert set(cluster.gpus(last)) == {"n1"}

@@ -93,7 +93,8 @@ START: State = {
     "site_refuses": False,  # the site's slurm_job_modify refuses every change
     "no_account": [],  # ids of users whose submissions are refused
     "unheld": [],  # reservations that hold nothing since Slurm refused an update of them
-    "licences": {"gpuaware": 100_000, "gpuaware_pool": 8, "matlab": 10},
+    "licences": {"gpuaware": 100_000, "gpuaware_pool": 8, "matlab": 10, "power": 4},
+    "node_licences": ["power"],
     "silent": "",  # why Slurm does not answer
     "calls": [],  # every request: its name and what was given
     "kill_at": 0,  # the N-th request kills the process that asks,
@@ -148,6 +149,7 @@ def node_record(name: str, **fields: Any) -> Record:
         "cores": 8,
         "threads": 1,
         "real_memory": 64000,
+        "owner": NOT_SET,
     }
     return _record(NODE, usual, fields)
 
@@ -274,6 +276,10 @@ class MemorySlurm:
             for name, count in [pair for one in held for pair in parse_licenses(one["licenses"])]:
                 used[name] += count
             return {name: max(0, n - used[name]) for name, n in state["licences"].items()}
+
+    def node_licenses(self) -> frozenset[str]:
+        with self._asked("licenses") as state:
+            return frozenset(state["node_licences"])
 
     def reserved_licenses(self) -> dict[str, int]:
         with self._asked("licenses") as state:

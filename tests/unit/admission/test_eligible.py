@@ -15,7 +15,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import form_of
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.read_cluster import MigNodes, node_of
-from slurm_gpu_aware.slurm.records import SlurmReservation
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmReservation
 
 NODES = [slurm_node(f"n{i}") for i in range(1, 4)]
 
@@ -81,6 +81,33 @@ def test_in_a_maintenance_its_own_jobs_run() -> None:
     tester = request_of(slurm_job(reservation="maintenance"), asked(), where)
     assert eligible(tester, where) == {"n1"}
     assert eligible(request_of(slurm_job(), asked(), where), where) == {"n2"}
+
+
+def test_a_node_that_one_user_has_for_himself_takes_no_job_of_another() -> None:
+    where = context_of([slurm_node("n1", owner=2002), slurm_node("n2")])
+    for uid, there in ((2001, {"n2"}), (2002, {"n1", "n2"})):
+        request = request_of(slurm_job(uid=uid), asked(), where)
+        assert eligible(request, where) == there
+        assert eligible(request.unreserved, where) == {"n1", "n2"}
+
+
+def test_a_job_of_exclusive_user_gets_nodes_without_jobs_of_others() -> None:
+    """Of its own user's nodes it may share the rest: they are not whole to it."""
+    nodes = [slurm_node("n1", [0]), slurm_node("n2", [0]), slurm_node("n3")]
+    running = [
+        slurm_job(
+            number,
+            user=user,
+            state="RUNNING",
+            nodes=(f"n{number}",),
+            shares=(NodeShare(f"n{number}", 1, 500, (0,)),),
+        )
+        for number, user in ((1, "alice"), (2, "bob"))
+    ]
+    where = context_of(nodes, jobs=running)
+    request = request_of(slurm_job(exclusive_user=True), asked(), where)
+    assert eligible(request, where) == {"n1", "n3"}
+    assert not request.nodes.whole
 
 
 def test_sleeping_nodes_are_known() -> None:

@@ -253,11 +253,10 @@ CHANGED: list[tuple[dict[str, str], str, str, str]] = [
     ({"SelectType": "select/linear"}, "settings", "failed", "select/cons_tres"),
     ({"SchedulerParameters": "bf_licenses,default_queue_depth=9"}, "scheduler", "warning", ""),
     ({"SchedulerParameters": "(null)"}, "scheduler", "warning", ""),
-    (
-        {"SchedulerParameters": f"{WORDS},requeue_delay=4"},
-        "scheduler",
-        "warning",
-        "requeue_delay=5",
+    ({"SchedulerParameters": f"{WORDS},extra_constraints"}, "scheduler", "failed", "remove"),
+    *(
+        ({"SchedulerParameters": f"{WORDS},{word}"}, "scheduler", "warning", "requeue_delay=5")
+        for word in ("requeue_delay=4", "requeue_delay=-1", "requeue_delay=")
     ),
     ({"SchedulerParameters": f"{WORDS},requeue_delay=5"}, "scheduler", "ok", ""),
     ({"SchedulerParameters": "batch_sched_delay=1"}, "scheduler", "warning", ""),

@@ -152,9 +152,10 @@ def test_job_completion_of_the_site_is_not_replaced():
     assert any("jobcomp/mysql stays" in note for note in notes)
 
 
-def test_bf_licenses_is_warned_of():
-    _, notes = settings_of(parsed_site(Config(), "SchedulerParameters=bf_licenses\n"))
-    assert any("bf_licenses" in note for note in notes)
+@pytest.mark.parametrize("word", ["bf_licenses", "requeue_delay=0", "extra_constraints"])
+def test_settings_that_harm_the_queue_are_warned_of(word):
+    _, notes = settings_of(parsed_site(Config(), f"SchedulerParameters={word}\n"))
+    assert any(word in note for note in notes)
 
 
 def filter_conf(of: Site) -> str:

@@ -77,6 +77,20 @@ def test_own_licences_survive(slurm: SlurmFolder) -> None:
     assert slurm.jobs["7"]["licenses"] == "matlab:2"
 
 
+def test_nodes_with_licences_of_their_own_are_slurms_choice(slurm: SlurmFolder) -> None:
+    """A job bound to a node without free ones would never start, and keep its GPUs from others."""
+    jobs = []
+    for number in ("7", "8"):
+        comment = "gpuaware/1;tn=gres/gpu:1;lic=power:3;mc=1"
+        jobs.append(parked(number, licenses="power:3,gpuaware:1", admin_comment=comment))
+    slurm.write(jobs, ["n1", "n2"])
+    slurm.round()
+    job = slurm.jobs["7"]
+    assert (job["licenses"], job["req_nodes"]) == ("power:3", ""), slurm.said
+    assert job["tres_per_node"] == "gres/gpu:1"
+    assert slurm.jobs["8"]["licenses"] == "power:3,gpuaware:1"
+
+
 def test_licences_that_its_own_reservation_holds_are_there(slurm: SlurmFolder) -> None:
     comment = "gpuaware/1;tn=gres/gpu:2;lic=matlab:20;mc=1"
     job = parked(licenses="matlab:20,gpuaware:1", admin_comment=comment)

@@ -83,6 +83,7 @@ PARKED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1", "tres_per_node": "gr
         (PARKED, False),
         ({**PARKED, "exclusive": True}, False),
         ({"exclusive": True}, True),
+        ({"exclusive_user": True}, True),
         ({"exclusive": True, "priority": 0, "reason": "JobHeldUser"}, False),
         ({"exclusive": True, "dependency": "afterok:5(unfulfilled)"}, False),
         ({"exclusive": True, "reason": "BeginTime"}, False),

@@ -8,6 +8,7 @@ from memory_slurm import node_record
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
+from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 LEFT = "gpuaware/1;tn=gres/gpu:2;mc=1;lf=place%3Doff"
@@ -152,6 +153,18 @@ def test_after_three_failures_its_gate_stays_open_until_it_starts(
         bench.steady += 3600.0
         bench.rounds.start_monitor.poll()
     assert is_open(slurm, "7") is (reason != HELD)
+
+
+@pytest.mark.parametrize("reason", ["Resources", NODE_TAKEN])
+def test_it_keeps_gpus_no_longer_when_slurm_finds_no_node_for_it(
+    slurm: SlurmFolder, reason: str
+) -> None:
+    bench = bench_of(slurm, [left()], ["n1"])
+    assert bench.rounds.run().placed == ["7"]
+    slurm.change("7", reason=reason, last_sched_eval=int(bench.wall) + 5)
+    bench.steady += 7.0
+    assert bench.rounds.start_monitor.poll() == 1
+    assert not is_open(slurm, "7")
 
 
 @pytest.mark.parametrize("priority", [900, 1])

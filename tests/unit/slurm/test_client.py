@@ -252,11 +252,18 @@ def test_nodes_that_read_as_the_last_time_are_not_looked_at_again(library: Libra
 
 def test_reserved_licences_are_not_free(library: Library) -> None:
     library.found["aware_licenses"] = [
-        encoded(LICENSE, {"name": name, "available": 9, "reserved": kept})
-        for name, kept in (("gpuaware", 9), ("matlab", 2), ("over", 12))
+        encoded(LICENSE, {"name": name, "available": 9, "reserved": kept, "nodes": nodes})
+        for name, kept, nodes in (
+            *(("gpuaware", 9, ""), ("matlab", 2, ""), ("over", 12, "")),
+            *(("power", 9, "n1"), ("power", 1, "n2"), ("power", 4, "n3")),  # of resources.yaml
+        )
     ]
-    assert SlurmClient(60.0).free_licenses() == {"gpuaware": 0, "matlab": 7, "over": 0}
-    assert SlurmClient(60.0).reserved_licenses() == {"gpuaware": 9, "matlab": 2, "over": 12}
+    client = SlurmClient(60.0)
+    assert client.free_licenses() == {"gpuaware": 0, "matlab": 7, "over": 0, "power": 8}
+    assert client.node_licenses() == {"power"}
+    assert client.reserved_licenses() == {
+        "gpuaware": 9, "matlab": 2, "over": 12, "power": 4
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def test_a_recorded_cluster(path: Path) -> None:
     assert first.gpu_sockets == ((0,), (0,), (1,), (1,))
     assert first.cores == NodeCores(sockets=2, cores=8, threads=1, cpus=1)
     assert first.slurmd_start_s is not None
+    assert first.owner is None
     running = [job for job in map(job_of, found["job"]) if job.state == "RUNNING"]
     held = {(s.node, slot) for job in running for s in job.shares for slot in s.gpus}
     assert {(node.name, slot) for node in nodes for slot in node.gpus_used} == held
@@ -135,8 +136,9 @@ def test_state_features_and_memory() -> None:
     assert node.states == {"MIXED", "DRAIN", "NOT_RESPONDING"}
     assert (node.features, node.reason) == ({"a", "b"}, "a b\n")
     assert (node.memory_mb, node.cpus_used, node.memory_used_mb) == (63000, 3, 500)
-    assert node.slurmd_start_s is None
-    assert node_of(node_record("n1", features="")).features == frozenset()
+    assert (node.slurmd_start_s, node.owner) == (None, None)
+    bare = node_of(node_record("n1", features="", owner=0))
+    assert (bare.features, bare.owner) == (frozenset(), 0)
 
 
 # -- partitions, reservations ----------------------------------------------------------------------

@@ -210,6 +210,15 @@ def test_options_that_are_not_checked(fields: dict[str, Any], options: tuple[str
 
 
 @pytest.mark.parametrize(
+    ("exclusive", "whole", "of_user"),
+    [(0, False, False), (1, True, False), (2, False, True), (3, True, False), (4, True, False)],
+)
+def test_with_whom_it_shares_nodes(exclusive: int, whole: bool, of_user: bool) -> None:
+    job = read(exclusive=exclusive)
+    assert (job.exclusive, job.exclusive_user) == (whole, of_user)
+
+
+@pytest.mark.parametrize(
     ("flags", "found"),
     [(0, None), (1 << 4, True), (1 << 19, False), (1 << 4 | 1 << 33, True), (1 << 20, None)],
 )
