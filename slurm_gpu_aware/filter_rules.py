@@ -48,6 +48,8 @@ SENTENCES = {
     f" ours; to say more than these, write for example 'my text {COMMENT_MARK}%s'; valid keys: %s",
     "gpus_later": "gpu-aware: a waiting job cannot be given GPUs; cancel it and submit it again"
     " with them",
+    "gpus_kept": "gpu-aware: Slurm keeps the GPUs of a waiting job whose request is cleared; cancel"
+    " it and submit it again",
     "opened": "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again"
     " to change this",
     "starts": "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you"

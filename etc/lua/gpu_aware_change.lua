@@ -223,6 +223,18 @@ local function asks(update, record)
     return type(update.comment) == "string" or changes_request(update, record)
 end
 
+--- Does an update leave a request without any GPU? Slurm clears the text, and keeps the GPUs that it
+--- has read from it. `view`: the request after the update.
+local TRES = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }
+local function asks_no_more(update, view)
+    local given = false
+    for _, name in ipairs(TRES) do
+        given = given or is_set(update[name])
+    end
+    local parts, besides = request.gpu_request(view)
+    return given and not (parts[1] or besides.sharing or besides.uncounted)
+end
+
 --- Set the model's feature in `new`, and the request without a model type. Returns (model, reason to
 --- leave the job to Slurm).
 local function set_model(view, given, original, parts, new)
@@ -289,10 +301,12 @@ local function decide(job, record, part_list, conf)
         return { refuse = true, text = rules.sentences.starts }
     end
     local new, reason, model, tasks = {}, nil, nil, nil
-    if not parts[1] then
-        -- Slurm clears the text of the request and keeps the GPUs it has read from it.
+    if asks_no_more(job, view) then
+        return { refuse = true, text = rules.sentences.gpus_kept }
+    elseif not parts[1] then
         reason = besides.sharing and "shards that are not of one GPU of the selector's choice"
-            or "an update cleared its GPU request, but Slurm may keep the GPUs"
+            or original.left
+            or "--ntasks-per-gpu without a number of GPUs"
     elseif not settings.is_managed(view, part_list, conf) then
         reason = "its partition is not managed"
     else
@@ -411,21 +425,27 @@ local function is_managed_gpu_job(fields, record, part_list, conf)
     return some and (#parts > 0 or besides.sharing or besides.uncounted or counted ~= nil) or false
 end
 
---- The refusal of an update by which a waiting job that is not at the gate would become such a job, and
---- pass those that wait there; nil: it would not.
-local TRES = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }
-local function passes_by(update, record, part_list, conf)
+--- The refusal of an update by which a waiting job that is not at the gate would become such a job, or,
+--- where it is one, ask for something else, and pass those that wait there: Slurm keeps what no node
+--- can have as long as a hold or a limit holds it. A later component of a heterogeneous job (`follows`)
+--- waits with the first. nil: it may be updated.
+local function passes_by(update, record, part_list, conf, follows)
+    if is_managed_gpu_job({}, record, part_list, conf) then
+        local view, given = merged(update, record, {})
+        if follows then
+            view = setmetatable(view, { __index = record })
+            return asks_no_more(update, view) and rules.sentences.gpus_kept or nil
+        end
+        given.bitflags, given.extra, given.time_limit, given.time_min = nil, nil, nil, nil
+        return changes(given) and rules.sentences.opened or nil
+    end
     local given = { partition = text_of(update.partition) }
     for _, name in ipairs(TRES) do
         given[name] = is_set(update[name]) and update[name] or nil
     end
     given.ntasks_per_tres = is_set(update.ntasks_per_tres, U16) and update.ntasks_per_tres or nil
     local moved = given.partition
-    if
-        not changes(given)
-        or is_managed_gpu_job({}, record, part_list, conf)
-        or not is_managed_gpu_job(given, record, part_list, conf)
-    then
+    if not changes(given) or not is_managed_gpu_job(given, record, part_list, conf) then
         return nil
     end
     return moved and rules.sentences.moved_in:format(base.shown(moved)) or rules.sentences.gpus_later
@@ -489,7 +509,7 @@ function C.decide(job, record, part_list, uid, conf)
             return { refuse = true, text = rules.sentences.opened }
         end
     elseif is_pending(record) then
-        wrong = passes_by(update, record, part_list, conf)
+        wrong = passes_by(update, record, part_list, conf, follows)
         if wrong then
             return { refuse = true, text = wrong }
         end

@@ -54,9 +54,11 @@ def left_request(
     tried = asked is not None and asked[0] < job.min_nodes <= (asked[1] or asked[0])
     own = replace(job, min_nodes=asked[0]) if asked and tried else job
     parts = tuple(map(part_of, (own, *components)))
+    if not any(part.gpus for part in parts):
+        if components:
+            raise CannotPlanError("no component of it asks for GPUs")
+        parts = (replace(parts[0], gpus=1),)  # Slurm's record of a changed job may hide them
     gpus = sum(part.gpus for part in parts)
-    if not gpus:
-        raise CannotPlanError("no component of it asks for GPUs")
     if gpus > MAX_GPUS:
         raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs")
     managed, named = context.config.site.partitions, {*job.partitions}

@@ -72,10 +72,13 @@ class _Step:
     def updates(self) -> list[JobUpdate]:
         """Updates that prepare the job."""
         # With --gpus-per-task Slurm may have written the same CPUs per task from DefCpuPerGPU and
-        # would ignore an update, so the number is set to 1 first.
+        # would ignore an update, so another number is set first. Of 2 or more, and no more than
+        # needed if it can be: a pass of Slurm in between would replace 1 by its default.
         own = [JobUpdate(self.candidate.id, self.fields)]
-        if self.binding.cpus_per_gpu is not None and "CPUsPerTask" in dict(self.fields):
-            own.insert(0, JobUpdate(self.candidate.id, (("CPUsPerTask", "1"),)))
+        task = int(dict(self.fields).get("CPUsPerTask", 0))
+        if self.binding.cpus_per_gpu is not None and task:
+            other = task - 1 if task > 2 else task + 1
+            own.insert(0, JobUpdate(self.candidate.id, (("CPUsPerTask", str(other)),)))
         return own
 
 

@@ -66,13 +66,6 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"bitflags": 1 << 36}, {}),
     ({"req_switch": 1}, {"left": "--switches"}),
     ({"prefer": "big"}, {"left": "--prefer"}),
-    (
-        {"tres_per_node": ""},
-        {
-            "tres_per_node": None,
-            "left": "an update cleared its GPU request, but Slurm may keep the GPUs",
-        },
-    ),
     ({"comment": "place=off"}, {"left": "place=off"}),
     (
         {"tres_per_node": "gres/gpu:A100:1"},
@@ -186,12 +179,44 @@ def test_a_job_with_an_open_gate_keeps_its_request(
     assert out.rc == SUCCESS or out.messages[0].endswith("submit it again to change this")
 
 
-@pytest.mark.parametrize("record", [FOREIGN, RUNNING])
 @pytest.mark.parametrize("change", [change for change, _ in CHANGES], ids=str)
-def test_slurm_alone_decides_about_other_jobs(
-    filter_: Filter, record: dict[str, Any], change: dict[str, Any]
+def test_a_waiting_gpu_job_that_is_not_at_the_gate_keeps_its_request(
+    filter_: Filter, change: dict[str, Any]
 ) -> None:
-    out = filter_.modify(record, **change)
+    """Slurm takes what no node can have (gpu:5) from a job that is held, or over a limit."""
+    out = filter_.modify(FOREIGN, **change)
+    assert out.written == []
+    passes = not set(change) - {"bitflags", "comment", "extra", "time_limit", "time_min"}
+    assert out.rc == (SUCCESS if passes else ERROR)
+    assert passes or out.messages[0].endswith("submit it again to change this")
+    assert filter_.modify(FOREIGN, OPERATOR, **change).rc == SUCCESS
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        PARKED,
+        PLACED,
+        PARKED | {"tres_per_node": "gres/shard:1", "admin_comment": "gpuaware/1;tn=gres/shard:1"},
+        {"het_job_id": 98, "het_job_offset": 1, "tres_per_node": "gres/gpu:2"},
+    ],
+    ids=["parked", "released", "shard", "later component"],
+)
+@pytest.mark.parametrize("clear", ["", "gres/gpu:0", "gres/tmp:1"])
+def test_no_update_clears_the_gpus_of_a_waiting_job(
+    filter_: Filter, record: dict[str, Any], clear: str
+) -> None:
+    """Slurm would show none, and give it those of its submission."""
+    for change in ({"tres_per_node": clear}, {"tres_per_node": clear, "tres_per_job": "gpu:0"}):
+        out = filter_.modify(record, **change)
+        assert (out.rc, out.written) == (ERROR, [])
+        assert "Slurm keeps the GPUs" in out.messages[0]
+    assert filter_.modify(record, tres_per_node="", tres_per_job="gres/gpu:1").rc == SUCCESS
+
+
+@pytest.mark.parametrize("change", [change for change, _ in CHANGES], ids=str)
+def test_slurm_alone_decides_about_running_jobs(filter_: Filter, change: dict[str, Any]) -> None:
+    out = filter_.modify(RUNNING, **change)
     assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
     if "extra" not in change:
         assert out.written == []
@@ -253,9 +278,7 @@ def test_a_requeued_job_is_not_changed_before_its_record_is_back(
     out = filter_.modify(back, **change)
     assert (out.rc, out.written, out.log) == (ERROR, [], [])
     assert "on its way back to the queue; try again" in out.messages[0]
-    running = back | {"job_state": 1 + state}
-    for record in (running, back | {"restart_cnt": 0}, back | {"tres_per_node": "gres/gpu:2"}):
-        assert filter_.modify(record, **change).rc == SUCCESS
+    assert filter_.modify(back | {"job_state": 1 + state}, **change).rc == SUCCESS
     assert filter_.modify(back, OPERATOR, **change).rc == SUCCESS
     held = {"priority": 0, "bitflags": 0xF << 25}
     assert filter_.modify(back, **held).rc == SUCCESS
@@ -630,9 +653,9 @@ def test_a_requeued_job_of_shards_is_not_changed_before_its_record_is_back(
     filter_: Filter,
 ) -> None:
     record = BOUND_SHARDS | {"admin_comment": "", "restart_cnt": 1}
-    assert filter_.modify(record, req_nodes="n2").rc == ERROR
-    foreign = record | {"tres_per_node": "gres/shard:2"}
-    assert filter_.modify(foreign, req_nodes="n2").rc == SUCCESS
+    out = filter_.modify(record, req_nodes="n2")
+    assert out.rc == ERROR
+    assert "on its way back" in out.messages[0]
 
 
 @pytest.mark.parametrize("record", [PARKED, PLACED], ids=["parked", "released"])

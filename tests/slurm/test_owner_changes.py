@@ -1,6 +1,7 @@
 """What an owner changes in a job (``scontrol update``), beside what plain Slurm answers.
 
-Each change is made in two jobs alike: one is ours, the other has passed the gate (`PAST`).
+Each change is made in two jobs alike: one is ours, the other has passed the gate (`PAST`) and
+belongs to bob, whom only the filter of these tests takes for an operator.
 """
 
 import re
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import ENDED, GATE, NODES, Cluster
-from site_files import several_clusters
+from site_files import FILTER_CONF, several_clusters
 
 CPU_FIELDS = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "MinCPUsNode", "MinMemoryCPU")
 PYTHON = "/opt/slurm-gpu-aware/bin/python"
@@ -72,9 +73,17 @@ RUN_ON = {
 
 @pytest.fixture(scope="module", autouse=True)
 def past_the_gate(cluster: Cluster) -> Iterator[None]:
-    """Jobs of `PAST` pass it."""
-    with several_clusters(cluster):
-        yield
+    """Jobs of `PAST` pass it, and updates by bob."""
+    operators = "sed -i 's/operators = {{ {}/operators = {{ {}/' " + FILTER_CONF
+    bob = cluster.sh("ctl", ["id", "-u", "bob"]).strip()
+    cluster.sh("ctl", operators.format("", f"{bob}, "))
+    try:
+        with several_clusters(cluster):
+            yield
+    finally:
+        cluster.sh("ctl", operators.format(f"{bob}, ", ""))
+        with several_clusters(cluster):  # slurmctld reads the file again
+            pass
 
 
 @pytest.fixture
@@ -97,20 +106,25 @@ def no_selector(cluster: Cluster) -> Iterator[None]:
 
 
 def fill_all(cluster: Cluster) -> None:
-    """Occupy all GPUs by jobs that are not ours."""
-    options = [*PAST, "--gres=gpu:4", "-t", "60"]
+    """Occupy all GPUs by jobs that are not ours, of the name fill."""
+    options = [*PAST, "--gres=gpu:4", "-t", "60", "-J", "fill"]
     for node in NODES:
         job = cluster.submit("bob", [*options, "-w", node], "sleep 3600")
         cluster.wait(job, "RUNNING", 60)
 
 
 def twins(cluster: Cluster, options: tuple[str, ...], script: str = "sleep 2") -> tuple[str, str]:
-    """(our job, a job past the gate) of alice with these options."""
-    both = [
-        cluster.submit("alice", [*options, "-t", "60", *one], script)
-        for one in (["--comment=class=A"], PAST)
-    ]
-    return both[0], both[1]
+    """(our job of alice, a job of bob past the gate) with these options."""
+    asked = [*options, "-t", "60"]
+    ours = cluster.submit("alice", [*asked, "--comment=class=A"], script)
+    return ours, cluster.submit("bob", [*asked, *PAST], script)
+
+
+def try_both(cluster: Cluster, ours: str, plain: str, change: str) -> str:
+    """What ``scontrol update`` prints of both, the same, with its status."""
+    told = try_update(cluster, ours, change)
+    assert told == try_update(cluster, plain, change, "bob"), change
+    return told
 
 
 def try_update(cluster: Cluster, job: str, change: str, user: str = "alice") -> str:
@@ -150,7 +164,7 @@ def test_parked_jobs_change_as_in_plain_slurm(cluster: Cluster, second: None) ->
     fill_all(cluster)
     pairs = [(change, *twins(cluster, options)) for options, change in CHANGES]
     for change, ours, plain in pairs:
-        assert try_update(cluster, ours, change) == try_update(cluster, plain, change), change
+        try_both(cluster, ours, plain, change)
     await_settled(cluster, [ours for _, ours, _ in pairs])
     for change, ours, plain in pairs:
         assert own_fields(cluster.job(ours)) == own_fields(cluster.job(plain)), change
@@ -170,10 +184,9 @@ def test_more_required_nodes_than_nodes(cluster: Cluster) -> None:
     """Plain Slurm starts such a job on some of them."""
     fill_all(cluster)
     both = twins(cluster, ONE)
-    for job in both:
-        assert try_update(cluster, job, "reqnodelist=n[1-2]") == "0 "
+    assert try_both(cluster, *both, "reqnodelist=n[1-2]") == "0 "
     submitted = twins(cluster, ("--gres=gpu:1", "-N1", "-w", "n[1-2]"))
-    cluster.sh("ctl", ["scancel", "-u", "bob"])
+    cluster.sh("ctl", ["scancel", "-n", "fill"])
     for job in (*both, *submitted):
         assert cluster.wait(job, "COMPLETED", 90)["NodeList"] in ("n1", "n2")
 
@@ -205,9 +218,7 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
     for name in [*(ours for _, ours, _ in pairs), refused, unseen]:
         bind(cluster, name, "n1")
     for change, ours, plain in pairs:
-        assert try_update(cluster, ours, change) == try_update(cluster, plain, change) == "0 ", (
-            change
-        )
+        assert try_both(cluster, ours, plain, change) == "0 ", change
         job = cluster.job(ours)
         assert "gpuaware:2" in job["Licenses"], change
         assert job["ReqNodeList"] == "n1"
@@ -244,7 +255,7 @@ def test_running_jobs_change_as_in_plain_slurm(cluster: Cluster) -> None:
         *("timelimit=50", "timelimit=99", "gres=gpu:1", "reqnodelist=nosuch", "extra=mine"),
         *("partition=gpu", "features=gpu_v100", "licenses=", "excnodelist=n4", "numnodes=1"),
     ):
-        assert try_update(cluster, ours, change) == try_update(cluster, plain, change), change
+        try_both(cluster, ours, plain, change)
     assert cluster.job(ours)["NumNodes"] == cluster.job(plain)["NumNodes"] == "1"
 
 
@@ -258,8 +269,8 @@ FORBIDDEN = [
 
 def test_nobody_takes_a_gpu_or_the_gate(cluster: Cluster, no_selector: None) -> None:
     fill_all(cluster)
-    ours, plain = twins(cluster, ONE)
-    placed, _ = twins(cluster, ONE)
+    ours, placed = (twins(cluster, ONE)[0] for _ in range(2))
+    plain = cluster.submit("alice", [*ONE, *PAST])
     bind(cluster, placed, "n2")
     for name in (ours, plain, placed):
         before = cluster.job(name)
@@ -287,6 +298,18 @@ def test_nobody_takes_a_gpu_or_the_gate(cluster: Cluster, no_selector: None) -> 
     assert cluster.job(ours)["NumNodes"] == "4-4"
 
 
+def test_no_update_opens_the_gate(cluster: Cluster) -> None:
+    """Slurm takes what no node can have from a held job, and keeps GPUs that an update clears."""
+    fill_all(cluster)
+    held = cluster.submit("alice", ["--hold", "--gres=gpu:5", "-t", "60"])
+    job = cluster.submit("alice", ["--gres=gpu:1", "-t", "60"])
+    assert "as it was submitted" in try_update(cluster, held, "gres=gpu:1")
+    assert try_update(cluster, job, "trespertask=gres/gpu:1 priority=0").startswith("1 ")
+    assert "Slurm keeps the GPUs" in try_update(cluster, job, "gres=gpu:0")
+    cluster.sh("ctl", ["scontrol", "release", job], "alice")
+    assert "gpuaware:" in cluster.job(job)["Licenses"]
+
+
 def test_an_array_changes_as_a_whole(cluster: Cluster, no_selector: None) -> None:
     fill_all(cluster)
     array = cluster.submit("alice", ["-a0-3", *ONE, "-t", "60", "--comment=class=A"], "sleep 1")
@@ -302,7 +325,7 @@ def test_an_array_changes_as_a_whole(cluster: Cluster, no_selector: None) -> Non
     for job in cluster.jobs(array):
         fields = job["TresPerNode"], job["ExcNodeList"], job["ReqNodeList"], job["TimeLimit"]
         assert fields == ("gres/gpu:2", "n4", "(null)", "00:05:00")
-    cluster.sh("ctl", ["scancel", "-u", "bob"])
+    cluster.sh("ctl", ["scancel", "-n", "fill"])
     cluster.wait_until(
         lambda: {job["JobState"] for job in cluster.jobs(array)} == {"COMPLETED"}, 90, "all tasks"
     )

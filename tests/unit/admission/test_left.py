@@ -101,6 +101,11 @@ def test_a_first_component_without_gpus_is_planned_with_those_that_have_some() -
         left_job(tres_per_node=None, components=(slurm_job(8),))
 
 
+def test_a_job_at_the_gate_that_shows_no_gpus_waits_for_one() -> None:
+    """A refused update hides them in Slurm's record; Slurm gives them to the job nevertheless."""
+    assert left_job(tres_per_node="gres/gpu:0").gpus == 1
+
+
 def test_more_gpus_than_we_count_are_left_at_once() -> None:
     with pytest.raises(CannotPlanError, match="more than"):
         left_job(tres_per_node=None, tres_per_job=f"gres/gpu:{MAX_GPUS + 1}")
