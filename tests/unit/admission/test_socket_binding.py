@@ -200,8 +200,8 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
         round_ = Candidates(here, backoff, licences, pool, Estimates(Config()))
         round_.sort_out([as_gated(record)], [record])
         slurms = tried and bound and why.get("misplaced", False)
-        assert bool(round_.leave) is slurms
-        assert bool(round_.to_plan) is not slurms
+        (planned,) = round_.to_plan.values()
+        assert (planned.request.left is not None) is slurms
         now[0] += backoff.punish(record.id, **why)
 
 
