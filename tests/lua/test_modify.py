@@ -264,24 +264,28 @@ def test_counts_that_slurm_reads_otherwise_end_no_check_of_a_comment(
     assert "class=Z is not valid" in out.messages[0]
 
 
-@pytest.mark.parametrize("shown", ["", "gpu-aware n1:0,2,V=1.02", "of the site"])
-@pytest.mark.parametrize("state", [0, 0x8000], ids=["pending", "completing"])
+PENDING, COMPLETING = 0, 0x8000
+
+
 @pytest.mark.parametrize(
     "change",
     [*(change for change, _ in CHANGES if "bitflags" not in change), {"comment": "gpus=2"}],
 )
 def test_a_requeued_job_is_not_changed_before_its_record_is_back(
-    filter_: Filter, shown: str, state: int, change: dict[str, Any]
+    filter_: Filter, change: dict[str, Any]
 ) -> None:
     """The selector will restore the request of the record, so the change would be lost."""
-    back = REQUEUED | {"admin_comment": shown, "job_state": state}
-    out = filter_.modify(back, **change)
-    assert (out.rc, out.written, out.log) == (ERROR, [], [])
-    assert "on its way back to the queue; try again" in out.messages[0]
-    assert filter_.modify(back | {"job_state": 1 + state}, **change).rc == SUCCESS
-    assert filter_.modify(back, OPERATOR, **change).rc == SUCCESS
-    held = {"priority": 0, "bitflags": 0xF << 25}
-    assert filter_.modify(back, **held).rc == SUCCESS
+    for shown, state in product(
+        ["", "gpu-aware n1:0,2,V=1.02", "of the site"], [PENDING, COMPLETING]
+    ):
+        back = REQUEUED | {"admin_comment": shown, "job_state": state}
+        out = filter_.modify(back, **change)
+        assert (out.rc, out.written, out.log) == (ERROR, [], []), (shown, state)
+        assert "on its way back to the queue; try again" in out.messages[0]
+        assert filter_.modify(back | {"job_state": 1 + state}, **change).rc == SUCCESS
+        assert filter_.modify(back, OPERATOR, **change).rc == SUCCESS
+        held = {"priority": 0, "bitflags": 0xF << 25}
+        assert filter_.modify(back, **held).rc == SUCCESS
 
 
 @pytest.mark.parametrize(

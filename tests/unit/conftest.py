@@ -4,11 +4,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_nvml import build_library
 from slurm_folder import SlurmFolder
 
+from slurm_gpu_aware.features.models import site_models
+from slurm_gpu_aware.features.models.performance_model import PerformanceModel
 from slurm_gpu_aware.store.database import Store, open_store
 
 MEMORY = Path("/dev/shm")
@@ -27,6 +30,22 @@ def _runs_programs(folder: Path) -> bool:
 # A round of the selector syncs its files ten times: on a disk it takes nine times as long
 if _runs_programs(MEMORY):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_fits() -> Iterator[None]:
+    """The models of a site are fitted once to the same samples: it takes a second."""
+    fit_model, found = site_models.fit_model, dict[str, PerformanceModel]()
+
+    def fit(*args: Any, **more: Any) -> PerformanceModel:
+        key = repr((args, more))
+        if key not in found:
+            found[key] = fit_model(*args, **more)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site_models, "fit_model", fit)
+        yield
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from command_server import run_command
 
+from slurm_gpu_aware.store.report import parse_report
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "docker" / "fake_nvml"
 TIMES = ROOT / "docker" / "fake_gpus"
@@ -74,7 +76,8 @@ class FakeNode:
     def run(self, *argv, **env):
         """Run a module's command line, ``run("gpu_aware_profile.cli", "node")``."""
         module, *rest = argv
-        if module == "gpu_aware_profile.cli":
+        # A server for modules of one test costs more than a process
+        if module == "gpu_aware_profile.cli" and "PYTHONPATH" not in env:
             return run_command(["", "gpu-aware-profile", *rest], {**self.env, **env})
         return subprocess.run(
             [sys.executable, "-m", module, *rest],
@@ -83,6 +86,16 @@ class FakeNode:
             text=True,
             timeout=300,
         )
+
+    def probe(self, *options, code=0):
+        """What the probe of a node reports, which the store can read."""
+        probe = ["gpu_aware_profile.cli", "node", "--json", "--node-name", "n1"]
+        done = self.run(*probe, *options)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        report = json.loads(done.stdout)
+        parse_report(report)
+        return report
 
     def set_to(self, minor, name):
         """What a state file holds, or None."""

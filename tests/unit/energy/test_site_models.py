@@ -17,23 +17,6 @@ from slurm_gpu_aware.features.models.performance_model import (
 from slurm_gpu_aware.features.models.site_models import fit_site
 from slurm_gpu_aware.features.models.tables import size_table
 
-
-@pytest.fixture(scope="module", autouse=True)
-def kept_fits():
-    """The same samples are fitted once: it takes a second."""
-    found = {}
-
-    def fit(*args, **more):
-        key = repr((args, more))
-        if key not in found:
-            found[key] = fit_model(*args, **more)
-        return found[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_models, "fit_model", fit)
-        yield
-
-
 MEMORY_BOUND = throughput(grad_clock_share=0.05, io_s=0.4)
 
 

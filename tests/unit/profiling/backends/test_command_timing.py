@@ -17,7 +17,6 @@ from gpu_aware_profile.backends.process_timing import CommandTiming
 from gpu_aware_profile.backends.timing import RunSpec
 from gpu_aware_profile.child import KEPT_BYTES, Child, LateError
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.store.report import parse_report
 
 
 class Control:
@@ -173,25 +172,13 @@ def test_the_program_runs_on_until_the_others_are_measured(tmp_path):
     assert (tmp_path / "runs").read_text() == "..."
 
 
-def node_argv(*options):
-    program = [sys.executable, "-m", "gpu_aware_profile.cli", "node", "--json", "--node-name", "n1"]
-    return [*program, "--bench-class", "A", *options]
-
-
-def probe(node, *options):
-    done = subprocess.run(
-        node_argv(*options), env=node.env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    parse_report(report)
-    return report
+BENCH = ("--bench-class", "A", "--bench")
 
 
 def test_each_gpu_is_pinned_by_its_uuid(library, tmp_path):
     node = FakeNode(library, tmp_path)
     code = "import os; print(1 + int(os.environ['CUDA_VISIBLE_DEVICES'][4:8], 16))"
-    report = probe(node, "--bench", python(code), "--runs", "1")
+    report = node.probe(*BENCH, python(code), "--runs", "1")
     uuids = {gpu["index"]: gpu["uuid"] for gpu in report["gpus"]}
     rows = [(row["index"], row["neighbours"], row["value_ms"]) for row in report["timings"]]
     expected = {index: 1 + int(uuid[4:8], 16) for index, uuid in uuids.items()}
@@ -204,7 +191,7 @@ def test_one_gpu_that_hangs_costs_only_its_own_time(library, tmp_path):
     uuid = json.loads(node.machine.read_text())["gpus"][1]["uuid"]
     code = f'[ "$CUDA_VISIBLE_DEVICES" != {uuid} ] || sleep 600; echo 5'
     bench = shlex.join(["sh", "-c", code])  # which starts within the limit on a busy machine, too
-    report = probe(node, "--bench", bench, "--runs", "2", "--bench-limit", "6")
+    report = node.probe(*BENCH, bench, "--runs", "2", "--bench-limit", "6")
     assert [row["index"] for row in report["timings"]] == [0, 2, 3] * 4
     (fault,) = report["errors"]
     assert (fault["index"], fault["call"]) == (1, "timeout")
@@ -225,7 +212,7 @@ def test_an_xid_during_the_program_is_a_fault_of_its_gpu(library, tmp_path, xid)
         f"    (folder / 'override.json').write_text({event!r})\n"
         "print(5)\n"
     )
-    report = probe(node, "--bench", python(code), "--runs", "1", "--no-loaded")
+    report = node.probe(*BENCH, python(code), "--runs", "1", "--no-loaded")
     fault = {"index": 2, "call": "xid", "error": "XID 79: GPU has fallen off the bus"}
     assert [row["index"] for row in report["timings"]] == ([0, 1, 3] if xid == 79 else [0, 1, 2, 3])
     assert report["errors"] == ([fault] if xid == 79 else [])
@@ -251,7 +238,7 @@ def test_a_gpu_that_falls_off_the_bus_in_the_middle(library, tmp_path, override,
         f"(folder / 'override.json').write_text({lost!r})\n"
         "print(5)\n"
     )
-    report = probe(node, "--bench", python(code), "--runs", "2")
+    report = node.probe(*BENCH, python(code), "--runs", "2")
     assert {row["index"] for row in report["timings"] if row["neighbours"] == "loaded"} == {1, 2, 3}
     assert {fault["index"] for fault in report["errors"]} <= {0, None}
     assert all(text in fault["error"] for fault in report["errors"])
@@ -269,9 +256,9 @@ def test_a_signal_ends_the_program_and_keeps_what_was_measured(library, tmp_path
         "marker.touch()\n"
         "print(5)\n"
     )
-    process = subprocess.Popen(
-        node_argv("--bench", python(code)), env=node.env, stdout=subprocess.PIPE, text=True
-    )
+    argv = [sys.executable, "-m", "gpu_aware_profile.cli", "node", "--json"]
+    argv += ["--node-name", "n1", *BENCH, python(code)]
+    process = subprocess.Popen(argv, env=node.env, stdout=subprocess.PIPE, text=True)
     while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text():
         assert process.poll() is None
         time.sleep(0.05)
@@ -297,9 +284,7 @@ def test_a_signal_ends_the_program_and_keeps_what_was_measured(library, tmp_path
 )
 def test_wrong_options(library, tmp_path, options, words):
     node = FakeNode(library, tmp_path)
-    done = subprocess.run(
-        node_argv(*options), env=node.env, capture_output=True, text=True, timeout=300
-    )
+    done = node.run("gpu_aware_profile.cli", "node", "--bench-class", "A", *options)
     assert done.returncode in (1, 2)
     assert words in done.stderr
 

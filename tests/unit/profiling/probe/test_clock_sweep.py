@@ -15,7 +15,6 @@ from idle_clock import Stopwatch
 
 from gpu_aware_profile.probe.clock_sweep import clock_steps, limit_steps
 from slurm_gpu_aware.clocks.notes import Note, Notes
-from slurm_gpu_aware.store.report import parse_report
 
 SWEEP = ["--clocks", "3", "--allow-clock-changes", "--runs", "1", "--no-loaded"]
 LIMITED = [*SWEEP, "--power-limits", "2"]
@@ -30,23 +29,10 @@ class Node(FakeNode):
         conf.write_text(f"spool = {self.spool}\nlocks = {self.locks}\n")
         self.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
 
-    def argv(self, *options):
-        program = [sys.executable, "-m", "gpu_aware_profile.cli", "node", "--json"]
-        return [*program, "--node-name", "n1", *options]
-
-    def probe(self, *options):
-        done = subprocess.run(
-            self.argv(*options), env=self.env, capture_output=True, text=True, timeout=3000
-        )
-        assert done.returncode == 0, done.stderr
-        report = json.loads(done.stdout)
-        parse_report(report)
-        return report
-
     def begin(self, *options):
-        return subprocess.Popen(
-            self.argv(*options), env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        argv = [sys.executable, "-m", "gpu_aware_profile.cli", "node", "--json"]
+        argv += ["--node-name", "n1", *options]
+        return subprocess.Popen(argv, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def locked(self):
         return [k for k in range(4) if self.set_to(k, "locked_clocks")]
@@ -351,7 +337,7 @@ def test_a_lock_that_the_driver_forgets_has_no_time(node):
     ],
 )
 def test_wrong_options(node, options, words):
-    done = subprocess.run(node.argv(*options), env=node.env, capture_output=True, text=True)
+    done = node.run("gpu_aware_profile.cli", "node", *options)
     assert done.returncode == 2
     assert words in done.stderr
     assert node.history() == []

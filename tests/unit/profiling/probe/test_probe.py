@@ -17,17 +17,6 @@ from slurm_gpu_aware.model.hardware_graph import model_word
 from slurm_gpu_aware.store.report import parse_report
 
 
-def probe(node, *options, code=0):
-    done = node.run(
-        *["gpu_aware_profile.cli", "node", "--json", "--node-name", "n1", *options],
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    report = json.loads(done.stdout)
-    parse_report(report)  # the store's own grammar
-    return report
-
-
 def idle_medians(report):
     """(GPU, class) -> median over the runs with idle neighbours."""
     runs = {}
@@ -41,7 +30,7 @@ def test_the_index_is_the_minor_number_not_nvmls_order(library, tmp_path):
     node = FakeNode(
         library, tmp_path, nvml_order=[2, 0, 3, 1], slowness={2: {"A": 2.0}, 0: {"A": 1.0}}
     )
-    report = probe(node)
+    report = node.probe()
     machine = json.loads(node.machine.read_text())
     uuids = {gpu["minor"]: gpu["uuid"] for gpu in machine["gpus"]}
     assert {gpu["index"]: gpu["uuid"] for gpu in report["gpus"]} == uuids
@@ -58,7 +47,7 @@ def test_the_index_is_the_minor_number_not_nvmls_order(library, tmp_path):
 
 def test_what_is_known_of_a_gpu(library, tmp_path):
     node = FakeNode(library, tmp_path, cpus=["0-7", "8-15"])
-    report = probe(node, "--no-timings")
+    report = node.probe("--no-timings")
     gpu = report["gpus"][2]
     clocks = gpu.pop("clocks_mhz")
     assert (clocks[0], clocks[-1], len(clocks)) == (1530, 135, 187)
@@ -116,7 +105,7 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
     ],
 )
 def test_links_of_known_machines(library, tmp_path, kind, pairs):
-    report = probe(FakeNode(library, tmp_path, kind), "--no-timings")
+    report = FakeNode(library, tmp_path, kind).probe("--no-timings")
     counted = {}
     for link in report["links"]:
         key = link["class"], link["gbps"]
@@ -128,7 +117,7 @@ def test_links_of_known_machines(library, tmp_path, kind, pairs):
 def test_measured_links(library, tmp_path):
     node = FakeNode(library, tmp_path, "dgx-1v")
     machines.lose(node.machine, 2)
-    report = probe(node, "--no-timings", "--links")
+    report = node.probe("--no-timings", "--links")
     assert (report["backend"], report["link_backend"]) == (None, "fake")
     assert len(report["bandwidths"]) == len(report["links"]) == 21
     assert max(len(row["gpus"]) for row in report["collectives"]) == 7
@@ -161,7 +150,7 @@ def test_the_cube_mesh_agrees_with_the_published_graph(library, tmp_path):
     if not file.exists():
         pytest.skip("no measured data beside the repository")
     published = json.loads(file.read_text())["edges"]
-    report = probe(FakeNode(library, tmp_path, "dgx-1v"), "--no-timings")
+    report = FakeNode(library, tmp_path, "dgx-1v").probe("--no-timings")
     assert {(k["a"], k["b"]): k["class"] for k in report["links"]} == {
         (e["a"], e["b"]): e["class"] for e in published
     }
@@ -170,7 +159,7 @@ def test_the_cube_mesh_agrees_with_the_published_graph(library, tmp_path):
 def test_a_lost_gpu_is_named_and_the_others_are_reported(library, tmp_path):
     node = FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1])
     machines.lose(node.machine, 3)
-    report = probe(node)
+    report = node.probe()
     assert [gpu["index"] for gpu in report["gpus"]] == [0, 1, 2]
     assert report["errors"] == [
         {"index": 3, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}
@@ -183,14 +172,14 @@ def test_the_index_of_two_lost_gpus_is_not_known(library, tmp_path):
     node = FakeNode(library, tmp_path)
     machines.lose(node.state, 0)
     machines.lose(node.state, 3)
-    assert [fault["index"] for fault in probe(node)["errors"]] == [None, None]
+    assert [fault["index"] for fault in node.probe()["errors"]] == [None, None]
 
 
 def test_a_detail_that_cannot_be_read_costs_only_itself(library, tmp_path):
     node = FakeNode(library, tmp_path)
     machines.add_fault(node.machine, "nvmlDeviceGetPowerManagementLimit", minor=1, error="UNKNOWN")
     machines.add_fault(node.machine, "nvmlDeviceGetMemoryAffinity", error="NOT_SUPPORTED")
-    report = probe(node)
+    report = node.probe()
     assert [gpu["power_limit_w"] for gpu in report["gpus"]] == [300.0, None, 300.0, 300.0]
     assert [gpu["numa"] for gpu in report["gpus"]] == [None] * 4  # not supported is no failure
     assert report["errors"] == [
@@ -206,7 +195,7 @@ def test_readings_of_the_hardware(library, tmp_path):
     node.state.mkdir()
     machines.set_facts(node.state, 2, facts | {"throttle_reasons": 0x88})
     machines.add_fault(node.machine, "nvmlDeviceGetGpuMaxPcieLinkGeneration", error=13)
-    report = parse_report(probe(node, "--no-timings"))
+    report = parse_report(node.probe("--no-timings"))
     assert vars(report.health[2]) == {
         "pcie_gen": 1,
         "pcie_gen_most": 4,
@@ -228,7 +217,7 @@ def test_readings_of_the_hardware(library, tmp_path):
 def test_without_nvlink_queries_the_pcie_path_stands(library, tmp_path):
     node = FakeNode(library, tmp_path)
     machines.add_fault(node.machine, "nvmlDeviceGetNvLinkState", minor=0, error="UNKNOWN")
-    report = probe(node, "--no-timings")
+    report = node.probe("--no-timings")
     assert {k["class"] for k in report["links"] if k["a"] == 0} == {"PHB", "SYS"}
     assert [gpu["nvlinks"] for gpu in report["gpus"]] == [None, 3, 3, 3]
     assert [fault["call"] for fault in report["errors"]] == ["nvmlDeviceGetNvLinkState"]
@@ -237,7 +226,7 @@ def test_without_nvlink_queries_the_pcie_path_stands(library, tmp_path):
 def test_a_node_whose_driver_is_missing(library, tmp_path):
     node = FakeNode(library, tmp_path)
     machines.add_fault(node.machine, "nvmlInit", error="DRIVER_NOT_LOADED")
-    report = probe(node, code=1)
+    report = node.probe(code=1)
     assert report["gpus"] == []
     assert report["errors"] == [{"index": None, "call": "nvmlInit", "error": "Driver Not Loaded"}]
 
@@ -266,14 +255,14 @@ def test_wrong_options(library, tmp_path, options, words):
 
 
 def test_an_unknown_class_is_an_error_of_the_report(library, tmp_path):
-    report = probe(FakeNode(library, tmp_path), "--class", "A", "--class", "Z")
+    report = FakeNode(library, tmp_path).probe("--class", "A", "--class", "Z")
     assert {t["class"] for t in report["timings"]} == {"A"}
     assert len(report["errors"]) == 4  # one per GPU, not one per run
     assert "no class 'Z'; its classes: A, B, C" in report["errors"][0]["error"]
 
 
 def test_a_run_has_its_conditions(library, tmp_path):
-    report = probe(FakeNode(library, tmp_path), "--class", "A", "--runs", "2")
+    report = FakeNode(library, tmp_path).probe("--class", "A", "--runs", "2")
     rows = [row for row in report["timings"] if row["index"] == 1]
     assert [row["neighbours"] for row in rows] == ["idle", "idle", "loaded", "loaded"]
     idle, loaded = rows[0], rows[2]
@@ -288,11 +277,11 @@ def test_a_run_has_its_conditions(library, tmp_path):
 
 def test_two_probes_agree_and_an_unlucky_run_is_no_slow_gpu(library, tmp_path):
     node = FakeNode(library, tmp_path, slowness={3: {"A": 1.5}, 2: {"A": 1.0}})
-    first, second = (probe(node, "--class", "A") for _ in range(2))
+    first, second = (node.probe("--class", "A") for _ in range(2))
     values = [[row["value_ms"] for row in report["timings"]] for report in (first, second)]
     assert values[0] == values[1]
     machines.slow_run(node.state, 2, 1, {"A": 1.5})
-    third = probe(node, "--class", "A")
+    third = node.probe("--class", "A")
     before, after = idle_medians(first), idle_medians(third)
     assert after[2, "A"] == pytest.approx(before[2, "A"], rel=0.005)
     assert after[3, "A"] / after[2, "A"] == pytest.approx(1.5, rel=0.01)
@@ -304,12 +293,12 @@ def test_two_probes_agree_and_an_unlucky_run_is_no_slow_gpu(library, tmp_path):
 
 
 def test_a_single_gpu_and_no_loaded_runs(library, tmp_path):
-    report = probe(FakeNode(library, tmp_path), "--class", "A", "--no-loaded")
+    report = FakeNode(library, tmp_path).probe("--class", "A", "--no-loaded")
     assert {row["neighbours"] for row in report["timings"]} == {"idle"}
     node = FakeNode(library, tmp_path)
     machine = json.loads(node.machine.read_text())
     machines.write_json(node.machine, {**machine, "gpus": machine["gpus"][:1]})
-    assert {row["neighbours"] for row in probe(node)["timings"]} == {"idle"}
+    assert {row["neighbours"] for row in node.probe()["timings"]} == {"idle"}
 
 
 def test_a_gpu_that_is_divided_has_no_time(library, tmp_path):
@@ -319,11 +308,11 @@ def test_a_gpu_that_is_divided_has_no_time(library, tmp_path):
     machine["gpus"][minors.index(1)]["mig"] = 1
     machine["gpus"][minors.index(2)]["mig"] = 0
     machines.write_json(node.machine, machine)
-    report = probe(node, "--class", "A", "--runs", "1", "--no-loaded")
+    report = node.probe("--class", "A", "--runs", "1", "--no-loaded")
     assert [row["index"] for row in report["timings"]] == [0, 2, 3]
     (fault,) = report["errors"]
     assert (fault["index"], "divided into instances" in fault["error"]) == (1, True)
-    links = probe(node, "--no-timings", "--links")
+    links = node.probe("--no-timings", "--links")
     assert [(row["a"], row["b"]) for row in links["bandwidths"]] == [(0, 2), (0, 3), (2, 3)]
 
 
@@ -332,7 +321,7 @@ def test_throttle_reasons_are_named(library, tmp_path):
     machine = json.loads(node.machine.read_text())
     machine["gpus"][0]["throttle_reasons"] = 0x04 | 0x40 | 0x200 | 0x01  # the last: idle
     machines.write_json(node.machine, machine)
-    row = probe(node, "--class", "C", "--runs", "1")["timings"][0]
+    row = node.probe("--class", "C", "--runs", "1")["timings"][0]
     assert row["throttle"] == "board_limit hw_thermal_slowdown sw_power_cap"
 
 
@@ -346,20 +335,20 @@ def test_without_events_and_telemetry_there_are_times(library, tmp_path):
     }
     for minor, call in calls.items():
         machines.add_fault(node.machine, call, minor=minor, error="UNKNOWN")
-    report = probe(node, "--class", "A", "--runs", "1", "--no-loaded")
+    report = node.probe("--class", "A", "--runs", "1", "--no-loaded")
     assert [row["power_w"] is None for row in report["timings"]] == [False, False, True, False]
     faults = {fault["index"]: fault["call"] for fault in report["errors"]}
     assert (faults, len(report["errors"])) == (calls, 3)
     for call, error in (("nvmlEventSetFree", "UNKNOWN"), ("nvmlEventSetCreate", "NOT_SUPPORTED")):
         machines.add_fault(node.machine, call, error=error)
-        assert len(probe(node, "--class", "A", "--runs", "1", "--no-loaded")["timings"]) == 4
+        assert len(node.probe("--class", "A", "--runs", "1", "--no-loaded")["timings"]) == 4
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetPowerUsage"])
 def test_a_gpu_that_hangs_its_driver_costs_only_itself(library, tmp_path, call):
     node = FakeNode(library, tmp_path)
     machines.add_fault(node.state, call, minor=1, hang_s=600)
-    report = probe(node, "--class", "A", "--runs", "2")
+    report = node.probe("--class", "A", "--runs", "2")
     assert [row["index"] for row in report["timings"]] == [0, 2, 3] * 4
     assert [(fault["index"], fault["error"]) for fault in report["errors"]] == [
         (1, "no answer within 5 s")
