@@ -133,7 +133,7 @@ DEFAULTS = {"config/settings.py"}
 
 
 @cache
-def nodes(path):
+def syntax_nodes(path):
     """All nodes of a module's syntax tree."""
     return tuple(ast.walk(ast.parse(path.read_text())))
 
@@ -141,7 +141,7 @@ def nodes(path):
 @pytest.fixture(autouse=True, scope="module")
 def _forget_trees():
     yield
-    nodes.cache_clear()
+    syntax_nodes.cache_clear()
 
 
 def modules(room, root=ROOT):
@@ -156,7 +156,7 @@ def modules(room, root=ROOT):
 def imported(path):
     """(top-level package, room of ours or None) for every import in a file."""
     packages = (ROOT.name, PROFILING.name)
-    for node in nodes(path):
+    for node in syntax_nodes(path):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -193,7 +193,7 @@ def test_the_core_imports_no_feature():
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for room in FEATURELESS
         for path in sorted((ROOT / room).rglob("*.py"))
-        for node in nodes(path)
+        for node in syntax_nodes(path)
         if isinstance(node, ast.ImportFrom | ast.Import)
         and f"{ROOT.name}.features" in ast.unparse(node)
     ]
@@ -216,7 +216,7 @@ def test_the_core_opens_no_file():
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for room in CORE
         for path in modules(room)
-        for node in nodes(path)
+        for node in syntax_nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("open", "print", "input")
@@ -230,7 +230,7 @@ def test_no_callback_goes_into_the_planner():
         str(path.relative_to(ROOT))
         for room in PLANNER
         for path in modules(room)
-        for node in nodes(path)
+        for node in syntax_nodes(path)
         if isinstance(node, ast.ImportFrom) and any(a.name == "Callable" for a in node.names)
     }
     assert wrong == DECORATORS
@@ -243,7 +243,7 @@ def test_policies_are_named_in_placement_only():
         for path in sorted(ROOT.rglob("*.py"))
         if path.relative_to(ROOT).parts[0] != "placement"
         and str(path.relative_to(ROOT)) not in DEFAULTS
-        for node in nodes(path)
+        for node in syntax_nodes(path)
         if isinstance(node, ast.Constant) and node.value in names
     ]
     assert wrong == []
@@ -255,7 +255,7 @@ def test_nothing_probes_for_attributes_in_the_planner():
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for room in PLANNER
         for path in modules(room)
-        for node in nodes(path)
+        for node in syntax_nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3))
@@ -290,7 +290,7 @@ def test_no_module_and_no_function_grows_too_long():
     for path in (path for package in (ROOT, PROFILING) for path in sorted(package.rglob("*.py"))):
         if path.read_text().count("\n") > 400:
             wrong.append(str(path))
-        for node in nodes(path):
+        for node in syntax_nodes(path):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             first = node.body[0]
