@@ -13,7 +13,7 @@ import pytest
 from idle_clock import IdleClock
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.energy.events import CHECKED, FITTED
+from slurm_gpu_aware.features.energy.events import CHECKED, FITTED, sentences
 from slurm_gpu_aware.features.energy.live import AtClock, ClockChecks, Watched
 from slurm_gpu_aware.features.energy.refits import Key, Refits
 from slurm_gpu_aware.features.models import refit
@@ -165,6 +165,36 @@ def test_a_fit_waits_longer_for_the_store_than_other_writers(
     assert "says" in json.loads(capsys.readouterr().out)
     end.join()
     held.close()
+
+
+def test_a_verdict_that_came_during_a_fit_is_fitted_too(user: OneUser) -> None:
+    """By the selector after one that was killed: two tasks of an array were too slow."""
+    user.checks.looks(120.0)
+    user.verdict("2", 125.0)
+    user.until(user.fits, 130.0)
+    assert user.fits()[0].detail["began"] == 120.0
+    user.restart(140.0)
+    assert user.checks.is_wrong(OF, 120.0, 140.0)
+    user.until(lambda: len(user.fits()) == 2, 150.0)
+    assert [(one.job_id, one.detail["began"]) for one in user.fits()] == [
+        ("1", 120.0),
+        ("2", 150.0),
+    ]
+    user.restart(160.0)
+    user.checks.looks(170.0)
+    assert user.checks._refits._fit is None
+
+
+def test_explain_tells_no_fit_of_an_earlier_run() -> None:
+    check = {"kind": CHECKED, "at": 100.0, "detail": SLOW}
+    fitted = {"model": "ada/class C", "says": "time within 1%", "began": 110.0}
+    fit = {"kind": FITTED, "at": 115.0, "detail": fitted}
+    (_, told) = sentences({"events": [check, fit]})
+    assert told == "Model ada/class C was fitted anew to that: time within 1%."
+    again = {**check, "at": 112.0}  # the second run ends before the fit of the first one is told
+    assert len(sentences({"events": [check, again, fit]})) == 1
+    again = {**check, "at": 120.0}
+    assert len(sentences({"events": [check, fit, again]})) == 1
 
 
 @pytest.mark.parametrize("busy", [False, True])
