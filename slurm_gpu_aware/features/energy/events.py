@@ -26,10 +26,10 @@ def setting_words(one: Mapping[str, Any]) -> str:
 
 def sentences(answer: Mapping[str, Any]) -> list[str]:
     """The sentences on what the clock of the job costs, by its own iterations."""
-    ended = [event["detail"] for event in answer["events"] if event["kind"] == CHECKED]
+    ended = [event for event in answer["events"] if event["kind"] == CHECKED]
     if not ended:
         return []
-    last = ended[-1]
+    last = ended[-1]["detail"]
     if "slower" not in last:
         return [f"Its clock was not checked: {last.get('error')}."]
     saves = "" if last.get("saves") is None else f", with {last['saves']:.0%} less energy"
@@ -37,7 +37,9 @@ def sentences(answer: Mapping[str, Any]) -> list[str]:
     if not last["slow"]:
         return [f"{found}."]
     found = f"{found}: more than the {last['allowed']:.0%} allowed, so its default clock is back."
+    # A fit that began before is that of an earlier run of the job.
     fits = [event["detail"] for event in answer["events"] if event["kind"] == FITTED]
+    fits = [fit for fit in fits if fit["began"] >= ended[-1]["at"]]
     return [found, *map(_fitted, fits[-1:])]
 
 

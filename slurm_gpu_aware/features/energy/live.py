@@ -255,7 +255,9 @@ class ClockChecks:
                 user, name, app_class, gpu_model = map(str, event.detail["key"])
                 key = user, name, app_class, gpu_model
                 if event.kind == FITTED:
-                    self._refits.drop(key)
+                    # A verdict that came while the model was being fitted is not in it.
+                    if self._wrong.get(key, -math.inf) <= float(event.detail["began"]):
+                        self._refits.drop(key)
                 elif event.detail.get("slow") is True:
                     self._wrong[key] = event.at
                     self._refits.want(key, event.job_id)

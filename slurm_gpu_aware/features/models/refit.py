@@ -1,7 +1,8 @@
 """Fit of one application's model anew, for the selector: a process of its own, so no round waits.
 
 ``python -m slurm_gpu_aware.features.models.refit STORE NAME GPU_MODEL TIME`` stores the model as
-one of that Unix time and says how good it is; or it says on standard error why there is none.
+one of that Unix time. It writes JSON: ``says`` how good the model is, or the ``error`` why there is
+none. If it fails, as at a store that is busy for long, it writes nothing there.
 """
 
 import json
@@ -9,7 +10,7 @@ import math
 import sys
 from pathlib import Path
 
-from slurm_gpu_aware.errors import AwareError, SourceError
+from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.models.performance_model import APPLICATION, CLASS, PerformanceModel
 from slurm_gpu_aware.features.models.site_models import fit_one, newest_class
@@ -21,6 +22,9 @@ from slurm_gpu_aware.features.models.store import (
     put_model,
 )
 from slurm_gpu_aware.store.database import open_store
+
+_BUSY_S = 120.0
+"""Longest wait for other writers: no one waits for the fit."""
 
 
 def model_row(kind: str, model: PerformanceModel, fitted_at: float) -> ModelRow:
@@ -35,6 +39,7 @@ def refit(path: Path, name: str, gpu_model: str, at: float) -> str:
     The stored model of its class is its prior. Raises SourceError or StoreError: there is none.
     """
     with open_store(path) as store:
+        store.wait_at_most(_BUSY_S)
         samples = [one for one in application_samples(store, name) if one.gpu_model == gpu_model]
         if not samples:
             raise SourceError("none of its measurements are stored")
@@ -53,11 +58,13 @@ def main() -> int:
     """Run it with the arguments of the process; return the exit code."""
     path, name, gpu_model, at = sys.argv[1:]
     try:
-        said = refit(Path(path), name, gpu_model, float(at))
-    except AwareError as exc:
+        answer = {"says": refit(Path(path), name, gpu_model, float(at))}
+    except SourceError as exc:
+        answer = {"error": str(exc)}
+    except StoreError as exc:
         sys.stderr.write(f"{exc}\n")
         return 1
-    sys.stdout.write(f"{said}\n")
+    sys.stdout.write(f"{json.dumps(answer)}\n")
     return 0
 
 

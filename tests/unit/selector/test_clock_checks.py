@@ -220,23 +220,14 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
     assert len(checked.site.events("model_fitted")) == 1
 
 
-@pytest.mark.parametrize("fault", ["samples", "time", "program"])
-def test_a_model_that_cannot_be_fitted_is_not_chosen_by(
-    checked: CheckedSite, fits: Fits, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_a_model_that_cannot_be_fitted_is_not_chosen_by(checked: CheckedSite, fits: Fits) -> None:
     """Until all models are fitted by hand."""
     clock = checked.start()
-    if fault == "time":
-        monkeypatch.setattr("slurm_gpu_aware.features.energy.refits._TIMEOUT_S", 0.01)
-    elif fault == "program":
-        monkeypatch.setattr("slurm_gpu_aware.features.energy.refits._PROGRAM", "no_such_program")
     checked.check(slower=0.5)
-    if fault == "samples":
-        with open_store(checked.site.store) as store:
-            store.execute("DELETE FROM model_samples")
+    with open_store(checked.site.store) as store:
+        store.execute("DELETE FROM model_samples")
     fit = fits.ended(checked)
-    why = {"samples": "none of its", "time": "no answer within", "program": "No module"}[fault]
-    assert why in fit["error"]
+    assert "none of its" in fit["error"]
     assert f"Its model was not fitted anew: {fit['error']}." in explained(checked)
     checked.rounds = checked.selector()
     checked.submit("8")
