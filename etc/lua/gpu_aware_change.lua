@@ -420,7 +420,7 @@ end
 local function is_managed_gpu_job(fields, record, part_list, conf)
     local view = setmetatable(fields, { __index = record })
     local parts, besides = request.gpu_request(view)
-    local counted = (text_of(record.tres_fmt_req_str) or ""):find("gres/gpu", 1, true)
+    local counted = (text_of(record.tres_fmt_req_str) or ""):find("gres/gpu[:=]")
     local _, some = settings.is_managed(view, part_list, conf)
     return some and (#parts > 0 or besides.sharing or besides.uncounted or counted ~= nil) or false
 end
@@ -511,7 +511,7 @@ function C.decide(job, record, part_list, uid, conf)
     elseif is_pending(record) then
         wrong = passes_by(update, record, part_list, conf, follows)
         if wrong then
-            return { refuse = true, text = wrong }
+            return { refuse = true, text = back and ON_ITS_WAY or wrong }
         end
     end
     local _, clock = extra_parts(record)

@@ -288,6 +288,18 @@ def test_a_requeued_job_is_not_changed_before_its_record_is_back(
         assert filter_.modify(back, **held).rc == SUCCESS
 
 
+def test_a_requeued_job_without_an_index_type_is_asked_to_try_again(filter_: Filter) -> None:
+    back = REQUEUED | {"tres_per_node": "gres/gpu:2", "restart_cnt": 1}
+    out = filter_.modify(back, req_nodes="n1")
+    assert (out.rc, out.written) == (ERROR, [])
+    assert "on its way back to the queue; try again" in out.messages[0]
+
+
+def test_a_gres_of_another_name_is_no_gpu(filter_: Filter) -> None:
+    other = REQUEUED | {"tres_per_node": "gres/gpubw:1", "tres_fmt_req_str": "gres/gpubw=1"}
+    assert filter_.modify(other, req_nodes="n1").rc == SUCCESS
+
+
 @pytest.mark.parametrize(
     "tres",
     [

@@ -15,9 +15,6 @@ from typing import Any, NamedTuple, Protocol
 from slurm_gpu_aware.errors import SourceError
 
 _MAD_TO_SIGMA = 1.4826
-_ITERATIONS = 25
-_DISTURBED = 1.5
-"""A disturbed iteration takes this many times as long."""
 
 
 class SickGpuError(SourceError):
@@ -140,6 +137,11 @@ def brought(kind: str, *given: Any) -> Any | None:
     ``gpu_aware_profile.backends``: a function of ``given`` that returns a backend, or None.
     Raises SourceError.
     """
-    entries = entry_points(group="gpu_aware_profile.backends", name=kind)
-    made = (entry.load()(*given) for entry in entries)
-    return next((backend for backend in made if backend is not None), None)
+    for entry in entry_points(group="gpu_aware_profile.backends", name=kind):
+        try:
+            make = entry.load()
+        except Exception as exc:  # noqa: BLE001 - code of others
+            raise SourceError(f"the timing backend {entry.value} cannot be loaded: {exc}") from exc
+        if (backend := make(*given)) is not None:
+            return backend
+    return None

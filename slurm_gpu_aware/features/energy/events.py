@@ -39,7 +39,7 @@ def sentences(answer: Mapping[str, Any]) -> list[str]:
     found = f"{found}: more than the {last['allowed']:.0%} allowed, so its default clock is back."
     # A fit that began before is that of an earlier run of the job.
     fits = [event["detail"] for event in answer["events"] if event["kind"] == FITTED]
-    fits = [fit for fit in fits if fit["began"] >= ended[-1]["at"]]
+    fits = [fit for fit in fits if fit.get("began", 0.0) >= ended[-1]["at"]]
     return [found, *map(_fitted, fits[-1:])]
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from slurm_gpu_aware.errors import SourceError
@@ -67,7 +67,10 @@ def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) ->
         rows.append((*key, runs[key], time_s, one.sample.power_w, source, one.app_class))
         runs[key] += 1
     with store.write():
-        new = {key[:2] for key in keys}.difference(application_pairs(store))
+        pairs = {*application_pairs(store)}
+        if new := {key[:2] for key in keys} - pairs:  # those that an earlier release let in go on
+            # Before anything is written: a caller's transaction may go on after the error.
+            _check_number(pairs | new, {owner_of(name) for name, _ in new})
         store.executemany(
             "DELETE FROM model_samples WHERE application = ? AND gpu_model = ?"
             " AND taken_at_unix = ? AND gpus = ? AND nodes = ? AND batch_size = ?"
@@ -80,8 +83,6 @@ def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) ->
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             rows,
         )
-        if new:  # those that an earlier release let in go on
-            _check_number(store, {owner_of(str(name)) for name, _ in new})
         store.executemany(
             "DELETE FROM model_samples WHERE rowid IN (SELECT rowid FROM model_samples"
             " WHERE application = ? AND gpu_model = ? ORDER BY taken_at_unix DESC, run DESC"
@@ -90,9 +91,8 @@ def put_samples(store: Store, samples: Sequence[NamedSample], *, source: str) ->
         )
 
 
-def _check_number(store: Store, owners: set[str]) -> None:
+def _check_number(pairs: Set[tuple[str, str]], owners: Set[str]) -> None:
     """Raises SourceError if there are too many pairs, of all or of one of these users."""
-    pairs = application_pairs(store)
     number = Counter(owner_of(name) for name, _ in pairs)
     bounds = [(owner, number[owner], MAX_OF_USER) for owner in sorted(owners) if owner]
     for who, found, most in (*bounds, ("all users", len(pairs), MAX_APPLICATIONS)):

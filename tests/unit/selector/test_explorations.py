@@ -182,7 +182,7 @@ def test_the_power_at_each_clock_is_stored(
 
 
 def test_too_many_applications_of_a_user_are_told_and_the_store_stays_open(
-    explorations: Callable[[], Found], monkeypatch: pytest.MonkeyPatch
+    explorations: Callable[[], Found], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = explorations()
     monkeypatch.setattr(models, "MAX_OF_USER", 0)
@@ -191,6 +191,8 @@ def test_too_many_applications_of_a_user_are_told_and_the_store_stays_open(
     writer.samples([NamedSample("ada/bert", "v100", 1.0, sample)])
     writer.event("1", "explored", {}, 1.0)
     assert [event.kind for event in writer.events("1")] == ["explored"]
+    with open_store(tmp_path / "state.db", readonly=True) as store:
+        assert models.application_pairs(store) == []
 
 
 @pytest.mark.parametrize("detail", [{}, {"clocks_mhz": ["x"]}, {"clocks_mhz": 5, "step_s": 1}])
