@@ -140,7 +140,7 @@ def brought(kind: str, *given: Any) -> Any | None:
     for entry in entry_points(group="gpu_aware_profile.backends", name=kind):
         try:
             make = entry.load()
-        except Exception as exc:  # noqa: BLE001 - code of others
+        except Exception as exc:  # the code of others
             raise SourceError(f"the timing backend {entry.value} cannot be loaded: {exc}") from exc
         if (backend := make(*given)) is not None:
             return backend
