@@ -8,11 +8,20 @@ none. If it fails, as at a store that is busy for long, it writes nothing there.
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.models.live import read_models
-from slurm_gpu_aware.features.models.performance_model import APPLICATION, CLASS, PerformanceModel
+from slurm_gpu_aware.features.models.performance_model import (
+    APPLICATION,
+    CLASS,
+    NOT_LOCKED,
+    NamedSample,
+    PerformanceModel,
+)
 from slurm_gpu_aware.features.models.site_models import fit_one, newest_class
 from slurm_gpu_aware.features.models.store import (
     GpuKind,
@@ -21,8 +30,11 @@ from slurm_gpu_aware.features.models.store import (
     gpu_kinds,
     put_model,
 )
+from slurm_gpu_aware.features.models.throughput import Conditions
 from slurm_gpu_aware.store.database import open_store
 
+_NOISE = 0.01
+"""Slower than a model says by less says nothing against it: iterations vary."""
 _BUSY_S = 120.0
 """Longest wait for other writers: no one waits for the fit."""
 
@@ -50,8 +62,36 @@ def refit(path: Path, name: str, gpu_model: str, at: float) -> str:
         fit = fit_one(APPLICATION, samples, app_class, base, default_mhz)
         if fit.model is None:
             raise SourceError(fit.reason)
+        if default_mhz and _is_contradicted(fit.model, samples, default_mhz):
+            raise SourceError("its other measurements contradict this job")
         put_model(store, model_row(APPLICATION, fit.model, at))
     return fit.model.confidence()
+
+
+def _is_contradicted(
+    model: PerformanceModel, samples: Sequence[NamedSample], default_mhz: float
+) -> bool:
+    """Whether the job that was measured last is slower than the model thinks possible.
+
+    A model follows the median of all samples, so one job among many may not move it. Its jobs
+    would get the same clock again.
+    """
+    newest = max(one.taken_at for one in samples)
+    both = [one.sample for one in samples if one.taken_at == newest]
+    times = {one.clock_mhz: one.time_s for one in both}
+    if len(both) != 2 or NOT_LOCKED not in times:
+        return False
+    clock_mhz = max(times)
+    two = np.ones(2)
+    at = Conditions(
+        both[0].gpus * two,
+        both[0].nodes * two,
+        model.measured.batch_size * two,
+        np.array([clock_mhz, default_mhz]),
+    )
+    time_s, _, error = model.corrected(at)
+    most = time_s[0] * (1.0 + error[0]) / time_s[1]
+    return bool(times[clock_mhz] / times[NOT_LOCKED] - _NOISE > most)
 
 
 def main() -> int:

@@ -17,8 +17,11 @@ from slurm_gpu_aware.features.energy.events import CHECKED, FITTED, sentences
 from slurm_gpu_aware.features.energy.live import AtClock, ClockChecks, Watched
 from slurm_gpu_aware.features.energy.refits import Key, Refits
 from slurm_gpu_aware.features.models import refit
+from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
+from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.commands import run_command
+from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Event
 
 REFITS = "slurm_gpu_aware.features.energy.refits"
@@ -214,3 +217,30 @@ def test_fits_take_a_tenth_of_the_cpu_not_of_the_clock(
     user.until(user.fits, 120.0)
     next_at = user.checks._refits._next
     assert next_at - began >= 9 * 0.5 if busy else next_at - time.monotonic() < 9 * 1.5
+
+
+def test_a_model_that_still_allows_the_slow_clock_is_not_taken(tmp_path: Path) -> None:
+    """The median of five earlier runs hides the job that was 21% slower."""
+    seen = [(1110.0, 1.02, 200.0), (1380.0, 1.005, 260.0), (0.0, 1.0, 300.0)]
+    samples = [
+        NamedSample("ada/net", "v100", float(at), PerformanceSample(1, 1, 1.0, *one), "C")
+        for at in range(5)
+        for one in seen
+    ]
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        store.execute("INSERT INTO nodes (node, taken_at_unix) VALUES ('n1', 1.0)")
+        store.execute(
+            "INSERT INTO gpus (node, slot, model, clocks_mhz, max_clock_mhz)"
+            " VALUES ('n1', 0, 'v100', '[1530, 1380, 1110]', 1530)"
+        )
+        put_samples(store, samples, source="file")
+    assert refit.refit(path, "ada/net", "v100", 6.0)
+    slow = [
+        NamedSample("ada/net", "v100", 10.0, PerformanceSample(1, 1, 1.0, *one), "C")
+        for one in ((1110.0, 1.21, 200.0), (0.0, 1.0, 300.0))
+    ]
+    with open_store(path) as store:
+        put_samples(store, slow, source="job")
+    with pytest.raises(SourceError, match="contradict this job"):
+        refit.refit(path, "ada/net", "v100", 11.0)
