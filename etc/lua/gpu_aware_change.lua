@@ -511,7 +511,7 @@ function C.decide(job, record, part_list, uid, conf)
     elseif is_pending(record) then
         wrong = passes_by(update, record, part_list, conf, follows)
         if wrong then
-            return { refuse = true, text = back and ON_ITS_WAY or wrong }
+            return { refuse = true, text = back and not follows and ON_ITS_WAY or wrong }
         end
     end
     local _, clock = extra_parts(record)
