@@ -1,7 +1,7 @@
 """What an owner changes in a job (``scontrol update``), beside what plain Slurm answers.
 
 Each change is made in two jobs alike: one is ours, the other has passed the gate (`PAST`) and
-belongs to bob, whom only the filter of these tests takes for an operator.
+belongs to bob, who is an operator only to the filter of these tests.
 """
 
 import re

@@ -26,6 +26,7 @@ from slurm_gpu_aware.features.energy.events import CHECKED, CHECKING, FITTED
 from slurm_gpu_aware.features.energy.refits import Key, Refits, model_name
 from slurm_gpu_aware.features.models.performance_model import (
     NOT_LOCKED,
+    TIME_NOISE,
     NamedSample,
     PerformanceSample,
 )
@@ -36,8 +37,6 @@ from slurm_gpu_aware.text_file import Row, decoded, read_table
 
 log = logging.getLogger(__name__)
 
-_NOISE = 0.01
-"""Slower than allowed by less says nothing: iterations vary."""
 _SAME = 0.02
 """Clocks that differ by a smaller share are one."""
 _SETTLE_S = 20.0
@@ -342,7 +341,7 @@ class ClockChecks:
         self, job_id: str, of: Watched, found: tuple[AtClock, AtClock] | None, now: float
     ) -> None:
         slower, saves = (0.0, None) if found is None else compared(*found)
-        slow = slower > of.allowed + _NOISE
+        slow = slower > of.allowed + TIME_NOISE
         del self._checks[job_id]
         self._done[job_id] = slow
         if slow and found is not None:

@@ -82,6 +82,8 @@ def _batch_factor(p: PowerParameters, batch: FloatArray | np.float64) -> FloatAr
     return np.asarray(np.log1p(batch) + p.batch_offset, dtype=np.float64)
 
 
+TIME_NOISE = 0.01
+"""Relative: a time that is longer than expected by less says nothing, as iterations vary."""
 NOT_LOCKED = 0.0
 """Clock of a sample that was taken without a locked clock."""
 NOT_LIMITED = 0.0

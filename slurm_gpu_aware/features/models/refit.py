@@ -19,6 +19,7 @@ from slurm_gpu_aware.features.models.performance_model import (
     APPLICATION,
     CLASS,
     NOT_LOCKED,
+    TIME_NOISE,
     NamedSample,
     PerformanceModel,
 )
@@ -33,8 +34,6 @@ from slurm_gpu_aware.features.models.store import (
 from slurm_gpu_aware.features.models.throughput import Conditions
 from slurm_gpu_aware.store.database import open_store
 
-_NOISE = 0.01
-"""Slower than a model says by less says nothing against it: iterations vary."""
 _BUSY_S = 120.0
 """Longest wait for other writers: no one waits for the fit."""
 
@@ -91,7 +90,7 @@ def _is_contradicted(
     )
     time_s, _, error = model.corrected(at)
     most = time_s[0] * (1.0 + error[0]) / time_s[1]
-    return bool(times[clock_mhz] / times[NOT_LOCKED] - _NOISE > most)
+    return bool(times[clock_mhz] / times[NOT_LOCKED] - TIME_NOISE > most)
 
 
 def main() -> int:

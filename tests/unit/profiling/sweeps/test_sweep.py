@@ -144,12 +144,18 @@ def test_a_sweep_measures_with_a_program_of_the_site(fleet):
         assert store.query("SELECT count(*) AS n FROM timings")[0]["n"] == 4 * 2 * 2
 
 
-def test_a_sweep_stores_times_and_power_at_several_clocks(fleet):
+def with_settable_clocks(fleet, locks=None):
+    """The facts of n2, whose clocks an ordinary process may set from now on."""
     machine = json.loads((fleet.folder / "n2.json").read_text())
     (fleet.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
     conf = fleet.folder / "clock.conf"
-    conf.write_text(f"spool = {fleet.folder}/spool\nlocks = {fleet.folder}/locks\n")
+    conf.write_text(f"spool = {fleet.folder}/spool\nlocks = {locks or fleet.folder / 'locks'}\n")
     fleet.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
+    return machine
+
+
+def test_a_sweep_stores_times_and_power_at_several_clocks(fleet):
+    machine = with_settable_clocks(fleet)
     wanted = ["--node", "n2", "--class", "A", "--runs", "1", "--clocks", "3"]
     assert "needs --allow-clock-changes" in fleet.sweep(*wanted, code=2).stderr
     done = fleet.sweep(*wanted, "--allow-clock-changes")
@@ -175,11 +181,7 @@ def test_a_sweep_stores_times_and_power_at_several_clocks(fleet):
 
 def test_a_gpu_under_a_power_profile_is_named_and_its_clocks_are_not_measured(fleet):
     """It has a score: that is how it runs. GPU 2 has no profiles, as all but the newest cards."""
-    machine = json.loads((fleet.folder / "n2.json").read_text())
-    (fleet.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
-    conf = fleet.folder / "clock.conf"
-    conf.write_text(f"spool = {fleet.folder}/spool\nlocks = {fleet.folder}/locks\n")
-    fleet.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
+    with_settable_clocks(fleet)
     state = fleet.folder / "n2.state"
     state.mkdir()
     for minor, requested in ((0, 0), (1, 0b10), (3, 1 << 30)):
@@ -205,11 +207,7 @@ def test_a_gpu_under_a_power_profile_is_named_and_its_clocks_are_not_measured(fl
 
 def test_clocks_that_cannot_be_locked_are_told_once_with_their_cause(fleet):
     """As a user who may not: the nodes lock clocks for root."""
-    machine = json.loads((fleet.folder / "n2.json").read_text())
-    (fleet.folder / "n2.json").write_text(json.dumps(machine | {"unprivileged_clocks": True}))
-    conf = fleet.folder / "clock.conf"
-    conf.write_text(f"spool = {fleet.folder}/spool\nlocks = /proc/locks\n")
-    fleet.env["GPU_AWARE_CLOCK_CONFIG"] = str(conf)
+    with_settable_clocks(fleet, "/proc/locks")
     wanted = ["--node", "n2", "--class", "A", "--runs", "1", "--clocks", "3"]
     done = fleet.sweep(*wanted, "--allow-clock-changes", code=3)
     assert states(done) == {"n2": "done"}
