@@ -23,12 +23,14 @@ from slurm_gpu_aware.admission.fitting import (
 )
 from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.bounds import MAX_GPUS
+from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.request import TIER, Cpus, LeftToSlurm, NodeRules, Part, Request
 from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmPartition, SlurmReservation
+from slurm_gpu_aware.slurm.updates import TRES_FIELDS
 from slurm_gpu_aware.slurm.words import understood
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))
@@ -53,12 +55,12 @@ def left_request(
     # these are of a change that it refused in another part.
     tried = asked is not None and asked[0] < job.min_nodes <= (asked[1] or asked[0])
     own = replace(job, min_nodes=asked[0]) if asked and tried else job
-    parts = tuple(map(part_of, (own, *components)))
-    if not any(part.gpus for part in parts):
-        if components:
-            raise CannotPlanError("no component of it asks for GPUs")
-        parts = (replace(parts[0], gpus=1),)  # Slurm's record of a changed job may hide them
+    parts = (_own_part(own, gated.original), *map(part_of, components))
     gpus = sum(part.gpus for part in parts)
+    if not gpus and components:
+        raise CannotPlanError("no component of it asks for GPUs")
+    if not gpus:  # its request was too long for our record
+        gpus, parts = 1, (replace(parts[0], gpus=1),)
     if gpus > MAX_GPUS:
         raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs")
     managed, named = context.config.site.partitions, {*job.partitions}
@@ -158,7 +160,7 @@ def hold_of_left(
     if not components:
         there &= _open_to(job, nodes, reservations, now)
     names = tuple(name for name in nodes if name in there)
-    part = part_of(job)
+    part = _own_part(job, gated.original)
     more = sum(part_of(one).gpus for one in components)
     return Hold(
         job_id=job.id,
@@ -207,6 +209,16 @@ def part_of(job: SlurmJob) -> Part:
         memory_mb=0 if job.memory_mb_per_node == 0 else job.req_tres.get("mem", 0),
         shards=shards,
     )
+
+
+def _own_part(job: SlurmJob, asked: OriginalRequest) -> Part:
+    """The same of a job, or a first component, by our record if Slurm's shows no GPUs.
+
+    Slurm hides them in an update that it refuses, and gives them to the job nevertheless.
+    """
+    texts = {name: getattr(asked, name) for name in TRES_FIELDS.values()}
+    part = part_of(job)
+    return part if part.gpus else part_of(replace(job, **texts))
 
 
 def _counts(job: SlurmJob) -> tuple[int, int, int | None]:

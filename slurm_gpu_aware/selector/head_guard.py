@@ -107,10 +107,11 @@ class HeadGuard:
 
 def passes_gate(job: SlurmJob) -> bool:
     """Whether it is a pending GPU job with an open gate, also of an unmanaged partition."""
-    marker = marker_of(job.admin_comment)
-    opened = marker is not None and marker.phase is JobPhase.LEFT
-    if job.state != "PENDING" or (is_ours(job.admin_comment) and not opened):
+    if job.state != "PENDING":
         return False
+    if is_ours(job.admin_comment):  # whatever Slurm shows of its GPUs
+        marker = marker_of(job.admin_comment)
+        return marker is not None and marker.phase is JobPhase.LEFT
     asked = job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
     return job.req_tres.get("gres/gpu", 0) > 0 or any(any(gpus_and_shards(one)) for one in asked)
 

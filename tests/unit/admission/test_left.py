@@ -95,15 +95,32 @@ def test_the_parts_of_a_heterogeneous_job_count_together() -> None:
 
 
 def test_a_first_component_without_gpus_is_planned_with_those_that_have_some() -> None:
-    found = left_job(tres_per_node=None, components=(slurm_job(8, tres_per_node="gres/gpu:1"),))
-    assert found.gpus == 1
+    first = {"tres_per_node": None, "record": "gpuaware/1;mc=1;lf=x"}
+    assert left_job(components=(slurm_job(8, tres_per_node="gres/gpu:1"),), **first).gpus == 1
     with pytest.raises(CannotPlanError, match="no component of it asks for GPUs"):
-        left_job(tres_per_node=None, components=(slurm_job(8),))
+        left_job(components=(slurm_job(8),), **first)
 
 
-def test_a_job_at_the_gate_that_shows_no_gpus_waits_for_one() -> None:
-    """A refused update hides them in Slurm's record; Slurm gives them to the job nevertheless."""
-    assert left_job(tres_per_node="gres/gpu:0").gpus == 1
+@pytest.mark.parametrize("shown", [None, "gres/gpu:0", "gres/tmp:1"])
+def test_gpus_that_slurm_hides_count_as_in_our_record(shown: str | None) -> None:
+    """Slurm loses them in an update that it refuses, and gives them to the job nevertheless."""
+    fields = {"tres_per_node": shown, "min_nodes": 3, "tasks": 3}
+    found = left_job(**fields)
+    assert (found.gpus, found.min_nodes) == (6, 3)
+    assert found.left is not None
+    assert found.left.parts == (Part(6, 2, 3, cpus=1),)
+    assert left_job(record="gpuaware/1;tt=gres/gpu=1;lf=x", **fields).gpus == 3
+    # After an update of the first component the others show its record, too.
+    other = slurm_job(8, admin_comment=RECORD)
+    assert left_job(components=(other,), **fields).gpus == 6
+    where = context_of(NODES)
+    hidden = as_gated(slurm_job(admin_comment=RECORD, **fields))
+    assert hold_of_left(hidden, where.nodes, where.partitions, (), "B", NOW).gpus == 6
+
+
+def test_a_job_of_which_no_record_has_the_gpus_waits_for_one() -> None:
+    record = "gpuaware/1;lf=a%20request%20too%20long%20to%20be%20recorded;pt=1"
+    assert left_job(record=record, tres_per_node="gres/gpu:0").gpus == 1
 
 
 def test_more_gpus_than_we_count_are_left_at_once() -> None:

@@ -72,6 +72,8 @@ def test_nothing_is_reserved_where_no_gpu_is_free() -> None:
 
 PARKED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1", "tres_per_node": "gres/gpu:1"}
 
+OPENED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1;sel=left:0:1790000000"}
+
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
@@ -82,6 +84,8 @@ PARKED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1", "tres_per_node": "gr
         ({"tres_per_node": "gres/gpu:1", "state": "RUNNING"}, False),
         (PARKED, False),
         ({**PARKED, "exclusive": True}, False),
+        ({**OPENED, "tres_per_node": "gres/gpu:1"}, True),
+        (OPENED, True),  # Slurm hides the GPUs of a job in an update that it refuses
         ({"exclusive": True}, True),
         ({"exclusive_user": True}, True),
         ({"exclusive": True, "priority": 0, "reason": "JobHeldUser"}, False),
