@@ -73,12 +73,15 @@ class _Step:
         """Updates that prepare the job."""
         # With --gpus-per-task Slurm may have written the same CPUs per task from DefCpuPerGPU and
         # would ignore an update, so another number is set first. Of 2 or more, and no more than
-        # needed if it can be: a pass of Slurm in between would replace 1 by its default.
+        # needed if it can be: a pass of Slurm in between would replace 1 by its default. With our
+        # marker: whatever becomes of the second update, the next round restores a marked job.
         own = [JobUpdate(self.candidate.id, self.fields)]
-        task = int(dict(self.fields).get("CPUsPerTask", 0))
+        fields = dict(self.fields)
+        task = int(fields.get("CPUsPerTask", 0))
         if self.binding.cpus_per_gpu is not None and task:
-            other = task - 1 if task > 2 else task + 1
-            own.insert(0, JobUpdate(self.candidate.id, (("CPUsPerTask", str(other)),)))
+            other = "CPUsPerTask", str(task - 1 if task > 2 else task + 1)
+            marker = "AdminComment", fields["AdminComment"]
+            own.insert(0, JobUpdate(self.candidate.id, (other, marker)))
         return own
 
 

@@ -311,6 +311,23 @@ def test_killed_at_every_request(tmp_path: Path, before: bool) -> None:
     assert count > 8
 
 
+def test_killed_between_the_two_updates_of_cpus_it_gets_its_own_back(slurm: SlurmFolder) -> None:
+    """Slurm ignores a number of CPUs that it has, so with ``DefCpuPerGPU`` another is set first."""
+    slurm.set(settings={**slurm.get("settings"), "JobDefaults": "DefCpuPerGPU=3"})
+    slurm.write([parked()], ["n1"])
+    assert slurm.round() == 0
+    first = next(i for i, call in enumerate(slurm.calls, 1) if call[0] == "update")
+    slurm.write([parked()], ["n1"])
+    assert slurm.round(kill_at=first) != 0
+    job = slurm.jobs["7"]
+    assert (job["cpus_per_task"], job["req_nodes"]) == (5, "")
+    other = parked("8", state="RUNNING", nodes="n1", slots=[0, 1, 2, 3], licenses="")
+    slurm.write([slurm.jobs["7"], other], ["n1"])
+    assert slurm.round() == 0
+    job = slurm.jobs["7"]
+    assert (job["cpus_per_task"], job["admin_comment"]) == (1, parked()["admin_comment"])
+
+
 def test_a_job_on_any_number_of_nodes_gets_its_request_back(slurm: SlurmFolder) -> None:
     """``-N1-1000000000`` is a request that Slurm takes; its pins must not outlast its place."""
     comment = "gpuaware/1;tn=gres/gpu:2;mc=1;nn=1-1000000000"
