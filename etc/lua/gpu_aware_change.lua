@@ -223,16 +223,21 @@ local function asks(update, record)
     return type(update.comment) == "string" or changes_request(update, record)
 end
 
---- Does an update leave a request without any GPU? Slurm clears the text, and keeps the GPUs that it
---- has read from it. `view`: the request after the update.
+--- Does a request ask for a GPU, or for a part of one?
+local function has_gpus(view)
+    local parts, besides = request.gpu_request(view)
+    return parts[1] ~= nil or besides.sharing or besides.uncounted or false
+end
+
+--- Does an update take all GPUs from a request? Slurm clears the text, and keeps the GPUs that it has
+--- read from it. `before`, `after`: the request without and with the update.
 local TRES = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }
-local function asks_no_more(update, view)
+local function takes_gpus(update, before, after)
     local given = false
     for _, name in ipairs(TRES) do
         given = given or is_set(update[name])
     end
-    local parts, besides = request.gpu_request(view)
-    return given and not (parts[1] or besides.sharing or besides.uncounted)
+    return given and has_gpus(before) and not has_gpus(after)
 end
 
 --- Set the model's feature in `new`, and the request without a model type. Returns (model, reason to
@@ -301,7 +306,7 @@ local function decide(job, record, part_list, conf)
         return { refuse = true, text = rules.sentences.starts }
     end
     local new, reason, model, tasks = {}, nil, nil, nil
-    if asks_no_more(job, view) then
+    if takes_gpus(job, original, view) then
         return { refuse = true, text = rules.sentences.gpus_kept }
     elseif not parts[1] then
         reason = besides.sharing and "shards that are not of one GPU of the selector's choice"
@@ -419,10 +424,9 @@ end
 --- that Slurm has counted from tasks (--ntasks-per-gpu) stand in no text of the request.
 local function is_managed_gpu_job(fields, record, part_list, conf)
     local view = setmetatable(fields, { __index = record })
-    local parts, besides = request.gpu_request(view)
     local counted = (text_of(record.tres_fmt_req_str) or ""):find("gres/gpu[:=]")
     local _, some = settings.is_managed(view, part_list, conf)
-    return some and (#parts > 0 or besides.sharing or besides.uncounted or counted ~= nil) or false
+    return some and (has_gpus(view) or counted ~= nil) or false
 end
 
 --- The refusal of an update by which a waiting job that is not at the gate would become such a job, or,
@@ -434,7 +438,7 @@ local function passes_by(update, record, part_list, conf, follows)
         local view, given = merged(update, record, {})
         if follows then
             view = setmetatable(view, { __index = record })
-            return asks_no_more(update, view) and rules.sentences.gpus_kept or nil
+            return takes_gpus(update, record, view) and rules.sentences.gpus_kept or nil
         end
         given.bitflags, given.extra, given.time_limit, given.time_min = nil, nil, nil, nil
         return changes(given) and rules.sentences.opened or nil

@@ -475,6 +475,19 @@ def test_a_heterogeneous_job_reaches_the_filter_component_by_component(
     assert filter_.modify(first | {"het_job_id": 99}, **given).rc == ERROR
 
 
+@pytest.mark.parametrize("gres", ["gres/tmp:1", "gres/gpu:0", ""])
+def test_a_component_that_never_had_gpus_keeps_none(filter_: Filter, gres: str) -> None:
+    """Slurm keeps no GPUs of it, so the update is like any other."""
+    none = {"tres_per_node": "gres/tmp:2", "het_job_id": 98}
+    record = "gpuaware/1;tn=gres/tmp:2;lf=a%20heterogeneous%20job"
+    first = PARKED | none | {"admin_comment": record, "comment": ""}
+    out = filter_.modify(first, tres_per_node=gres)
+    assert (out.rc, changed(out).tres_per_node) == (SUCCESS, gres or None)
+    assert changed(out).left == "a heterogeneous job"
+    later = FOREIGN | none | {"het_job_offset": 1}
+    assert filter_.modify(later, tres_per_node=gres).rc == SUCCESS
+
+
 @pytest.mark.parametrize("licences", ["", "gpuaware:1"])
 def test_a_later_component_is_not_taken_for_the_job_at_the_gate(
     filter_: Filter, licences: str
