@@ -430,29 +430,26 @@ local function is_managed_gpu_job(fields, record, part_list, conf)
 end
 
 --- The refusal of an update by which a waiting job that is not at the gate would become such a job, or,
---- where it is one, ask for something else, and pass those that wait there: Slurm keeps what no node
---- can have as long as a hold or a limit holds it. A later component of a heterogeneous job (`follows`)
---- waits with the first. nil: it may be updated.
+--- where it is and stays one, ask for something else, and pass those that wait there: Slurm keeps what no
+--- node can have as long as a hold or a limit holds it. A later component of a heterogeneous job
+--- (`follows`) waits with the first. nil: it may be updated.
 local function passes_by(update, record, part_list, conf, follows)
-    if is_managed_gpu_job({}, record, part_list, conf) then
-        local view, given = merged(update, record, {})
-        if follows then
-            view = setmetatable(view, { __index = record })
-            return takes_gpus(update, record, view) and rules.sentences.gpus_kept or nil
-        end
-        given.bitflags, given.extra, given.time_limit, given.time_min = nil, nil, nil, nil
-        return changes(given) and rules.sentences.opened or nil
-    end
-    local given = { partition = text_of(update.partition) }
-    for _, name in ipairs(TRES) do
-        given[name] = is_set(update[name]) and update[name] or nil
-    end
-    given.ntasks_per_tres = is_set(update.ntasks_per_tres, U16) and update.ntasks_per_tres or nil
-    local moved = given.partition
-    if not changes(given) or not is_managed_gpu_job(given, record, part_list, conf) then
+    local view, given = merged(update, record, {})
+    setmetatable(view, { __index = record })
+    local moved = given.partition and update.partition ~= record.partition or nil
+    if takes_gpus(update, record, view) then
+        return rules.sentences.gpus_kept
+    elseif not is_managed_gpu_job(view, record, part_list, conf) then
+        return nil -- Slurm sets the partition first, so that it never keeps the rest alone
+    elseif not is_managed_gpu_job({}, record, part_list, conf) then
+        return moved and rules.sentences.moved_in:format(base.shown(update.partition))
+            or rules.sentences.gpus_later
+    elseif follows then
         return nil
     end
-    return moved and rules.sentences.moved_in:format(base.shown(moved)) or rules.sentences.gpus_later
+    given.partition = moved
+    given.bitflags, given.extra, given.time_limit, given.time_min = nil, nil, nil, nil
+    return changes(given) and rules.sentences.opened or nil
 end
 
 --- What is wrong with the comment that a running job gets: it counts when the job is requeued. nil: nothing.

@@ -694,6 +694,10 @@ def test_whole_gpus_may_become_shards(filter_: Filter, record: dict[str, Any]) -
     assert (changed(out).tres_per_node, changed(out).left) == ("gres/shard:2", None)
 
 
+ELSEWHERE = {"partition": "cpu", "tres_per_node": "gres/gpu:1"}
+WITHOUT_US = {"tres_per_node": "gres/gpu:2"}
+
+
 @pytest.mark.parametrize(
     ("record", "update", "refused"),
     [
@@ -702,13 +706,20 @@ def test_whole_gpus_may_become_shards(filter_: Filter, record: dict[str, Any]) -
         ({}, {"tres_per_node": "gres/shard:1"}, True),
         ({}, {"tres_per_node": "gres/tmp:1"}, False),
         ({}, {"time_limit": 5}, False),
-        ({"partition": "cpu", "tres_per_node": "gres/gpu:1"}, {"partition": "gpu"}, True),
-        ({"partition": "cpu", "tres_per_node": "gres/gpu:1"}, {"partition": "cpu2"}, False),
-        (
-            {"partition": "cpu", "tres_per_node": "gres/gpu:1"},
-            {"tres_per_node": "gres/gpu:2"},
-            False,
-        ),
+        (ELSEWHERE, {"partition": "gpu"}, True),
+        (ELSEWHERE, {"partition": "cpu2"}, False),
+        (ELSEWHERE, {"tres_per_node": "gres/gpu:2"}, False),
+        (ELSEWHERE, {"tres_per_node": "gres/gpu:0"}, True),
+        (ELSEWHERE, {"tres_per_node": "", "partition": "gpu"}, True),
+        (WITHOUT_US, {"partition": "gpu"}, False),
+        (WITHOUT_US, {"partition": "gpu", "time_limit": 5}, False),
+        (WITHOUT_US, {"partition": "gpu", "tres_per_node": "gres/gpu:1"}, True),
+        (WITHOUT_US, {"partition": "gpu2"}, True),
+        (WITHOUT_US, {"partition": ""}, True),
+        (WITHOUT_US, {"partition": "cpu,gpu"}, True),
+        (WITHOUT_US, {"partition": "cpu"}, False),
+        (WITHOUT_US, {"partition": "cpu", "tres_per_node": "gres/gpu:1"}, False),
+        (WITHOUT_US, {"partition": "cpu", "tres_per_node": "gres/gpu:0"}, True),
         ({"partition": "cpu"}, {"partition": "gpu"}, False),
         ({"job_state": 1}, {"tres_per_node": "gres/gpu:1"}, False),
     ],
@@ -717,7 +728,7 @@ def test_no_change_brings_a_gpu_job_past_the_gate(
     make_filter: MakeFilter, record: dict[str, Any], update: dict[str, Any], refused: bool
 ) -> None:
     """A job that does not wait at the gate becomes no GPU job of a managed partition."""
-    filter_ = make_filter(more='partitions = {"gpu"}')
+    filter_ = make_filter(more='partitions = {"gpu", "gpu2"}')
     known = {"job_state": 0, "partition": "gpu", "admin_comment": "", **record}
     out = filter_.modify(known, uid=ALICE, **update)
     assert (out.rc == ERROR) is refused
