@@ -80,6 +80,7 @@ local NUMBERS = base.set_of(base.split(
     "num_tasks cpus_per_task ntasks_per_node ntasks_per_tres sockets_per_node min_cpus", " "))
 local AGAIN = "; cancel the job and submit it again"
 local ON_ITS_WAY = "gpu-aware: this job is on its way back to the queue; try again in some seconds"
+local BACK_S = 120 -- a requeued job without a record after this time is none of the selector's
 
 --- Is a field of an update given? A 32 bit number may be 65534.
 local function is_set(value, unset)
@@ -354,13 +355,20 @@ local function decide(job, record, part_list, conf)
     return { new = new, changed = true }
 end
 
+--- Was a requeued job requeued just now? The selector parks it within seconds, unless it never was parked.
+local function comes_back(record)
+    local since = base.number32(record.submit_time) -- Slurm sets it anew
+    return not since or os.time() - since < BACK_S
+end
+
 --- What becomes of an update of a job that was requeued and has no record: the selector, which took
 --- it from the running job, returns it in a second and restores the request then. GPUs of an index
 --- type, for which no user asks, tell such a job. Of any other GPU job only the start time counts:
 --- Slurm delays requeued jobs, so that the selector parks it before Slurm may start it.
 local function decide_back(job, record)
     local starts = (base.number32(job.begin_time) or 0) ~= 0
-    if not starts and not (asks(job, record) and forbidden.index_type(record)) then
+    local touches = starts or asks(job, record) and forbidden.index_type(record)
+    if not touches or not comes_back(record) then
         return {}
     end
     return { refuse = true, text = ON_ITS_WAY }
@@ -376,8 +384,10 @@ local function released_again(update, record, conf)
     local let_go = is_set(update.priority) and update.priority ~= 0
     if not (again and let_go) or gate_count(record, conf) > 0 or (own or ""):find("|", 1, true) then
         return nil
+    elseif asks(update, record) and is_bound(record) then
+        return nil
     elseif asks(update, record) then
-        return not is_bound(record) and { refuse = true, text = ON_ITS_WAY } or nil
+        return { refuse = true, text = comes_back(record) and ON_ITS_WAY or rules.sentences.opened }
     end
     local licenses = request.gated(own, conf)
     return licenses and { new = { licenses = licenses }, changed = true }
@@ -512,7 +522,8 @@ function C.decide(job, record, part_list, uid, conf)
     elseif is_pending(record) then
         wrong = passes_by(update, record, part_list, conf, follows)
         if wrong then
-            return { refuse = true, text = back and not follows and ON_ITS_WAY or wrong }
+            local early = back and not follows and comes_back(record)
+            return { refuse = true, text = early and ON_ITS_WAY or wrong }
         end
     end
     local _, clock = extra_parts(record)

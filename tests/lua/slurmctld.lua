@@ -18,7 +18,7 @@ for name, unset in pairs({
     req_switch = 4294967294, pn_min_tmp_disk = 4294967294, time_min = 4294967294,
     immediate = 0, priority = 4294967294, user_id = 1000, begin_time = 0, array_job_id = 0,
     core_spec = 65534, thread_spec = 65534, job_state = 0, requeue = 65534, restart_cnt = 0,
-    submit_time = 0,
+    submit_time = os.time(),
 }) do
     NUMBERS[name] = unset
 end

@@ -1,5 +1,6 @@
 """What an ordinary user may change in a job, and what becomes of the change."""
 
+import time
 from itertools import product
 from typing import Any
 
@@ -293,6 +294,24 @@ def test_a_requeued_job_without_an_index_type_is_asked_to_try_again(filter_: Fil
     out = filter_.modify(back, req_nodes="n1")
     assert (out.rc, out.written) == (ERROR, [])
     assert "on its way back to the queue; try again" in out.messages[0]
+
+
+@pytest.mark.parametrize("tres", ["gres/gpu:2", "gres/gpu:g1:1"])
+def test_a_requeued_job_that_was_never_parked_is_not_told_to_try_again_for_good(
+    filter_: Filter, tres: str
+) -> None:
+    """``-M a,b``, or from before the installation: the selector parks each of ours in seconds."""
+    back = REQUEUED | {"tres_per_node": tres}
+    release = {"priority": 4294967295, "bitflags": 1}
+    for ago, told in ((5, "try again"), (600, "as it was submitted")):
+        since = back | {"submit_time": int(time.time()) - ago}
+        for change in ({"req_nodes": "n1"}, release | {"req_nodes": "n1"}):
+            out = filter_.modify(since, **change)
+            assert (out.rc, out.written) == (ERROR, [])
+            assert told in out.messages[0], (ago, change)
+        starts = filter_.modify(since, begin_time=1_900_000_000)
+        assert starts.rc == (SUCCESS if ago > 120 else ERROR)
+        assert filter_.modify(since, **release).job["licenses"] == "matlab:1,gpuaware:1"
 
 
 def test_a_gres_of_another_name_is_no_gpu(filter_: Filter) -> None:
