@@ -235,6 +235,8 @@ def _running_jobs(
             (i, [g for g in share.gpus if g in nodes[i].gpus_used] + sorted(share.shards))
             for i, share in shares
         )
+        if job.exclusive:  # with --exclusive=topo and mcs Slurm shows the others as free
+            used = ((i, [*gpu_slots(nodes[i])[0]]) for i, _ in shares)
         holds_cpus = job.state in HOLDING_CPUS
         one = RunningJob(
             job_id=job.id,

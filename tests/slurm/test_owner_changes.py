@@ -304,6 +304,7 @@ def test_no_update_opens_the_gate(cluster: Cluster) -> None:
     held = cluster.submit("alice", ["--hold", "--gres=gpu:5", "-t", "60"])
     job = cluster.submit("alice", ["--gres=gpu:1", "-t", "60"])
     assert "as it was submitted" in try_update(cluster, held, "gres=gpu:1")
+    assert try_update(cluster, held, "partition=gpu") == "0 "
     assert try_update(cluster, job, "trespertask=gres/gpu:1 priority=0").startswith("1 ")
     assert "Slurm keeps the GPUs" in try_update(cluster, job, "gres=gpu:0")
     cluster.sh("ctl", ["scontrol", "release", job], "alice")

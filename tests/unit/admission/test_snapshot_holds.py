@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from make import PROFILE, SLURM, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import PreemptionRules
@@ -28,6 +29,20 @@ def test_holds_on_a_plain_node_add_up():
     assert cluster.free.sum(axis=1).tolist() == [1, 4]
     taken = [g for job in cluster.running for _, slots in job.gpus for g in slots]
     assert len(taken) == len(set(taken)) == 3
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_no_gpu_is_free_beside_a_job_that_shares_its_node_with_none(exclusive: bool) -> None:
+    """``--exclusive=topo`` and ``mcs``: Slurm gives it one GPU, and the others to no job."""
+    share = NodeShare("n1", 1, 500, (2,))
+    fields = {"state": "RUNNING", "nodes": ("n1",), "shares": (share,), "end_s": 90.0}
+    nodes = [slurm_node("n1", gpus_used=frozenset({2})), slurm_node("n2")]
+    jobs = [slurm_job(exclusive=exclusive, **fields)]
+    cluster = build_cluster(nodes, jobs, SLURM, PROFILE)
+    assert cluster.free.sum(axis=1).tolist() == [0 if exclusive else 3, 4]
+    (running,) = cluster.running
+    assert running.gpus == ((0, (0, 1, 2, 3) if exclusive else (2,)),)
+    assert running.end_s == 90.0
 
 
 def test_victims_of_a_placed_job_are_not_chosen_again():
