@@ -200,7 +200,7 @@ def test_samples_that_cannot_be_fitted_stop_no_other_fit(monkeypatch):
 
 
 def of_unnamed_job(at, clock, time_s, power_w, *conditions):
-    """What a job of class C that was too slow at this clock leaves; at 1400 MHz in these amounts."""
+    """What a slow job of class C leaves, of such time and power at its default clock, 1400 MHz."""
     longer = 0.3 + 0.7 * 1400 / clock
     both = (clock, longer * time_s, power_w * clock / 1400), (NOT_LOCKED, time_s, power_w)
     samples = [PerformanceSample(*conditions, *one) for one in both]
