@@ -373,6 +373,11 @@ def unnamed(app_class: str) -> str:
     return f"class {app_class}"
 
 
+def is_unnamed(name: str) -> bool:
+    """Whether samples of this name are of jobs that name no application."""
+    return name.rpartition("/")[2].startswith(unnamed(""))
+
+
 def own_name(user: str, application: str) -> str:
     """Name of an application that a user has measured: other users' jobs do not look it up.
 

@@ -17,6 +17,7 @@ from slurm_gpu_aware.features.models.performance_model import (
     NamedSample,
     PerformanceModel,
     PerformanceSample,
+    is_unnamed,
 )
 from slurm_gpu_aware.features.models.throughput import Conditions
 
@@ -68,6 +69,10 @@ def fit_one(
     ``base``: the model of its class there.
     """
     key = samples[0].name, samples[0].gpu_model
+    if is_unnamed(key[0]):
+        samples = _of_one_program(samples)
+    if not samples:
+        return SiteFit(kind, *key, None, "no job has a time at its default clock")
     prior = prior_of(app_class, key[1]) if base is None else prior_from(base)
     bare, times_of = [one.sample for one in samples], None
     if not any(is_timed(sample) for sample in bare):
@@ -76,6 +81,34 @@ def fit_one(
             return SiteFit(kind, *key, None, reason)
         times_of = base
     return _fit(kind, key, bare, prior, default_mhz, times_of)
+
+
+def _of_one_program(samples: Sequence[NamedSample]) -> list[NamedSample]:
+    """Samples of jobs that name no application, as if all ran the program of the newest one.
+
+    Of each job only the ratios to its own default clock count: programs of one class are slowed
+    alike, and have neither time nor power nor batch in common. The samples of a job have one
+    moment; those of a job without a time at its default clock are left out.
+    """
+    default = {_job(one): one.sample for one in samples if one.sample.clock_mhz == NOT_LOCKED}
+    if not default:
+        return []
+    like = default[max(default, key=lambda job: (default[job].power_w is not None, job))]
+    found = []
+    for one in samples:
+        if (own := default.get(_job(one))) is not None:
+            sample, power_w = one.sample, None
+            if sample.power_w and own.power_w and like.power_w:
+                power_w = sample.power_w / own.power_w * like.power_w
+            time_s = sample.time_s / own.time_s * like.time_s
+            alike = like._replace(clock_mhz=sample.clock_mhz, time_s=time_s, power_w=power_w)
+            found.append(one._replace(sample=alike))
+    return found
+
+
+def _job(one: NamedSample) -> tuple[float, ...]:
+    """What the samples of one job have in common."""
+    return one.taken_at, *one.sample[:3]
 
 
 def _fit(

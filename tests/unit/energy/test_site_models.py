@@ -197,3 +197,38 @@ def test_samples_that_cannot_be_fitted_stop_no_other_fit(monkeypatch):
     assert bert.reason == "it cannot be fitted: residuals are not finite"
     assert bert.model is None
     assert net.model is not None
+
+
+def of_unnamed_job(at, clock, time_s, power_w, *conditions):
+    """What a slow job of class C leaves, of such time and power at its default clock, 1400 MHz."""
+    longer = 0.3 + 0.7 * 1400 / clock
+    both = (clock, longer * time_s, power_w * clock / 1400), (NOT_LOCKED, time_s, power_w)
+    samples = [PerformanceSample(*conditions, *one) for one in both]
+    return [NamedSample("ada/class C", "a100", at, sample, "C") for sample in samples]
+
+
+QUICK = of_unnamed_job(1.0, 1005.0, 0.1, 900.0, 4, 1, 64.0)
+SLOW = of_unnamed_job(2.0, 1200.0, 10.0, 120.0, 1, 1, 1.0)
+
+
+@pytest.mark.parametrize("samples", [QUICK + SLOW, SLOW + QUICK])
+def test_unnamed_programs_of_one_user_make_one_curve(samples):
+    """An iteration of one takes 100 times as long; they draw other power, on other GPUs."""
+    (fit,) = fit_site([], samples, {"a100": 1400})
+    table = size_table(fit.model, [1], [1005, 1200, 1400], 8)
+    slowed = table.time_s[0] / table.time_s[0, -1]
+    spent = slowed * table.power_w[0] / table.power_w[0, -1]
+    longer = 0.3 + 0.7 * 1400 / table.clocks_mhz
+    assert slowed == pytest.approx(longer, abs=0.01)
+    assert spent == pytest.approx(longer * table.clocks_mhz / 1400, abs=0.01)
+    # The newest one tells the amounts, and neither says how the other one scales.
+    assert table.time_s[0, -1] == pytest.approx(10.0, rel=0.01)
+    assert table.power_w[0, -1] == pytest.approx(120.0, rel=0.01)
+    assert not fit.model.knows_gpus(4)
+
+
+def test_an_unnamed_job_without_its_default_clock_is_left_out():
+    (fit,) = fit_site([], QUICK[:1] + SLOW, {"a100": 1400})
+    assert fit.model.quality.time_samples == 2
+    (fit,) = fit_site([], QUICK[:1], {"a100": 1400})
+    assert fit.reason == "no job has a time at its default clock"

@@ -245,7 +245,7 @@ def test_a_model_that_cannot_be_fitted_is_not_chosen_by(checked: CheckedSite, fi
 
 @pytest.mark.parametrize(("at_1400_s", "slow"), [(1.2, True), (1.05, False)])
 def test_the_power_limit_of_a_job_is_checked_with_its_clock(
-    powered: SlurmFolder, at_1400_s: float, slow: bool
+    powered: SlurmFolder, fits: Fits, at_1400_s: float, slow: bool
 ) -> None:
     """The limit keeps the job at 1400 MHz; without it the job runs at 1530."""
     checked = CheckedSite(powered, {200: (1.01, 0.7)})
@@ -267,6 +267,13 @@ def test_the_power_limit_of_a_job_is_checked_with_its_clock(
     assert event.detail["slower"] == pytest.approx(at_1400_s - 1.0)
     assert [line.split()[1] for line in of_job()] == (["0:0"] if slow else [])
     assert "At 1530 MHz and 200 W it is" in explained(checked)
+    if slow:  # the next one gets a clock between those that were measured, without a limit
+        assert "(2 conditions)" in fits.ended(checked)["says"]
+        checked.now += 10.0
+        checked.rounds = checked.selector()
+        checked.submit("8")
+        checked.turn(3)
+        assert checked.site.jobs["8"]["extra"].startswith("freq=1470@")
 
 
 def test_a_job_within_its_bound_keeps_its_clock(checked: CheckedSite) -> None:
