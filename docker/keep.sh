@@ -7,12 +7,13 @@ mkdir -p $state $logs
 say() { echo "$(date +%T) $*" >>"$logs/services.log"; }
 
 # Keep one service running: start, wait for its end, start again, unless it must stay down.
-# A service that ends by itself is started again later than one that was killed.
+# One that ends by itself within seconds is started again later.
 keep() {
-    local name=$1 status
+    local name=$1 status began
     shift
     while :; do
         while [ -e "$state/$name.down" ]; do sleep 0.1; done
+        began=$SECONDS
         "$@" >>"$logs/$name.log" 2>&1 &
         echo $! >"$state/$name.pid"
         say "$name started, pid $!"
@@ -22,7 +23,7 @@ keep() {
         status=$?
         say "$name ended, status $status"
         rm -f "$state/$name.pid"
-        if [ $status -gt 128 ]; then sleep 0.5; else sleep 2; fi
+        if [ $status -gt 128 ] || [ $((SECONDS - began)) -gt 5 ]; then sleep 0.5; else sleep 2; fi
     done
 }
 

@@ -181,7 +181,8 @@ def held_licences(
     if found is None:
         return None
     named = sum(count for name, count in found.licenses if name == gate.licence)
-    return min(named, client.reserved_licenses().get(gate.licence, named))
+    licence = client.licenses().get(gate.licence)
+    return named if licence is None else min(named, licence.reserved)
 
 
 @dataclass(frozen=True)

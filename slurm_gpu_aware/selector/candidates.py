@@ -34,6 +34,7 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
     SlurmJob,
+    SlurmLicense,
     SlurmReservation,
     array_tasks,
     components_of,
@@ -126,14 +127,18 @@ class Candidate:
 
 
 class Licences:
-    """Free licences, less those of the jobs that this round places."""
+    """Free licences, less those of the jobs that this round places; asks Slurm once."""
 
     def __init__(self, client: SlurmClient) -> None:
         self._client = client
 
     @cached_property
+    def _all(self) -> dict[str, SlurmLicense]:
+        return self._client.licenses()
+
+    @cached_property
     def _free(self) -> dict[str, int]:
-        return self._client.free_licenses()
+        return {name: licence.free for name, licence in self._all.items()}
 
     def lacking(self, gated: GatedJob, reservations: Sequence[SlurmReservation]) -> str | None:
         """Name of a licence of which too few are free; None: there are enough of each."""
@@ -145,14 +150,11 @@ class Licences:
                 return name
         return None
 
-    @cached_property
-    def _by_node(self) -> frozenset[str]:
-        return self._client.node_licenses()
-
     def of_nodes(self, gated: GatedJob) -> str | None:
         """Why only Slurm knows the nodes that a job's licences leave; None: they leave all."""
-        names = (name for name, _ in _licences(gated) if name in self._by_node)
-        return next((f"licence {name} is counted by node" for name in names), None)
+        names = (name for name, _ in _licences(gated) if name in self._all)
+        by_node = (name for name in names if self._all[name].by_node)
+        return next((f"licence {name} is counted by node" for name in by_node), None)
 
     def use(self, gated: GatedJob) -> None:
         """Count a job's licences as in use."""

@@ -21,6 +21,7 @@ from slurm_gpu_aware.slurm.read_jobs import job_of, settled
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
+    SlurmLicense,
     SlurmNode,
     SlurmPartition,
     SlurmQos,
@@ -155,22 +156,16 @@ class SlurmReader:
         command = ["scontrol", "-o", "show", "topology"]
         return parse_topology(run_command(command, self._timeout_s)[0])
 
-    def free_licenses(self) -> dict[str, int]:
-        """Licences that are neither held nor reserved, by name; of `node_licenses` the most."""
-        free: dict[str, int] = {}
+    def licenses(self) -> dict[str, SlurmLicense]:
+        """All licences, by name."""
+        found: dict[str, SlurmLicense] = {}
         for lic in self._values(kinds.LICENSE, dict):
             # Slurm counts a reservation's licences as available until its jobs take them.
-            here = lic["available"] - lic["reserved"]
-            free[lic["name"]] = max(0, here, free.get(lic["name"], 0))
-        return free
-
-    def node_licenses(self) -> frozenset[str]:
-        """Names of licences that Slurm counts for groups of nodes (resources.yaml, from 25.05)."""
-        return frozenset(lic["name"] for lic in self._values(kinds.LICENSE, dict) if lic["nodes"])
-
-    def reserved_licenses(self) -> dict[str, int]:
-        """Licences that reservations hold now, by name."""
-        return {lic["name"]: lic["reserved"] for lic in self._values(kinds.LICENSE, dict)}
+            free = max(0, lic["available"] - lic["reserved"])
+            if lic["name"] in found:
+                free = max(free, found[lic["name"]].free)
+            found[lic["name"]] = SlurmLicense(free, lic["reserved"], bool(lic["nodes"]))
+        return found
 
     def ask_ahead(self, *names: str) -> None:
         """Ask for ``nodes``, ``partitions`` or ``reservations`` now, without waiting.

@@ -326,6 +326,22 @@ class SlurmReservation:
 
 
 @dataclass(frozen=True)
+class SlurmLicense:
+    """A licence, as Slurm counts it now.
+
+    Parameters
+    ----------
+    free : neither held nor reserved; where nodes have their own, the most of one group of nodes.
+    reserved : held by reservations.
+    by_node : whether Slurm counts it for groups of nodes (resources.yaml, from 25.05).
+    """
+
+    free: int
+    reserved: int = 0
+    by_node: bool = False
+
+
+@dataclass(frozen=True)
 class SlurmSwitch:
     """One switch of topology/tree, or one block of topology/block."""
 

@@ -96,7 +96,7 @@ def calls(seconds: float, called: Path) -> list[Any]:
         "jobs": lambda: [client.jobs()],
         "nodes": client.nodes,
         "update": lambda: [update_extra(client, "99999999", "x")],
-        "licences": lambda: [client.free_licenses()],
+        "licences": lambda: [client.licenses()],
     }
     found: list[Any] = []
     watch = Stopwatch()

@@ -73,7 +73,7 @@ class Cluster:
     suite : ``trixie`` (Slurm 24.11) or ``sid`` (26.05).
     """
 
-    POLL_S = 0.2
+    POLL_S, LONGEST_POLL_S = 0.2, 1.0
     KIND = "own"
     """GPU_AWARE_CLUSTER of docker/cluster."""
     CONTAINERS: tuple[str, ...] = ("ctl", *NODES)
@@ -309,7 +309,7 @@ class Cluster:
         """
         began, end = time.time(), idle_s() + deadline
         while True:
-            late = idle_s() > end
+            late, asked = idle_s() > end, time.monotonic()
             if condition():
                 return
             if late:
@@ -317,7 +317,9 @@ class Cluster:
                     text = what if isinstance(what, str) else what()
                     raise ClusterError(f"not within {deadline:g} s: {text}")
                 began, end = time.time(), idle_s() + deadline
-            time.sleep(self.POLL_S)
+            # Commands of ours take a core while they start: at most half of the time
+            took_s = time.monotonic() - asked
+            time.sleep(min(max(self.POLL_S, took_s), self.LONGEST_POLL_S))
 
     def explained(self, job_id: str) -> dict[str, Any]:
         """The last decision about a job, as ``gpu-aware explain`` tells it.

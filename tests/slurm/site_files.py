@@ -27,10 +27,10 @@ STORE = "/var/lib/slurm-gpu-aware/store.db"
 KEPT_STORE = "/tmp/kept-store"
 
 
-def restart(cluster: Cluster) -> None:
-    """Restart Slurm everywhere and the selector; ends all jobs, and waits until nodes are idle."""
-    services = [*((node, "slurmd") for node in NODES), ("ctl", "slurmctld"), ("ctl", "selectd")]
-    for container, service in services:
+def restart(cluster: Cluster, *, slurm: bool = True) -> None:
+    """Restart the selector, and all of Slurm; ends all jobs, and waits until nodes are idle."""
+    slurms = [*((node, "slurmd") for node in NODES), ("ctl", "slurmctld")] if slurm else []
+    for container, service in [*slurms, ("ctl", "selectd")]:
         cluster.service_down(container, service)
         cluster.service_up(container, service)
     cluster.await_answer()
@@ -39,7 +39,10 @@ def restart(cluster: Cluster) -> None:
 
 @contextlib.contextmanager
 def kept(cluster: Cluster, *paths: str) -> Iterator[None]:
-    """After the block these files are as before, or gone again, and the daemons know it."""
+    """After the block these files are as before, or gone again, and the daemons know it.
+
+    Slurm is restarted only for files of its own.
+    """
     for path in paths:
         cluster.sh("ctl", f"rm -f {path}.kept; [ ! -e {path} ] || cp -p {path} {path}.kept")
     try:
@@ -49,7 +52,7 @@ def kept(cluster: Cluster, *paths: str) -> Iterator[None]:
         for path in paths:
             back = f"if [ -e {path}.kept ]; then mv {path}.kept {path}; else rm -f {path}; fi"
             cluster.sh("ctl", back)
-        restart(cluster)
+        restart(cluster, slurm=any(path.startswith("/etc/slurm/") for path in paths))
 
 
 @contextlib.contextmanager

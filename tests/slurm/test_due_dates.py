@@ -253,15 +253,20 @@ def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluste
         cluster.wait(job_id, "COMPLETED", 60)
 
 
+def fill_gpus(cluster: Cluster) -> str:
+    """All GPUs are in use for nine minutes at most; the job of one of them."""
+    jobs = [cluster.submit("bob", ["-t9", f"--gres=gpu:{n}"], WAIT) for n in (4, 4, 4, 3, 1)]
+    for job in jobs:
+        cluster.wait(job, "RUNNING", 60)
+    return jobs[-1]
+
+
 def test_by_pressure_the_urgent_job_starts_first_and_others_are_untouched(cluster: Cluster) -> None:
     """One GPU for all, one after another. Long limits: no job waits for as long as it runs.
 
     They take the first free GPU: with `eft`, one that expects a faster one soon lets others pass.
     """
-    for count in (4, 4, 4, 3):
-        cluster.wait(cluster.submit("bob", [f"--gres=gpu:{count}", "-t9"], WAIT), "RUNNING", 60)
-    last = cluster.submit("bob", ["--gres=gpu:1", "-t9"], WAIT)
-    cluster.wait(last, "RUNNING", 60)
+    last = fill_gpus(cluster)
     in_turn = {
         "with time": ",gpus=1-4,due=9h,epochs=9x1s",
         "urgent": ",gpus=1-4,due=9m,epochs=9x1s",
@@ -288,10 +293,7 @@ def test_by_pressure_the_urgent_job_starts_first_and_others_are_untouched(cluste
 
 def test_an_invented_due_date_passes_no_other_user(cluster: Cluster) -> None:
     """One GPU for all, one after another; bob's job has the least time to spare."""
-    for count in (4, 4, 4, 3):
-        cluster.wait(cluster.submit("bob", [f"--gres=gpu:{count}", "-t9"], WAIT), "RUNNING", 60)
-    last = cluster.submit("bob", ["--gres=gpu:1", "-t9"], WAIT)
-    cluster.wait(last, "RUNNING", 60)
+    last = fill_gpus(cluster)
     asked = "--comment=class=A,model=net,place=packed,gpus=1-4"
     jobs = [
         cluster.submit(user, ["--gres=gpu:1", "-t900", f"{asked},{due}", nice], "sleep 2")

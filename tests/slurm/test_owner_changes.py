@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import ENDED, GATE, NODES, Cluster
 from site_files import FILTER_CONF, several_clusters
+from test_way_of_a_job import expect_kinds
 
 CPU_FIELDS = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "MinCPUsNode", "MinMemoryCPU")
 PYTHON = "/opt/slurm-gpu-aware/bin/python"
@@ -298,7 +299,7 @@ def test_nobody_takes_a_gpu_or_the_gate(cluster: Cluster, no_selector: None) -> 
     assert cluster.job(ours)["NumNodes"] == "4-4"
 
 
-def test_no_update_opens_the_gate(cluster: Cluster) -> None:
+def test_no_update_opens_the_gate(cluster: Cluster, no_selector: None) -> None:
     """Slurm takes what no node can have from a held job, and keeps GPUs that an update clears."""
     fill_all(cluster)
     held = cluster.submit("alice", ["--hold", "--gres=gpu:5", "-t", "60"])
@@ -309,6 +310,10 @@ def test_no_update_opens_the_gate(cluster: Cluster) -> None:
     assert "Slurm keeps the GPUs" in try_update(cluster, job, "gres=gpu:0")
     cluster.sh("ctl", ["scontrol", "release", job], "alice")
     assert "gpuaware:" in cluster.job(job)["Licenses"]
+    cluster.service_up("ctl", "selectd")
+    later = cluster.submit("alice", ["--gres=gpu:1", "-t", "60"])
+    expect_kinds(cluster, later, ["parked"])  # a round has seen both
+    assert cluster.job(job)["JobState"] == "PENDING"
 
 
 def test_an_array_changes_as_a_whole(cluster: Cluster, no_selector: None) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 from cluster import Cluster
 from site_files import CONFIG, kept
-from test_limits import WAIT, sacctmgr
+from test_limits import WAIT, fill, sacctmgr
 from test_preemption import configure
 from test_replay_live import REPLAY
 from test_way_of_a_job import let_go
@@ -37,11 +37,7 @@ def order_settings(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator
 
 def fill_gpus(cluster: Cluster) -> str:
     """All GPUs are in use; the job of the one that becomes free first."""
-    for count in (4, 4, 4, 3):
-        cluster.wait(cluster.submit("bob", [f"--gres=gpu:{count}", "-t60"], WAIT), "RUNNING", 60)
-    last = cluster.submit("bob", ["--gres=gpu:1", "-t60"], WAIT)
-    cluster.wait(last, "RUNNING", 60)
-    return last
+    return fill(cluster, [4, 4, 4, 3, 1])[-1]
 
 
 def wait_for_one(cluster: Cluster, user: str, minutes: int, *more: str) -> str:

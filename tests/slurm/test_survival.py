@@ -5,14 +5,17 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from cluster import ENDED, GATE, NO_ANSWER, Cluster, CommandFailed
 from idle_clock import Stopwatch, idle_s
+from site_files import CONFIG, kept
 from test_way_of_a_job import decisions, expect_kinds, ledger_of, started
 
 STORM_JOBS = int(os.environ.get("GPU_AWARE_STORM_JOBS", "60"))
+JOB_EVERY_S = 0.05
+"""From one submission of a storm to the next at least, seconds of an idle machine."""
 STORM_SEED = int(os.environ.get("GPU_AWARE_STORM_SEED", "1"))
 GUARDED = r"""
 mark=/shared/home/storm
@@ -88,13 +91,18 @@ def storm(cluster: Cluster, strike: Callable[[random.Random], bool]) -> list[str
     """Submit jobs by two users while ``strike`` breaks something; wait for the end of all.
 
     The pauses are those of an idle machine: on a busy one, too, what was struck works in between.
-    Jobs are submitted until it has broken something three times.
+    Jobs are submitted until it has broken something three times, at the pace of an idle machine as
+    well: else a busy one would get several times as many between two strikes.
     """
     rng = random.Random(STORM_SEED)
     prepare_storm(cluster)
     job_ids: list[str] = []
-    next_strike, struck = idle_s() + rng.uniform(0.2, 2.0), 0
+    next_job = idle_s()
+    next_strike, struck = next_job + rng.uniform(0.2, 2.0), 0
     while len(job_ids) < STORM_JOBS or struck < 3:
+        while idle_s() < next_job:
+            time.sleep(0.02)
+        next_job = max(idle_s(), next_job) + JOB_EVERY_S
         job_ids.append(submit_storm(cluster, rng, rng.choice(["alice", "bob"])))
         if idle_s() > next_strike:
             struck += strike(rng)
@@ -301,8 +309,17 @@ def test_release_by_hand(cluster: Cluster) -> None:
     expect_kinds(cluster, stays, ["opened_by_hand"])
 
 
-@pytest.mark.parametrize("seconds", [1.0])
-def test_taken_gpus_bring_the_job_back(cluster: Cluster, seconds: float) -> None:
+@pytest.fixture
+def hasty(cluster: Cluster) -> Iterator[None]:
+    """A selector that parks a job again sooner that does not start, and tries it again sooner."""
+    with kept(cluster, CONFIG):
+        timers = "\n[selector]\nstart_timeout_s = 15.0\nreuse_backoff_s = 15.0\n"
+        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=timers)
+        cluster.kill("ctl", "selectd", "TERM")
+        yield
+
+
+def test_taken_gpus_bring_the_job_back(cluster: Cluster, hasty: None) -> None:
     """A job that is not ours takes the GPUs between plan and start: parked again, then placed."""
     blocker = cluster.sh(
         "ctl",

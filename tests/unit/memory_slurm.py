@@ -50,6 +50,7 @@ from slurm_gpu_aware.slurm.read_cluster import (
 from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
+    SlurmLicense,
     SlurmNode,
     SlurmPartition,
     SlurmQos,
@@ -169,6 +170,14 @@ def partition_record(name: str, nodes: str, **fields: Any) -> Record:
     return _record(PARTITION, usual, fields)
 
 
+def licences_of(records: Sequence[Record]) -> Counter[str]:
+    """How many of each licence these records name."""
+    counts = Counter[str]()
+    for name, count in [pair for one in records for pair in parse_licenses(one["licenses"])]:
+        counts[name] += count
+    return counts
+
+
 def reservation_record(name: str, **fields: Any) -> Record:
     """A reservation that has begun and does not end."""
     return _record(RESERVATION, {"name": name, "start_time": 100, "end_time": FOREVER}, fields)
@@ -269,27 +278,20 @@ class MemorySlurm:
         with self._asked("topology") as state:
             return parse_topology(state["topology"])
 
-    def free_licenses(self) -> dict[str, int]:
+    def licenses(self) -> dict[str, SlurmLicense]:
         with self._asked("licenses") as state:
-            held = [*state["reservations"], *(j for j in state["jobs"] if j["state"] == "RUNNING")]
-            used = Counter[str]()
-            for name, count in [pair for one in held for pair in parse_licenses(one["licenses"])]:
-                used[name] += count
-            return {name: max(0, n - used[name]) for name, n in state["licences"].items()}
-
-    def node_licenses(self) -> frozenset[str]:
-        with self._asked("licenses") as state:
-            return frozenset(state["node_licences"])
-
-    def reserved_licenses(self) -> dict[str, int]:
-        with self._asked("licenses") as state:
-            reserved = dict.fromkeys(state["licences"], 0)
-            for found in state["reservations"]:
-                if found["name"] in state["unheld"] or found["end_time"] < time.time():
-                    continue
-                for name, count in parse_licenses(found["licenses"]):
-                    reserved[name] = reserved.get(name, 0) + count
-            return reserved
+            running = [job for job in state["jobs"] if job["state"] == "RUNNING"]
+            held = [
+                r
+                for r in state["reservations"]
+                if r["name"] not in state["unheld"] and r["end_time"] >= time.time()
+            ]
+            used = licences_of([*state["reservations"], *running])
+            reserved, by_node = licences_of(held), state["node_licences"]
+            return {
+                name: SlurmLicense(max(0, n - used[name]), reserved[name], name in by_node)
+                for name, n in state["licences"].items()
+            }
 
     def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
         refused: dict[str, str] = {}

@@ -191,7 +191,7 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
 ) -> None:
     now = [0.0]
     backoff = Backoff(60.0, lambda: now[0])
-    no_licences = SimpleNamespace(free_licenses=dict)
+    no_licences = SimpleNamespace(licenses=dict)
     pool = HoldingPool(no_licences)  # type: ignore[arg-type]
     record = bound_job(enforce_binding=bound, admin_comment="gpuaware/1;tn=gres/gpu:1")
     here = site_of(two_sockets("n1"))
@@ -209,7 +209,7 @@ def test_a_job_that_did_not_start_is_marked_for_as_long_as_no_job_moves_again() 
     """No running job shrinks for it meanwhile."""
     now = [0.0]
     backoff = Backoff(60.0, lambda: now[0])
-    no_licences = SimpleNamespace(free_licenses=dict)
+    no_licences = SimpleNamespace(licenses=dict)
     pool = HoldingPool(no_licences)  # type: ignore[arg-type]
     record = bound_job(admin_comment="gpuaware/1;tn=gres/gpu:1")
     here, found = site_of(two_sockets("n1")), []

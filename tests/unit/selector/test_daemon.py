@@ -15,6 +15,7 @@ from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, St
 from slurm_gpu_aware.gate.gated_job import gated_jobs
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.selector import daemon
+from slurm_gpu_aware.selector.candidates import Licences
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
@@ -89,6 +90,17 @@ def test_nodes_with_licences_of_their_own_are_slurms_choice(slurm: SlurmFolder) 
     assert (job["licenses"], job["req_nodes"]) == ("power:3", ""), slurm.said
     assert job["tres_per_node"] == "gres/gpu:1"
     assert slurm.jobs["8"]["licenses"] == "power:3,gpuaware:1"
+
+
+def test_a_round_asks_for_licences_once(slurm: SlurmFolder) -> None:
+    comment = "gpuaware/1;tn=gres/gpu:1;lic=matlab:2;mc=1"
+    slurm.write([parked(licenses="matlab:2,gpuaware:1", admin_comment=comment)], ["n1"])
+    (gated,) = gated_jobs(slurm.client().jobs(), GateConfig())
+    slurm.forget_calls()
+    licences = Licences(slurm.client())
+    licences.use(gated)
+    assert (licences.lacking(gated, []), licences.of_nodes(gated)) == (None, None)
+    assert [call[0] for call in slurm.calls] == ["licenses"]
 
 
 def test_licences_that_its_own_reservation_holds_are_there(slurm: SlurmFolder) -> None:

@@ -20,6 +20,7 @@ from slurm_gpu_aware.slurm import reader as slurm_reader
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.libslurm import Call, CallCounts, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
+from slurm_gpu_aware.slurm.records import SlurmLicense
 from slurm_gpu_aware.slurm.updates import JobUpdate, lanes_of, refused_id
 
 
@@ -258,12 +259,12 @@ def test_reserved_licences_are_not_free(library: Library) -> None:
             *(("power", 9, "n1"), ("power", 1, "n2"), ("power", 4, "n3")),  # of resources.yaml
         )
     ]
-    client = SlurmClient(60.0)
-    assert client.free_licenses() == {"gpuaware": 0, "matlab": 7, "over": 0, "power": 8}
-    assert client.node_licenses() == {"power"}
-    assert client.reserved_licenses() == {
-        "gpuaware": 9, "matlab": 2, "over": 12, "power": 4
-    }  # fmt: skip
+    assert SlurmClient(60.0).licenses() == {
+        "gpuaware": SlurmLicense(free=0, reserved=9),
+        "matlab": SlurmLicense(free=7, reserved=2),
+        "over": SlurmLicense(free=0, reserved=12),
+        "power": SlurmLicense(free=8, reserved=4, by_node=True),
+    }
 
 
 @pytest.mark.parametrize(
