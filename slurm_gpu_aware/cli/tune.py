@@ -153,7 +153,7 @@ def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 def compared_orders(config: Config, days: int) -> tuple[dict[str, Any], list[str]]:
     """The part of `compared` on orders of the queue, over the last ``days`` and at least 14."""
-    from slurm_gpu_aware.features.queue_order.proposal import COMPARED
+    from slurm_gpu_aware.features.queue_order.view import COMPARED
 
     words = [f"--days={max(days, LEAST_DAYS)}", *(f"--order={name}" for name in COMPARED)]
     told, texts = compared(config, tune.make_context("tune", words).params)
@@ -177,8 +177,7 @@ def _orders(
 ) -> list[str]:
     """Texts on the orders of the queue; their values are put into ``told``."""
     from slurm_gpu_aware.cli import tuning
-    from slurm_gpu_aware.features.queue_order.proposal import SLURM, proposal
-    from slurm_gpu_aware.features.queue_order.view import order_text, order_values
+    from slurm_gpu_aware.features.queue_order.view import SLURM, order_text, order_values, proposal
 
     best = proposal(found.orders, present)
     values = tuning.as_json(found.orders, best, SLURM)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.due_dates.account import due_values
+from slurm_gpu_aware.features.due_dates.due_date import due_values
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING

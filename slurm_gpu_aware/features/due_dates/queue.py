@@ -5,9 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from slurm_gpu_aware.features.due_dates.account import DueAccount
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.due_dates.gpu_models import as_running_on
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueAccount, as_running_on
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.due_dates.settings import TOGETHER
 from slurm_gpu_aware.features.moves.movable import Movable

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.account import DueAccount
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueAccount
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.due_dates.queue import counts
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS

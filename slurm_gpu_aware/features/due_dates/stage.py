@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from slurm_gpu_aware.features.due_dates.account import DUE, DueAccount
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueAccount, on_a_model
 from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
-from slurm_gpu_aware.features.due_dates.gpu_models import on_a_model
 from slurm_gpu_aware.features.due_dates.queue import in_order, most_gpus, with_due_dates
 from slurm_gpu_aware.features.due_dates.settings import TOGETHER
 from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes, with_shares

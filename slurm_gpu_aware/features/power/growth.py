@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
+from slurm_gpu_aware.features.power.menu import Sized, SizingJob
 from slurm_gpu_aware.features.power.power_budget import (
     BUDGET,
     PLANNED,

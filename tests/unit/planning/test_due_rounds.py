@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from make import job_request, place_moved, plan_moves, plan_round, sizes, with_fields, with_running
 
-from slurm_gpu_aware.features.due_dates.account import DUE
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
