@@ -23,7 +23,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.power.clock_spool import ClockSpool
-from slurm_gpu_aware.features.power.power_reading import PowerReading, reading_text
+from slurm_gpu_aware.features.power.metrics import PowerReading, reading_text
 from slurm_gpu_aware.files import hold_selector_lock
 from slurm_gpu_aware.selector.counters import CounterFile
 from slurm_gpu_aware.selector.events import Events

@@ -1,14 +1,25 @@
-"""Active jobs, from arrival to end; in seconds of the trace."""
+"""Active jobs, from arrival to end, and their users' fair shares; in seconds of the trace."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Gpus, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
+from slurm_gpu_aware.slurm.multifactor import (
+    Multifactor,
+    fair_tree,
+    later_usage,
+    priorities,
+    summed,
+)
 
 _SLACK_GPU_S = 1e-3
 """Tolerance of the threshold: attained service is a sum of many rounded steps."""
@@ -149,3 +160,54 @@ def order_key(settings: SimSettings) -> Callable[[ActiveJob], tuple[float, ...]]
     }
     first = keys[settings.order]
     return lambda active: (first(active), active.job.submit_s)
+
+
+_UNNAMED = "(none)"
+"""Account or user of a job that has none."""
+
+
+class FairShares:
+    """Usage of a run and the priorities that follow from it; renewed each calculation period."""
+
+    def __init__(self, site: Multifactor, jobs: Sequence[TraceJob], cluster: Cluster) -> None:
+        self.site = site
+        of_jobs = [(job.account or _UNNAMED, job.user or _UNNAMED) for job in jobs]
+        self.tree = site.associations.with_users(sorted(set(of_jobs)))
+        self._place = np.array([self.tree.places[name] for name in of_jobs], dtype=np.int64)
+        self._nodes, self._gpus = len(cluster.nodes), int(cluster.exists.sum())
+        self._usage, self._held, self._new = np.zeros((3, len(self.tree.names)))
+        self._factor = fair_tree(self.tree, self._usage)
+        self._at_s = self._renewed_s = jobs[0].submit_s if jobs else 0.0
+
+    def change(self, position: int, gpus: int, now: float) -> None:
+        """A job gets GPUs, or gives up ``-gpus``."""
+        self._until(now)
+        self._held[self._place[position]] += gpus
+
+    def ranked(self, queue: Sequence[ActiveJob], now: float) -> list[Request]:
+        """The requests with their priorities."""
+        self._until(now)
+        positions = [active.position for active in queue]
+        asked = [(a.request.submit_s, a.request.min_nodes, a.size, a.job.priority) for a in queue]
+        submit_s, nodes, gpus, more = np.array(asked, dtype=np.float64).reshape(-1, 4).T
+        factor = self._factor[self._place[positions]]
+        shares = nodes / self._nodes, gpus / self._gpus
+        found = priorities(self.site, now - submit_s, factor, *shares, more)
+        pairs = zip(queue, found.tolist(), strict=True)
+        return [replace(active.request, priority=value) for active, value in pairs]
+
+    def _until(self, now: float) -> None:
+        """Add what is in use until ``now``, and renew the factors at the end of a period."""
+        period = self.site.calc_period_s
+        passed = int((now - self._renewed_s) // period)
+        if passed > 0:
+            end_s = self._renewed_s + period
+            self._new += self._held * (end_s - self._at_s)
+            self._usage = later_usage(self.site, self._usage, self._new / period, 1)
+            self._usage = later_usage(self.site, self._usage, self._held, passed - 1)
+            self._factor = fair_tree(self.tree, summed(self.tree, self._usage))
+            self._new[:] = 0.0
+            self._renewed_s += passed * period
+            self._at_s = self._renewed_s
+        self._new += self._held * (now - self._at_s)
+        self._at_s = now

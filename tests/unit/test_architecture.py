@@ -74,7 +74,7 @@ LAYERS = {
     "selector": """
         due_dates/shortest_runs energy/accounts energy/refits  models/refit
         moves/under_way power/clock_orders power/clock_spool
-        power/explorations power/job_tables power/power_reading power/site_power shadow/compared
+        power/explorations power/job_tables  power/site_power shadow/compared
         shadow/moments
     """,
     "simulator": """

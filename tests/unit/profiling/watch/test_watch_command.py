@@ -8,10 +8,16 @@ import pytest
 from fake_nvml import FakeNode, machines
 
 from gpu_aware_profile.watch import one_pass, running
-from gpu_aware_profile.watch.actions import node_extras, tell
+from gpu_aware_profile.watch.actions import (
+    check_line,
+    message,
+    node_extras,
+    state_table,
+    summary,
+    tell,
+)
 from gpu_aware_profile.watch.judgement import Evidence
 from gpu_aware_profile.watch.running import Running
-from gpu_aware_profile.watch.show import check_line, message, state_table, summary
 from gpu_aware_profile.watch.slurm_nodes import merged_extra
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.watch_state import (
