@@ -17,7 +17,7 @@ from slurm_gpu_aware.cli.simulate import cluster_options
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.tuning import Replay
     from slurm_gpu_aware.config.settings import Config
-    from slurm_gpu_aware.features.queue_order.rule import OrderRule
+    from slurm_gpu_aware.features.queue_order.stage import OrderRule
 
 
 LEAST_DAYS = 14
@@ -104,7 +104,7 @@ def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     from slurm_gpu_aware.cli import tuning
     from slurm_gpu_aware.config.load import Candidate
     from slurm_gpu_aware.features.power.simulated import parse_bounds
-    from slurm_gpu_aware.placement.registry import PACKED
+    from slurm_gpu_aware.placement.policy import PACKED
     from slurm_gpu_aware.selector.policy_options import tuned_in_force
     from slurm_gpu_aware.simulator.tuning import verdict
 

@@ -21,7 +21,7 @@ from slurm_gpu_aware.placement.drb.interference import (
     Weights,
     extremes,
 )
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
 MINSKY = machine("ibm-minsky-4xp100")

@@ -12,7 +12,7 @@ import pytest
 
 import gpu_aware_profile
 import slurm_gpu_aware
-from slurm_gpu_aware.placement.registry import policy_names
+from slurm_gpu_aware.placement.policy import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
 SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "files", "filter_rules"}
@@ -56,7 +56,7 @@ LAYERS = {
     "model": """
         classes/history due_dates/due_date  energy/choice hints models/fitting
         models/least_squares models/performance_model models/site_models models/tables
-        models/throughput shards/request shadow/losses shadow/record
+        models/throughput  shadow/losses shadow/record
     """,
     "config": "power/power_limit",
     "sizing": """
@@ -64,9 +64,9 @@ LAYERS = {
         power/powerflow sizes/speeds
     """,
     "planning": """
-         due_dates/queue due_dates/sizes due_dates/together estimates/history
-        moves/front moves/movable moves/moved power/growth
-        power/power_budget queue_order/rule registry
+         due_dates/queue  due_dates/together estimates/history
+        moves/front moves/movable moves/moved
+        power/power_budget  registry
     """,
     "gate": "sizes/resizing",
     "admission": "due_dates/admission  shards/admission sizes/moldable",

@@ -9,7 +9,7 @@ from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueAccount, as
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.due_dates.settings import TOGETHER
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.queue_order.rule import AT_BOUND
+from slurm_gpu_aware.features.queue_order.stage import AT_BOUND
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.cli.output import paragraph, table
-from slurm_gpu_aware.features.queue_order.rule import OrderRule
+from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.simulator.result import Result, ended_in_all
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.simulator.tuning import Verdict, compare, interval, percent, verdict

@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.profile import Gpu, Profile
 from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.account import predicted_slowdown
-from slurm_gpu_aware.placement.registry import SLURM, with_slurms_gpus
+from slurm_gpu_aware.placement.policy import SLURM, with_slurms_gpus
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.stages import Stage, plan_stages
