@@ -20,8 +20,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config, StoreConfig
-from slurm_gpu_aware.exporter.refresh import Exporter
-from slurm_gpu_aware.exporter.server import MetricsServer
+from slurm_gpu_aware.exporter.server import Exporter, MetricsServer
 from slurm_gpu_aware.exporter.sources import SlurmWatch
 from slurm_gpu_aware.selector.live_jobs import GateView, LiveJob, SlurmView
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmNode

@@ -24,14 +24,13 @@ from placement_profile import show_profile
 from placement_topo import topology_aware
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
-from slurm_gpu_aware.features.queue_order.rule import OrderRule
 from slurm_gpu_aware.features.queue_order.settings import ORDERS
-from slurm_gpu_aware.features.queue_order.stage import RULE
+from slurm_gpu_aware.features.queue_order.stage import RULE, OrderRule
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Cpus, Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES, SizeTable
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings

@@ -28,7 +28,7 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb import bipartition as topo_split
 from slurm_gpu_aware.placement.policies import mapa
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.selection import links
 from slurm_gpu_aware.topology import general, matching, patterns, subsets
 from slurm_gpu_aware.topology import patterns as rings

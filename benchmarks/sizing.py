@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from reproduce.algorithm1 import algorithm1
 
-from slurm_gpu_aware.features.power.allocation import SizingJob, power_limit_w
+from slurm_gpu_aware.features.power.menu import SizingJob, power_limit_w
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.sizing.baselines import afs

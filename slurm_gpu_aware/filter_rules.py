@@ -27,7 +27,7 @@ HOLDING_POOL = "gpuaware_pool"
 HEAD = "gpuaware_head"
 """Start of the names of the reservations that hold GPUs for the first job that waits."""
 CHANGED_LICENCES = 2
-"""Number of the gate's licence of a job that its owner has changed (`gate.owner_change`)."""
+"""Number of the gate's licence of a job that its owner has changed (`gate.gated_job`)."""
 EXTRA_CLOCK = "freq="
 """Start of the entry of Extra that sets a job's clock."""
 

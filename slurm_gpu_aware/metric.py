@@ -16,8 +16,8 @@ PREFIX = "gpu_aware_"
 SOURCES = ("store", "slurm", "counters", "watch", "config", "now", "exporter")
 """What a fact may be read from: the published copy of the store (`store.database.Store`), Slurm's
 last answer (`selector.live_jobs.SlurmView`), what the selector has counted
-(`selector.counters.Counters`), what watch found (`store.watch_metrics.Watched`), the configuration,
-the Unix time, the exporter's own state."""
+(`selector.round_state.Counters`), what watch found (`selector.drift_metrics.Watched`), the
+configuration, the Unix time, the exporter's own state."""
 MOST_SERIES = 1_000
 """Series of a family, unless it says otherwise."""
 MOST_GPU_SERIES = 100_000

@@ -21,7 +21,7 @@ from slurm_gpu_aware.features.moves.movable import RETURNING, Movable, Move, Mov
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MoveSettings
 from slurm_gpu_aware.features.power.power_budget import POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
-from slurm_gpu_aware.features.shards.request import SHARDS
+from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
 from slurm_gpu_aware.model.assignment import Assignment

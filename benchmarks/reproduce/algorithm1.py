@@ -8,7 +8,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from slurm_gpu_aware.features.power.allocation import SizingJob
+from slurm_gpu_aware.features.power.menu import SizingJob
 
 __all__ = ["algorithm1"]
 

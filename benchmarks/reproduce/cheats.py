@@ -18,7 +18,7 @@ from common import (
     table,
 )
 
-from slurm_gpu_aware.features.queue_order.rule import OrderRule
+from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result

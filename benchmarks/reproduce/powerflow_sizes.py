@@ -11,7 +11,7 @@ import numpy as np
 from algorithm1 import algorithm1
 from common import arguments, finish, paragraph, percent, table
 
-from slurm_gpu_aware.features.power.allocation import SizingJob
+from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.size_table import SizeTable
 

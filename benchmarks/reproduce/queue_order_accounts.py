@@ -12,7 +12,7 @@ from eft import BASE, Load
 from pal_bench import Bench, Size
 from queue_order import OFF, VALUES, costs_of, rows_of
 
-from slurm_gpu_aware.features.queue_order.rule import OrderRule
+from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
 
 PHILLY = "traces/philly/philly.csv"

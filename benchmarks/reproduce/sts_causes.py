@@ -9,7 +9,7 @@ from sts_comparison import CALM
 from sts_instances import CLUSTERS, PAPER, Network, Setting, instance, paper_networks
 from sts_runs import FASTEST, NETWORKS, REVISES, Results, cases_of, reduction
 
-from slurm_gpu_aware.features.due_dates.stochastic import best_constant, optimum
+from slurm_gpu_aware.features.due_dates.work import best_constant, optimum
 
 BETTER, WORSE = 0.3, -0.2
 """Added to the exponents of the speeds."""

@@ -6,7 +6,7 @@ filter adds
 - the gate's licence, rules.changed_licences times. Slurm sets licences last, so this number tells
   that the whole update was applied;
 - the record of the changed request at the end of Extra, as only the selector may write AdminComment.
-The selector (slurm_gpu_aware/gate/owner_change.py) moves the record to AdminComment and asks for the
+The selector (slurm_gpu_aware/gate/gated_job.py) moves the record to AdminComment and asks for the
 licence once. No other update of it may come in between (C.interferes).
 
 A bound job keeps its nodes and GPUs until then: the fields of BINDING are taken out of the update and

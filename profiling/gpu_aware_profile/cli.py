@@ -32,7 +32,7 @@ _ELSEWHERE = {
     "drift": "gpu_aware_profile.commands.report:drift",
     "show": "gpu_aware_profile.commands.show:show",
     "classify": "gpu_aware_profile.commands.classify:classify",
-    "forget": "gpu_aware_profile.commands.forget:forget",
+    "forget": "gpu_aware_profile.commands.import_files:forget",
     "fit-effbw": "gpu_aware_profile.commands.effbw:fit_effbw",
     "import": "gpu_aware_profile.commands.import_files:import_command",
     "job": "gpu_aware_profile.commands.job:job",

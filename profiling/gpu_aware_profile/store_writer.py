@@ -20,7 +20,7 @@ from slurm_gpu_aware.store.database import Store, open_store, republish, upgrade
 from slurm_gpu_aware.store.files import give_folder, of_selector
 from slurm_gpu_aware.store.measurements import unseen_gpus
 from slurm_gpu_aware.store.profiles import newest_runs, prune, put_scores, score_reference
-from slurm_gpu_aware.variability.outliers import Outlier, outliers
+from slurm_gpu_aware.variability.drift import Outlier, outliers
 from slurm_gpu_aware.variability.scores import median_runs, scores_of_gpus
 
 _SLURM_USER = re.compile(r"([^\s(]+)")

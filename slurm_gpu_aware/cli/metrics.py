@@ -51,8 +51,7 @@ def metrics(context: Context, listen: str | None, interval_s: float, textfile: P
       gpu-aware metrics --textfile /var/lib/prometheus/node-exporter/gpu-aware.prom
     """
     from slurm_gpu_aware.errors import RequestError
-    from slurm_gpu_aware.exporter.refresh import Exporter
-    from slurm_gpu_aware.exporter.server import MetricsServer, parse_address
+    from slurm_gpu_aware.exporter.server import Exporter, MetricsServer, parse_address
     from slurm_gpu_aware.exporter.sources import SlurmWatch
     from slurm_gpu_aware.service import READY, notify
 

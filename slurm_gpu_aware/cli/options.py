@@ -30,7 +30,7 @@ class Context:
 
         known: tuple[str, ...] = ()
         if check_policies:
-            from slurm_gpu_aware.placement.registry import policy_names
+            from slurm_gpu_aware.placement.policy import policy_names
 
             known = policy_names()
         config = load_config(self.config_path, known_policies=known)

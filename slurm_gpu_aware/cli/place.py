@@ -108,8 +108,8 @@ def command(context: Context, /, **given: Any) -> None:
       gpu-aware place -g 2 --class A --busy n1:0,1@90m --run-time 8h
     """
     from slurm_gpu_aware.cli.cluster_options import mark_busy
-    from slurm_gpu_aware.features.power.growth import size_words
-    from slurm_gpu_aware.placement.registry import policy_class
+    from slurm_gpu_aware.features.power.stage import size_words
+    from slurm_gpu_aware.placement.policy import policy_class
     from slurm_gpu_aware.planning.answer import ask_policy
     from slurm_gpu_aware.selector.policy_options import config_in_force, policy_options
 
@@ -162,9 +162,9 @@ def _size(
     """The account of size and clock at the most efficient clock; None: no model is known."""
 
     from slurm_gpu_aware.features.models.live import read_models
-    from slurm_gpu_aware.features.power.growth import size_account
     from slurm_gpu_aware.features.power.job_tables import JobTables
     from slurm_gpu_aware.features.power.settings import PowerConfig
+    from slurm_gpu_aware.features.power.stage import size_account
     from slurm_gpu_aware.store.database import open_for_reading
 
     with open_for_reading(config.store) as store:

@@ -94,7 +94,7 @@ def command(context: Context, /, **given: Any) -> None:
         where = config.source or "config.toml"
         raise click.UsageError(f'--roll needs gpus = "exact" in [placement] of {where}')
     if given["remove"]:
-        from slurm_gpu_aware.cli.removal import run_remove
+        from slurm_gpu_aware.cli.rollout import run_remove
 
         def read_site() -> Site:
             return find_site(config, given["slurm_dir"], given["unit_dir"])[0]

@@ -15,10 +15,10 @@ from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
 from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.features.power.simulated import parse_bounds, parse_etas, simulated_power
-from slurm_gpu_aware.features.queue_order.rule import rule_of
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features.queue_order.stage import rule_of
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
-from slurm_gpu_aware.placement.registry import SLURM, make_policy, option_names, policy_class
+from slurm_gpu_aware.placement.policy import SLURM, make_policy, option_names, policy_class
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
     BASELINE,

@@ -17,7 +17,7 @@ from slurm_gpu_aware.cli.simulate import cluster_options
 if TYPE_CHECKING:
     from slurm_gpu_aware.cli.tuning import Replay
     from slurm_gpu_aware.config.settings import Config
-    from slurm_gpu_aware.features.queue_order.rule import OrderRule
+    from slurm_gpu_aware.features.queue_order.stage import OrderRule
 
 
 LEAST_DAYS = 14
@@ -104,7 +104,7 @@ def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     from slurm_gpu_aware.cli import tuning
     from slurm_gpu_aware.config.load import Candidate
     from slurm_gpu_aware.features.power.simulated import parse_bounds
-    from slurm_gpu_aware.placement.registry import PACKED
+    from slurm_gpu_aware.placement.policy import PACKED
     from slurm_gpu_aware.selector.policy_options import tuned_in_force
     from slurm_gpu_aware.simulator.tuning import verdict
 
@@ -153,7 +153,7 @@ def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 def compared_orders(config: Config, days: int) -> tuple[dict[str, Any], list[str]]:
     """The part of `compared` on orders of the queue, over the last ``days`` and at least 14."""
-    from slurm_gpu_aware.features.queue_order.proposal import COMPARED
+    from slurm_gpu_aware.features.queue_order.view import COMPARED
 
     words = [f"--days={max(days, LEAST_DAYS)}", *(f"--order={name}" for name in COMPARED)]
     told, texts = compared(config, tune.make_context("tune", words).params)
@@ -177,8 +177,7 @@ def _orders(
 ) -> list[str]:
     """Texts on the orders of the queue; their values are put into ``told``."""
     from slurm_gpu_aware.cli import tuning
-    from slurm_gpu_aware.features.queue_order.proposal import SLURM, proposal
-    from slurm_gpu_aware.features.queue_order.view import order_text, order_values
+    from slurm_gpu_aware.features.queue_order.view import SLURM, order_text, order_values, proposal
 
     best = proposal(found.orders, present)
     values = tuning.as_json(found.orders, best, SLURM)

@@ -16,11 +16,11 @@ from slurm_gpu_aware.cli.simulation_text import Progress, say_inputs
 from slurm_gpu_aware.config.load import Candidate, Tuned, out_of_bounds, tuned_path, write_tuned
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.features.queue_order.proposal import COMPARED, SLURM, paid
-from slurm_gpu_aware.features.queue_order.rule import OrderRule, rule_of
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features.queue_order.stage import OrderRule, rule_of
+from slurm_gpu_aware.features.queue_order.view import COMPARED, SLURM, paid
 from slurm_gpu_aware.model.profile import GpuTiming
-from slurm_gpu_aware.placement.registry import PACKED
+from slurm_gpu_aware.placement.policy import PACKED
 from slurm_gpu_aware.selector.policy_options import policy_options
 from slurm_gpu_aware.simulator.history import with_work
 from slurm_gpu_aware.simulator.parallel import Run, run_all

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from slurm_gpu_aware.clock_conf import ClockConf, conf_path
-from slurm_gpu_aware.clocks.accounts import Account, Accounts
+from slurm_gpu_aware.clocks.accounts import Account, Accounts, JobMap
 from slurm_gpu_aware.clocks.driver import (
     OneChild,
     Result,
@@ -26,11 +26,9 @@ from slurm_gpu_aware.clocks.driver import (
     reset_clocks,
 )
 from slurm_gpu_aware.clocks.hooks import SCHEMA
-from slurm_gpu_aware.clocks.inbox import Inbox, hear
+from slurm_gpu_aware.clocks.inbox import Inbox, Target, hear, kept_low, read_trusted, target_of
 from slurm_gpu_aware.clocks.job import SHARED, NodeGres, Record
-from slurm_gpu_aware.clocks.job_map import JobMap
 from slurm_gpu_aware.clocks.notes import LIMIT, NO_JOB, Limits, Note, Notes, limits_to_note
-from slurm_gpu_aware.clocks.ordered import Target, kept_low, read_trusted, target_of
 from slurm_gpu_aware.clocks.records import spool, syslog, to_json
 from slurm_gpu_aware.clocks.xids import Xids
 from slurm_gpu_aware.node_orders import OrderError, Orders, parse_orders

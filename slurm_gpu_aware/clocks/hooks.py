@@ -43,8 +43,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from slurm_gpu_aware.clocks.accounts import JobMap
     from slurm_gpu_aware.clocks.job import Record, Setting
-    from slurm_gpu_aware.clocks.job_map import JobMap
 
 SCHEMA = "gpu-aware-clock/1"
 

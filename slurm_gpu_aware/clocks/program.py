@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             env["SLURM_JOB_ID"] = NO_JOB
         job_map = None
         if conf.job_map:
-            from slurm_gpu_aware.clocks.job_map import JobMap
+            from slurm_gpu_aware.clocks.accounts import JobMap
 
             job_map = JobMap(conf.job_map)
         hook = Hook(env, notes, time.time(), accounts, job_map=job_map)

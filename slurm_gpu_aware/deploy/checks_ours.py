@@ -33,8 +33,8 @@ from slurm_gpu_aware.gate import trial
 from slurm_gpu_aware.gate.licence_gate import gate_reservation, working_elsewhere
 from slurm_gpu_aware.model.hardware_graph import direct_links
 from slurm_gpu_aware.model.profile import Profile, gpu_names
+from slurm_gpu_aware.slurm.client import Controllers
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store
 from slurm_gpu_aware.store.files import published_path

@@ -24,9 +24,9 @@ from slurm_gpu_aware.gate.licence_gate import (
 )
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types
 from slurm_gpu_aware.slurm.accounting import OFF, gaps_of
+from slurm_gpu_aware.slurm.client import Controllers
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.conffile import BEGIN_RECORD, read_conf
-from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import open_store

@@ -11,9 +11,8 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.deploy.files import FILTER_CODE
 from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.slurm.client import SlurmClient, open_client
+from slurm_gpu_aware.slurm.client import Controllers, SlurmClient, open_client
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import SlurmNode
 from slurm_gpu_aware.slurm.words import entry_name, plugins_of, words_of
 from slurm_gpu_aware.store.database import open_store

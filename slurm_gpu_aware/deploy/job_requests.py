@@ -18,8 +18,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_job
 from slurm_gpu_aware.gate.licence_gate import gate_reservation, hold_gate, working_elsewhere
 from slurm_gpu_aware.gate.restore import restore
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.controllers import Controllers
+from slurm_gpu_aware.slurm.client import Controllers, SlurmClient
 from slurm_gpu_aware.slurm.gres import bound_slots
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate

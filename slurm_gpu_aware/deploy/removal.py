@@ -38,9 +38,8 @@ from slurm_gpu_aware.files import SELECTOR_LOCK, hold_selector_lock
 from slurm_gpu_aware.filter_rules import EXTRA_CLOCK, HOLDING_POOL
 from slurm_gpu_aware.gate.licence_gate import gate_reservation
 from slurm_gpu_aware.gate.restore import release_by_hand
-from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.client import Controllers, SlurmClient
 from slurm_gpu_aware.slurm.commands import run_command
-from slurm_gpu_aware.slurm.controllers import Controllers
 from slurm_gpu_aware.slurm.records import ENDED, HOLDING
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.watch_state import PREFIX

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from slurm_gpu_aware.errors import SourceError, not_installed
-from slurm_gpu_aware.exporter.own import STATE
+from slurm_gpu_aware.exporter.registry import STATE
 from slurm_gpu_aware.metric import Buckets, Fact, Metric
 
 try:

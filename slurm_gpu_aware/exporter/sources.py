@@ -13,8 +13,8 @@ from pathlib import Path
 
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.selector.counters import Counters, read_counters
 from slurm_gpu_aware.selector.live_jobs import SlurmView, slurm_view
+from slurm_gpu_aware.selector.round_state import Counters, read_counters
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.store.database import Store, open_copy, open_for_reading
 from slurm_gpu_aware.store.files import published_path

@@ -1,7 +1,7 @@
 """AdminComment of a parked job: the record of its request, and the job marker; its Extra.
 
 ``etc/lua/gpu_aware_request.lua`` writes the record at submission, and anew when the owner changes
-the job (`gate.owner_change`); the selector reads it to place the job and to restore it. One line of
+the job (`gate.gated_job`); the selector reads it to place the job and to restore it. One line of
 ASCII without blanks::
 
     gpuaware/1;tn=gres/gpu:2;nn=2-2;feat=gpu_a100%26big

@@ -42,8 +42,7 @@ from pathlib import Path
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HOLDING_POOL
-from slurm_gpu_aware.slurm.client import SlurmClient, open_client
-from slurm_gpu_aware.slurm.controllers import Controllers, same_host
+from slurm_gpu_aware.slurm.client import Controllers, SlurmClient, open_client, same_host
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 from slurm_gpu_aware.time_text import duration, stamp

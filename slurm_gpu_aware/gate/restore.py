@@ -26,11 +26,12 @@ from slurm_gpu_aware.gate.gated_job import (
     GatedJob,
     gated_jobs,
     has_task,
+    is_changed,
+    settle_changes,
     task_number,
     unbound_orphans,
 )
 from slurm_gpu_aware.gate.licence_gate import leave_pool_fields
-from slurm_gpu_aware.gate.owner_change import is_changed, settle_changes
 from slurm_gpu_aware.gate.request_forms import (
     Binding,
     Fields,

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.later import ExpectedEnds, better_later
 from slurm_gpu_aware.planning.postponing import weighed_words, with_bound
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, preserved_bw

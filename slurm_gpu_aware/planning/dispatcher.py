@@ -22,8 +22,7 @@ from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.constraints import constrained
 from slurm_gpu_aware.placement.feasible import common_reason, enough_free
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
-from slurm_gpu_aware.placement.policy import Policy, Reason
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import Policy, Reason, make_policy
 from slurm_gpu_aware.planning.later import ExpectedEnds, better_later
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement, with_bound

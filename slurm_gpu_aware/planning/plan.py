@@ -9,7 +9,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Gpus
 from slurm_gpu_aware.model.facets import Faceted
 from slurm_gpu_aware.model.request import Postponement, Request
-from slurm_gpu_aware.placement.registry import DEFAULT
+from slurm_gpu_aware.placement.policy import DEFAULT
 
 
 @dataclass(frozen=True)

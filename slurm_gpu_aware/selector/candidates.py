@@ -15,7 +15,7 @@ from slurm_gpu_aware.features.classes.history import AskedClass
 from slurm_gpu_aware.features.estimates.history import Estimate
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig
-from slurm_gpu_aware.features.shards.request import SHARDS
+from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Request

@@ -35,8 +35,7 @@ from slurm_gpu_aware.gate.licence_gate import (
 from slurm_gpu_aware.gate.trial import remove_trials, try_changes
 from slurm_gpu_aware.selector.backoff import Refusals
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
-from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.controllers import Controllers
+from slurm_gpu_aware.slurm.client import Controllers, SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.time_text import stamp
 

@@ -18,8 +18,13 @@ from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.gate.admin_comment import BOUND, is_ours, marked, parse, state_of, with_state
-from slurm_gpu_aware.gate.gated_job import GatedJob, bound_orphan, gated_jobs
-from slurm_gpu_aware.gate.owner_change import Change, settle_changes
+from slurm_gpu_aware.gate.gated_job import (
+    Change,
+    GatedJob,
+    bound_orphan,
+    gated_jobs,
+    settle_changes,
+)
 from slurm_gpu_aware.gate.request_forms import kept_tasks
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.planning.plan import NEXT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.snapshot import is_usable
-from slurm_gpu_aware.features.shards.request import SHARDS
+from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.slurm.records import (

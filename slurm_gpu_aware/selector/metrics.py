@@ -19,8 +19,8 @@ from slurm_gpu_aware.metric import (
 )
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.model.profile import Gpu
-from slurm_gpu_aware.selector.counters import ROUND_BOUNDS_S, Counters
 from slurm_gpu_aware.selector.live_jobs import GateView, SlurmView
+from slurm_gpu_aware.selector.round_state import ROUND_BOUNDS_S, Counters
 from slurm_gpu_aware.slurm.records import ENDED, HOLDING, SlurmJob, SlurmNode
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.ledger import Ledger, OpenJob

@@ -15,7 +15,7 @@ from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.models.performance_model import MODEL
-from slurm_gpu_aware.features.shards.request import SHARDS
+from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.admin_comment import marked, unmarked
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, task_number
 from slurm_gpu_aware.gate.request_forms import (

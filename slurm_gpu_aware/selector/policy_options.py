@@ -20,7 +20,7 @@ from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.files import identity_of
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
-from slurm_gpu_aware.placement.registry import make_policy, option_names, policy_names
+from slurm_gpu_aware.placement.policy import make_policy, option_names, policy_names
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.text_file import read_object
 

@@ -19,8 +19,7 @@ from slurm_gpu_aware.features.power.power_budget import lowering_first
 from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
 from slurm_gpu_aware.features.waiting.live import Postponements
-from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs
-from slurm_gpu_aware.gate.owner_change import is_changed
+from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs, is_changed
 from slurm_gpu_aware.gate.trial import is_trial
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.plan import Plan
@@ -32,7 +31,7 @@ from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.job_comments import JobComments, OwnerChanges
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
-from slurm_gpu_aware.selector.leaver import Leaver, infeasible, without_policy
+from slurm_gpu_aware.selector.leaver import Leaver, Turns, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
@@ -41,7 +40,6 @@ from slurm_gpu_aware.selector.round_state import EndedJobs, Interrupted, Outcome
 from slurm_gpu_aware.selector.site_reader import SiteReader
 from slurm_gpu_aware.selector.start_monitor import StartMonitor
 from slurm_gpu_aware.selector.successors import Successors
-from slurm_gpu_aware.selector.turns import Turns
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, split_arrays
 

@@ -7,16 +7,15 @@ from functools import partial
 from typing import Any
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.due_dates.account import due_values
+from slurm_gpu_aware.features.due_dates.due_date import due_values
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
-from slurm_gpu_aware.features.queue_order.rule import rule_of
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
-from slurm_gpu_aware.features.queue_order.stage import RULE
+from slurm_gpu_aware.features.queue_order.stage import RULE, rule_of
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment

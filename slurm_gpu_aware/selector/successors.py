@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.left import part_of
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.shards.request import SHARDS
+from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster

@@ -1,14 +1,29 @@
-"""Active jobs, from arrival to end; in seconds of the trace."""
+"""Active jobs, from arrival to end, fair shares, and events; in seconds of the trace."""
 
+from __future__ import annotations
+
+import heapq
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from itertools import count
+from typing import Any
+
+import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Gpus, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
+from slurm_gpu_aware.slurm.multifactor import (
+    Multifactor,
+    fair_tree,
+    later_usage,
+    priorities,
+    summed,
+)
 
 _SLACK_GPU_S = 1e-3
 """Tolerance of the threshold: attained service is a sum of many rounded steps."""
@@ -149,3 +164,122 @@ def order_key(settings: SimSettings) -> Callable[[ActiveJob], tuple[float, ...]]
     }
     first = keys[settings.order]
     return lambda active: (first(active), active.job.submit_s)
+
+
+_UNNAMED = "(none)"
+"""Account or user of a job that has none."""
+
+
+class FairShares:
+    """Usage of a run and the priorities that follow from it; renewed each calculation period."""
+
+    def __init__(self, site: Multifactor, jobs: Sequence[TraceJob], cluster: Cluster) -> None:
+        self.site = site
+        of_jobs = [(job.account or _UNNAMED, job.user or _UNNAMED) for job in jobs]
+        self.tree = site.associations.with_users(sorted(set(of_jobs)))
+        self._place = np.array([self.tree.places[name] for name in of_jobs], dtype=np.int64)
+        self._nodes, self._gpus = len(cluster.nodes), int(cluster.exists.sum())
+        self._usage, self._held, self._new = np.zeros((3, len(self.tree.names)))
+        self._factor = fair_tree(self.tree, self._usage)
+        self._at_s = self._renewed_s = jobs[0].submit_s if jobs else 0.0
+
+    def change(self, position: int, gpus: int, now: float) -> None:
+        """A job gets GPUs, or gives up ``-gpus``."""
+        self._until(now)
+        self._held[self._place[position]] += gpus
+
+    def ranked(self, queue: Sequence[ActiveJob], now: float) -> list[Request]:
+        """The requests with their priorities."""
+        self._until(now)
+        positions = [active.position for active in queue]
+        asked = [(a.request.submit_s, a.request.min_nodes, a.size, a.job.priority) for a in queue]
+        submit_s, nodes, gpus, more = np.array(asked, dtype=np.float64).reshape(-1, 4).T
+        factor = self._factor[self._place[positions]]
+        shares = nodes / self._nodes, gpus / self._gpus
+        found = priorities(self.site, now - submit_s, factor, *shares, more)
+        pairs = zip(queue, found.tolist(), strict=True)
+        return [replace(active.request, priority=value) for active, value in pairs]
+
+    def _until(self, now: float) -> None:
+        """Add what is in use until ``now``, and renew the factors at the end of a period."""
+        period = self.site.calc_period_s
+        passed = int((now - self._renewed_s) // period)
+        if passed > 0:
+            end_s = self._renewed_s + period
+            self._new += self._held * (end_s - self._at_s)
+            self._usage = later_usage(self.site, self._usage, self._new / period, 1)
+            self._usage = later_usage(self.site, self._usage, self._held, passed - 1)
+            self._factor = fair_tree(self.tree, summed(self.tree, self._usage))
+            self._new[:] = 0.0
+            self._renewed_s += passed * period
+            self._at_s = self._renewed_s
+        self._new += self._held * (now - self._at_s)
+        self._at_s = now
+
+
+class Kind(IntEnum):
+    """Kinds of events; of those of one time the lesser kind happens first."""
+
+    END = 0
+    """The work of a job is done at its present pace, or its limit is reached."""
+    FREE = 1
+    """A background job ends."""
+    HOLD = 2
+    """A background job starts."""
+    TAKE = 3
+    """Background jobs take GPUs that they lacked."""
+    ARRIVAL = 4
+    """A job is submitted."""
+    CROSSING = 5
+    """A job, if it has kept its GPUs, reaches the LAS threshold."""
+    WAKE = 6
+    """The policy accepts a worse set for a postponed job, or a job should grow."""
+    ROUND = 7
+
+
+_MARK = {Kind.END: "version", Kind.CROSSING: "placed_s", Kind.WAKE: "wake_s"}
+"""Kind -> field of its subject; the event is void once that has changed."""
+
+
+class EventClock:
+    """The time of a run, and its coming events. ``round_s``: as of `SimSettings`."""
+
+    def __init__(self, round_s: float | None) -> None:
+        self.round_s = round_s
+        self.now = 0.0
+        self.planned_at = -math.inf
+        """Time of the last round."""
+        self.wake_s: float | None = None
+        """Time of the valid ``WAKE``; None: there is none."""
+        self._heap: list[tuple[float, Kind, int, Any, object]] = []
+        """Time, kind, number, subject, and its mark when the event was added."""
+        self._numbers = count()
+
+    def add(self, time: float, kind: Kind, subject: Any = None) -> None:
+        """Add an event of a job (``subject``); one of the past happens now."""
+        mark = getattr(subject, _MARK[kind]) if kind in _MARK else None
+        heapq.heappush(self._heap, (time, kind, next(self._numbers), subject, mark))
+
+    def wake_at(self, time: float | None) -> None:
+        """Replace the ``WAKE``; None: there is to be none."""
+        if time != self.wake_s:
+            self.wake_s = time
+            if time is not None:
+                self.add(time, Kind.WAKE, self)
+
+    def pop(self) -> tuple[float, Kind, Any] | None:
+        """Remove the next event that is not void; return its time, kind and subject."""
+        while self._heap:
+            time, kind, _, subject, mark = heapq.heappop(self._heap)
+            if kind not in _MARK or getattr(subject, _MARK[kind]) == mark:
+                if kind is Kind.WAKE:
+                    self.wake_s = None
+                return time, kind, subject
+        return None
+
+    def next_round(self) -> float:
+        """First time, now or later, at which a round may run."""
+        if self.round_s is None:
+            return self.now
+        boundary = math.ceil(self.now / self.round_s) * self.round_s
+        return boundary if boundary > self.planned_at else self.planned_at + self.round_s

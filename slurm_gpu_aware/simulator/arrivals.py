@@ -9,8 +9,7 @@ from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.job_hints import HINTED, JobHints
 from slurm_gpu_aware.model.request import PolicyChoice, Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.placement.policy import Policy
-from slurm_gpu_aware.placement.registry import option_names
+from slurm_gpu_aware.placement.policy import Policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings

@@ -13,10 +13,8 @@ from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.facets import changed
-from slurm_gpu_aware.placement.registry import with_slurms_gpus
-from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.events import EventClock, Kind
-from slurm_gpu_aware.simulator.fair_shares import FairShares
+from slurm_gpu_aware.placement.policy import with_slurms_gpus
+from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, FairShares, Kind
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob

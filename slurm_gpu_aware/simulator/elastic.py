@@ -22,7 +22,7 @@ from slurm_gpu_aware.features.due_dates.plan import due_work
 from slurm_gpu_aware.features.due_dates.together import LATE_COST, PERIOD_S, up_to
 from slurm_gpu_aware.features.due_dates.work import empirical
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
-from slurm_gpu_aware.features.power.allocation import Sized, SizingJob
+from slurm_gpu_aware.features.power.menu import Sized, SizingJob
 from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.features.queue_order.stage import RULE

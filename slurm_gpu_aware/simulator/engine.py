@@ -35,15 +35,14 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.planning.stages import Stage
-from slurm_gpu_aware.simulator.active import ActiveJob, same_gpus
+from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, Kind, same_gpus
 from slurm_gpu_aware.simulator.arrivals import Arrivals
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.elastic import ElasticRounds
-from slurm_gpu_aware.simulator.events import EventClock, Kind
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds

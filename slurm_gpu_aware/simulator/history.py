@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.placement.registry import SLURM
+from slurm_gpu_aware.placement.policy import SLURM
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Mask, Result
 from slurm_gpu_aware.simulator.settings import SimSettings

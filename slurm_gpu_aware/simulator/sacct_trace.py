@@ -13,7 +13,7 @@ from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
 from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.features.moves.hints import MOVE
 from slurm_gpu_aware.model.job_hints import AUTO, CLASS, JobHints, parse_comment
-from slurm_gpu_aware.placement.registry import policy_names
+from slurm_gpu_aware.placement.policy import policy_names
 from slurm_gpu_aware.simulator.history import select_window
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked, read_csv, what_moves
 from slurm_gpu_aware.slurm.accounting import Missing

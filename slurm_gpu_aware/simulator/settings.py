@@ -14,11 +14,11 @@ from typing import Any, Self
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.allocation import power_limit_w
-from slurm_gpu_aware.features.queue_order.rule import OrderRule
+from slurm_gpu_aware.features.power.menu import power_limit_w
+from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
-from slurm_gpu_aware.placement.registry import DEFAULT
+from slurm_gpu_aware.placement.policy import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.slurm.multifactor import Multifactor

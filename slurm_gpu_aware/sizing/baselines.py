@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.allocation import (
+from slurm_gpu_aware.features.power.menu import (
     Allocation,
     Sized,
     SizingJob,

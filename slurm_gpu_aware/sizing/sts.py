@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import pressing
-from slurm_gpu_aware.features.due_dates.stochastic import (
+from slurm_gpu_aware.features.due_dates.work import (
     GrowthPlan,
+    WorkDistribution,
     best_constant,
     constant,
     optimum,
 )
-from slurm_gpu_aware.features.due_dates.work import WorkDistribution
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share

@@ -2,7 +2,7 @@
 
 from small_clusters import all_sets
 
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 
 
 def chosen_of(assignment):

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
-from slurm_gpu_aware.features.power.allocation import SizingJob
+from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.model.size_table import SizeTable
 
 GPUS = (1, 2, 4)

@@ -17,7 +17,7 @@ from slurm_gpu_aware.features.due_dates.queue import (
     due_accounts,
     in_order,
 )
-from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
+from slurm_gpu_aware.features.due_dates.stage import with_due_sizes
 from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.job_hints import parse_comment

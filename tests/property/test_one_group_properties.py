@@ -12,7 +12,7 @@ from small_clusters import all_sets, clusters, cost, level_index, requests
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.model.request import NodeGroups
 from slurm_gpu_aware.placement.constraints import constrained
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.plan import PlanSettings
 

@@ -17,7 +17,7 @@ from small_oracle import assert_best, chosen_of
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 
 MANY = settings(max_examples=200, deadline=None)
 

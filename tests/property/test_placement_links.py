@@ -14,7 +14,7 @@ from small_oracle import assert_best, chosen_of
 
 from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.job_hints import PATTERN
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.selection.links import graph_of
 from slurm_gpu_aware.topology.patterns import parse_pattern
 

@@ -15,7 +15,7 @@ from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.placement.feasible import enough_free
 from slurm_gpu_aware.placement.policies.pal import best_cell
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 
 POLICIES = ("pal", "pm-first", "packed", "best-fit", "lowest-index", "random")
 MANY = settings(max_examples=600, deadline=None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_sizing import CLOCKS, GPUS, model_table, optimum_s, random_table, sizing_jobs, with_heaps
 
-from slurm_gpu_aware.features.power.allocation import SizingJob
+from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.sizing.baselines import afs
 

@@ -14,9 +14,14 @@ from small_clusters import all_sets, clusters, requests
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, machine_cost
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Neighbours
-from slurm_gpu_aware.placement.drb.utility import Scale, Weights, extremes
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.drb.interference import (
+    InterferenceProfile,
+    Neighbours,
+    Scale,
+    Weights,
+    extremes,
+)
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
 MINSKY = machine("ibm-minsky-4xp100")

@@ -12,7 +12,7 @@ import pytest
 
 import gpu_aware_profile
 import slurm_gpu_aware
-from slurm_gpu_aware.placement.registry import policy_names
+from slurm_gpu_aware.placement.policy import policy_names
 
 ROOT = Path(slurm_gpu_aware.__file__).parent
 SHARED = {"agent_reports", "bounds", "clock_conf", "errors", "files", "filter_rules"}
@@ -54,32 +54,32 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history due_dates/due_date due_dates/gpu_models energy/choice hints models/fitting
+        classes/history due_dates/due_date  energy/choice hints models/fitting
         models/least_squares models/performance_model models/site_models models/tables
-        models/throughput shards/request shadow/losses shadow/record shadow/waits
+        models/throughput  shadow/losses shadow/record
     """,
     "config": "power/power_limit",
     "sizing": """
-        due_dates/plan due_dates/stochastic due_dates/work power/allocation power/menu
+        due_dates/plan  due_dates/work  power/menu
         power/powerflow sizes/speeds
     """,
     "planning": """
-        due_dates/account due_dates/queue due_dates/sizes due_dates/together estimates/history
-        moves/front moves/movable moves/moved power/growth
-        power/power_budget queue_order/rule registry shadow/facts
+         due_dates/queue  due_dates/together estimates/history
+        moves/front moves/movable moves/moved
+        power/power_budget  registry
     """,
     "gate": "sizes/resizing",
-    "admission": "due_dates/admission shadow/requests shards/admission sizes/moldable",
+    "admission": "due_dates/admission  shards/admission sizes/moldable",
     "store": "classes/store models/store shadow/store",
     "selector": """
-        due_dates/shortest_runs energy/accounts energy/refits estimates/quality models/refit
+        due_dates/shortest_runs energy/accounts energy/refits  models/refit
         moves/under_way power/clock_orders power/clock_spool
-        power/explorations power/job_tables power/power_reading power/site_power shadow/compared
+        power/explorations power/job_tables  power/site_power shadow/compared
         shadow/moments
     """,
     "simulator": """
         due_dates/simulated estimates/simulated moves/simulated power/power_meter
-        queue_order/proposal
+
     """,
     "page": "",
     "cli": """

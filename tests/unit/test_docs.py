@@ -202,7 +202,7 @@ def test_the_walk_of_a_score():
 
     from slurm_gpu_aware.model.cluster import Cluster
     from slurm_gpu_aware.model.request import Request
-    from slurm_gpu_aware.placement.registry import make_policy
+    from slurm_gpu_aware.placement.policy import make_policy
 
     rows = re.findall(
         r"\| node 1: ([\d., ]+); node 2: ([\d., ]+) \| (\d) GPUs? \| ([\d.x, ]+) \| ([\d.]+) \|",

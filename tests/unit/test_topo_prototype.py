@@ -9,7 +9,7 @@ import pytest
 from make import job_request
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
 SHARED = (

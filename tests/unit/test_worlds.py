@@ -19,10 +19,10 @@ from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.energy.hints import OWN_CLOCK
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig, MoveSettings
 from slurm_gpu_aware.features.power.settings import PowerConfig
-from slurm_gpu_aware.features.queue_order.rule import rule_of
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features.queue_order.stage import rule_of
 from slurm_gpu_aware.features.registry import FEATURES
-from slurm_gpu_aware.features.shards.request import SHARDS
+from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.model.facets import Facet, named
 from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.model.profile import GpuScore

@@ -15,8 +15,14 @@ from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from typing import Any, Self
 
-from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
-from gpu_aware_profile.backends.timing import KernelTime, Reading, RunControl, RunSpec, SickGpuError
+from gpu_aware_profile.backends.timing import (
+    KernelTime,
+    Reading,
+    RunControl,
+    RunSpec,
+    SickGpuError,
+    ensure_compile_cache,
+)
 from gpu_aware_profile.child import Child, objects
 from slurm_gpu_aware.bounds import check_time_ms, quoted
 from slurm_gpu_aware.errors import SourceError, not_installed

@@ -181,7 +181,7 @@ def _this_node() -> str:
 
 def _from_state(file: Path, given: Mapping[str, Any]) -> int:
     """Answer from the state alone; return the exit code. Raises SourceError, not for a check."""
-    from gpu_aware_profile.watch.show import bad_nodes, check_line
+    from gpu_aware_profile.watch.actions import bad_nodes, check_line
     from slurm_gpu_aware.store.watch_state import WatchState, read_state
 
     try:
@@ -202,7 +202,7 @@ def _from_state(file: Path, given: Mapping[str, Any]) -> int:
 
 
 def _show(passed: Passed, *, as_json: bool, every: bool) -> None:
-    from gpu_aware_profile.watch.show import state_records, state_table, summary
+    from gpu_aware_profile.watch.actions import state_records, state_table, summary
 
     done = passed.done
     if as_json:

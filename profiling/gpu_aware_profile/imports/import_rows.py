@@ -40,7 +40,7 @@ from slurm_gpu_aware.store.measurements import Run, newest_bandwidths, newest_co
 from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.report import check_name
 from slurm_gpu_aware.text_file import BadRow, Row, Table
-from slurm_gpu_aware.variability.outliers import BANDWIDTH_UNITS, Outlier, mixed_units, outliers
+from slurm_gpu_aware.variability.drift import BANDWIDTH_UNITS, Outlier, mixed_units, outliers
 
 TIMING_COLUMNS = ("gpu", "node", "class", "value_ms")
 """Required columns of times per GPU. In all tables ``taken_at``, of levels ``model`` is optional;

@@ -44,7 +44,7 @@ from slurm_gpu_aware.store.measurements import (
 )
 from slurm_gpu_aware.store.report import ProbeReport
 from slurm_gpu_aware.text_file import BadRow, Table
-from slurm_gpu_aware.variability.outliers import (
+from slurm_gpu_aware.variability.drift import (
     RATE_UNITS,
     TIME_UNITS,
     Outlier,

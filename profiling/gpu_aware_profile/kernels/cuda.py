@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_aware_profile.backends.cupy_library import libraries
+from gpu_aware_profile.backends.timing import libraries
 from gpu_aware_profile.kernels.arrays import Array
 from slurm_gpu_aware.errors import SourceError
 

@@ -199,7 +199,7 @@ def main(argv: Sequence[str]) -> int:
     for name in _OTHER_PRECISIONS:
         os.environ.pop(name, None)
     try:
-        from gpu_aware_profile.backends.cupy_library import libraries
+        from gpu_aware_profile.backends.timing import libraries
         from gpu_aware_profile.kernels.cuda import CudaEngine
 
         if not argv:

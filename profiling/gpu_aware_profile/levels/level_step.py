@@ -14,8 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NamedTuple, Protocol
 
-from gpu_aware_profile.backends.cupy_library import ensure_compile_cache, nccl_library
-from gpu_aware_profile.backends.timing import brought
+from gpu_aware_profile.backends.timing import brought, ensure_compile_cache, nccl_library
 from gpu_aware_profile.kernels.arrays import Engine
 from gpu_aware_profile.kernels.classes import CLASSES, kernels_of
 from slurm_gpu_aware.errors import SourceError

@@ -19,8 +19,7 @@ from importlib.util import find_spec
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol
 
-from gpu_aware_profile.backends.cupy_library import ensure_compile_cache
-from gpu_aware_profile.backends.timing import brought
+from gpu_aware_profile.backends.timing import brought, ensure_compile_cache
 from gpu_aware_profile.child import Child, objects
 from gpu_aware_profile.devices.driver import Faults
 from slurm_gpu_aware.errors import SourceError, not_installed

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from gpu_aware_profile.backends.cupy_library import nccl_library
+from gpu_aware_profile.backends.timing import nccl_library
 from slurm_gpu_aware.errors import SourceError
 
 MOST_BYTES = 1 << 28

@@ -18,9 +18,9 @@ from gpu_aware_profile.devices.driver import (
     Faults,
     PeerLink,
     in_time,
+    nics,
     open_driver,
 )
-from gpu_aware_profile.devices.pci_tree import nics
 from gpu_aware_profile.probe.clock_sweep import (
     clock_steps,
     limit_steps,

@@ -12,6 +12,7 @@ from typing import Any
 from gpu_aware_profile.backends.timing import Reading, RunSpec, SickGpuError, Timing
 from gpu_aware_profile.child import LateError
 from gpu_aware_profile.devices.driver import (
+    SYSFS,
     Device,
     EccErrors,
     Event,
@@ -19,7 +20,6 @@ from gpu_aware_profile.devices.driver import (
     PeerLink,
     in_time,
 )
-from gpu_aware_profile.devices.pci_tree import SYSFS
 from gpu_aware_profile.probe.telemetry import PERIOD_S, Telemetry
 from slurm_gpu_aware.bounds import PROBE_TIME_LIMIT
 from slurm_gpu_aware.clocks.job import Setting

@@ -19,8 +19,7 @@ from slurm_gpu_aware.slurm.commands import clean_environment
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.profiles import alarms, put_alarms
-from slurm_gpu_aware.variability.drift import Change, Drift, slow_again
-from slurm_gpu_aware.variability.outliers import Outlier, outlier_sentences
+from slurm_gpu_aware.variability.drift import Change, Drift, Outlier, outlier_sentences, slow_again
 
 _OUTCOMES = View("node, state, >GPUs=gpus, >timings, >faults, >s=took_s:.1f, reason")
 _MOST_CAUSES = 8

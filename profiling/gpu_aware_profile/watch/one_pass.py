@@ -23,8 +23,14 @@ from gpu_aware_profile.watch.judgement import (
     known_names,
     seen_before,
 )
-from gpu_aware_profile.watch.measuring import Measured, Measuring, Wanted, this_host
-from gpu_aware_profile.watch.running import of_this_host, reported
+from gpu_aware_profile.watch.measuring import (
+    Measured,
+    Measuring,
+    Wanted,
+    of_this_host,
+    reported,
+    this_host,
+)
 from gpu_aware_profile.watch.slow_gpus import History, verdicts
 from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.config.settings import Config

@@ -1,9 +1,17 @@
-"""Due date of a job, as its request holds it, and what is known of its work."""
+"""Due date of a job, what is known of its work on each GPU model, and how likely it is met."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
-from slurm_gpu_aware.model.facets import Facet
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.facets import Facet, Faceted, named
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE, TABLES
+from slurm_gpu_aware.time_text import stamp
 
 
 @dataclass(frozen=True)
@@ -43,3 +51,132 @@ def pressing(pressure_s: float, weight: float) -> float:
 
 DUE_DATE: Facet[DueDate | None] = Facet("due date", None, DueDate)
 """Of a request; None: the job has no due date."""
+
+
+def on_model(request: Request, gpu_model: str, cluster: Cluster) -> Request:
+    """The request on GPUs of one model of its `TABLES`, with what is known of its work there.
+
+    Earlier runs take as many times as long as its tables say for their numbers of GPUs; those whose
+    GPU model is not known are left out. Epochs are as long as said on the fastest of the models,
+    and the time limit does for the slowest: neither makes the work less than it is.
+    """
+    table, due = request.get(TABLES)[gpu_model], request.get(DUE_DATE)
+    there = {} if due is None else named(DUE_DATE, _due_there(due, request, gpu_model, cluster))
+    nodes = replace(request.nodes, gpu_model=gpu_model)
+    return replace(request, nodes=nodes, facets={**request.facets, **named(TABLE, table), **there})
+
+
+def as_running_on(request: Request, job: RunningJob, cluster: Cluster) -> Request:
+    """The request of a running job on GPUs of the model that it has; unchanged: it needs none."""
+    models = {cluster.model[node] or "" for node, _ in job.gpus}
+    gpu_model = models.pop() if len(models) == 1 else ""
+    return on_model(request, gpu_model, cluster) if gpu_model in request.get(TABLES) else request
+
+
+def on_a_model(assignment: Assignment, request: Request) -> Assignment:
+    """The assignment of a request of `on_model`, with its GPU model in the account."""
+    model, count = request.nodes.gpu_model, len(request.get(TABLES))
+    text = f"on {model}: of {count} GPU models the one with which its due date costs least now"
+    return assignment.explained(text, gpu_model=model)
+
+
+def _due_there(due: DueDate, request: Request, gpu_model: str, cluster: Cluster) -> DueDate:
+    """The due date with the times on a GPU model."""
+    times = {model: table.times for model, table in request.get(TABLES).items()}
+    here = times[gpu_model]
+    models = _model_of(cluster.nodes, cluster.model)
+    runs = []
+    for (gpus, seconds), node in zip(due.runs, due.nodes, strict=False):
+        there = times.get(models.get(node) or "", {})
+        if gpus in there and gpus in here:
+            runs.append((gpus, seconds * here[gpus] / there[gpus]))
+    epochs, least = due.epochs, request.least_gpus
+    if epochs is not None:
+        most, gpus, seconds = epochs
+        known = [each[gpus] for each in times.values() if gpus in each]
+        whole = len(known) == len(times)
+        epochs = (most, gpus, seconds * here[gpus] / min(known)) if whole else None
+    slowest = max(each.get(least, math.inf) for each in times.values())
+    limit_s = request.time_limit_s * here.get(least, math.inf) / slowest
+    limit_s = math.inf if math.isnan(limit_s) else limit_s
+    return replace(due, runs=tuple(runs), epochs=epochs, limit_s=limit_s)
+
+
+@lru_cache(maxsize=4)  # one for all jobs of a round
+def _model_of(nodes: tuple[str, ...], models: tuple[str | None, ...]) -> Mapping[str, str | None]:
+    return dict(zip(nodes, models, strict=True))
+
+
+@dataclass(frozen=True)
+class DueAccount:
+    """How likely a due date is met, and with which sizes. Times: of the round's clock."""
+
+    due_s: float
+    in_time: float | None
+    """Probability; 0: impossible, as far as is known; None: no earlier run says anything."""
+    runs: int = 0
+    """As in `sizing.due_plan.DuePlan`, as ``by_epochs`` is."""
+    gpus: int = 0
+    growth: tuple[tuple[float, int], ...] = ()
+    """(time, GPUs) of later sizes."""
+    ends_s: float = math.inf
+    """End with the most work with which the job is in time."""
+    weight: float = 1.0
+    pressure_s: float = -math.inf
+    """Time by which that end would be late with the largest number of GPUs from now on, mostly
+    negative (STS, section V)."""
+    by_epochs: bool = False
+    passed: bool = False
+    """Whether it had passed when the account was made."""
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the due date cannot be met, as far as is known."""
+        return self.in_time == 0
+
+    @property
+    def turn(self) -> float:
+        """Key of the order in which jobs with due dates get GPUs."""
+        return -pressing(self.pressure_s, self.weight)
+
+    @property
+    def text(self) -> str:
+        """For example ``2026-12-01 18:00:00; met in 93% of 14 earlier runs ...``."""
+        if self.passed and not self.in_time:
+            return f"{stamp(self.due_s)}; it has passed, so it plays no part"
+        if self.in_time is None:
+            return f"{stamp(self.due_s)}; no earlier run of its name says whether it is met"
+        words = f"{stamp(self.due_s)}; "
+        runs = f"{self.runs} earlier run{'' if self.runs == 1 else 's'}"
+        if not self.in_time:
+            needs = "an epoch needs" if self.by_epochs else f"{runs} needed"
+            return f"{words}it cannot be met by what {needs}, so it plays no part"
+        by = runs if self.runs else "its limit, as it has outlived all earlier runs"
+        by = "its epochs, each number of them alike" if self.by_epochs else by
+        words += f"met with {100 * self.in_time:.0f}% by {by}; longest case ends"
+        words += f" {stamp(self.ends_s)} with {_gpus(self.gpus)}"
+        for at, gpus in self.growth:
+            words += f", {gpus} from {stamp(at)} on"
+        return words
+
+    def values(self) -> dict[str, Any]:
+        """For the ledger."""
+        ends_s = self.ends_s if math.isfinite(self.ends_s) else None
+        left_out = ("growth", "weight", "pressure_s", "by_epochs", "passed")
+        values = {name: value for name, value in vars(self).items() if name not in left_out}
+        grows = {"grows": [list(step) for step in self.growth]} if self.growth else {}
+        return {**values, **grows, "ends_s": ends_s, "text": self.text}
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+DUE: Facet[Mapping[str, DueAccount]] = Facet("due", {})
+"""Of a plan: job of the queue with a due date -> its account."""
+
+
+def due_values(plan: Faceted, job_id: str) -> dict[str, Any]:
+    """What the ledger holds of the due date of a job that waits; empty: it has none."""
+    account = plan.get(DUE).get(job_id)
+    return {} if account is None else {"due": account.values()}

@@ -3,7 +3,7 @@
 The job should be in time whatever its work, up to what its time limit allows. If that is more than
 its largest size can do by then, it should be in time in as many cases as that size can: work beyond
 them is lost in any case. Under this condition it should cost least energy: with one size for a job
-that cannot be moved, with STS's optimal growth (`stochastic`) for another one, restarts counted. A
+that cannot be moved, with STS's optimal growth (`work`) for another one, restarts counted. A
 growth that comes a little late, as GPUs were not free, must still do, and GPUs that are a little
 slower than thought: plans keep a reserve. While few runs are known, longer ones are planned for.
 """
@@ -16,8 +16,14 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
-from slurm_gpu_aware.features.due_dates.stochastic import GrowthPlan, best_constant, optimum
-from slurm_gpu_aware.features.due_dates.work import WorkDistribution, empirical, uniform
+from slurm_gpu_aware.features.due_dates.work import (
+    GrowthPlan,
+    WorkDistribution,
+    best_constant,
+    empirical,
+    optimum,
+    uniform,
+)
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.sizes.speeds import Speeds, speeds_of
 from slurm_gpu_aware.model.arrays import FloatArray

@@ -5,13 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from slurm_gpu_aware.features.due_dates.account import DueAccount
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.due_dates.gpu_models import as_running_on
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueAccount, as_running_on
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.due_dates.settings import TOGETHER
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.queue_order.rule import AT_BOUND
+from slurm_gpu_aware.features.queue_order.stage import AT_BOUND
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request

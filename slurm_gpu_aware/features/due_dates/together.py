@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.account import DueAccount
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.due_dates.gpu_models import on_model
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueAccount, on_model
 from slurm_gpu_aware.features.due_dates.plan import MARGIN, RESERVE, due_work
 from slurm_gpu_aware.features.due_dates.queue import counts, due_account
 from slurm_gpu_aware.features.due_dates.work import empirical

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.account import DueAccount
+from slurm_gpu_aware.features.due_dates.due_date import DueAccount
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerBudget
 from slurm_gpu_aware.model.assignment import Assignment

@@ -41,7 +41,7 @@ from slurm_gpu_aware.features.due_dates.queue import (
     in_order,
     next_growth,
 )
-from slurm_gpu_aware.features.due_dates.sizes import with_due_sizes
+from slurm_gpu_aware.features.due_dates.stage import with_due_sizes
 from slurm_gpu_aware.features.moves.front import Front, best_shrink, front_of
 from slurm_gpu_aware.features.moves.movable import (
     MOVES,

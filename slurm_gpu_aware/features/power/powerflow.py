@@ -14,11 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.allocation import Allocation, Sized, SizingJob, allocation
 from slurm_gpu_aware.features.power.menu import (
     MICRO,
+    Allocation,
     GpuSteps,
     Ladder,
+    Sized,
+    SizingJob,
+    allocation,
     gathered,
     gpu_steps,
     menus,

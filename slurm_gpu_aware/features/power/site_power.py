@@ -26,6 +26,7 @@ from slurm_gpu_aware.features.power.job_tables import (
     limits_w,
     running_gpu_model,
 )
+from slurm_gpu_aware.features.power.metrics import PowerReading, first_of, idle_nodes
 from slurm_gpu_aware.features.power.power_budget import (
     PLANNED,
     PlannedPower,
@@ -34,7 +35,6 @@ from slurm_gpu_aware.features.power.power_budget import (
     after_lowering,
 )
 from slurm_gpu_aware.features.power.power_limit import LimitInForce, limit_in_force
-from slurm_gpu_aware.features.power.power_reading import PowerReading, first_of, idle_nodes
 from slurm_gpu_aware.features.power.settings import OFF, PowerConfig
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob

@@ -16,10 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 
-import numpy as np
-
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
-from slurm_gpu_aware.admission.fitting import needs_sockets
+from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.translate import class_of, given_class
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
@@ -29,18 +26,22 @@ from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.shadow import store as table
 from slurm_gpu_aware.features.shadow.compared import Compared, Comparer, indexed
-from slurm_gpu_aware.features.shadow.moments import Key, Moment, holds_gpus, in_order, key_of
-from slurm_gpu_aware.features.shadow.record import Sets, ShadowJob
-from slurm_gpu_aware.features.shadow.requests import (
+from slurm_gpu_aware.features.shadow.losses import charges
+from slurm_gpu_aware.features.shadow.moments import (
+    Key,
+    Moment,
     as_asked,
     as_gated,
     asks_for_gpus,
+    holds_gpus,
+    in_order,
+    key_of,
     records_by_id,
-    request_of,
+    whole_nodes,
 )
-from slurm_gpu_aware.features.shadow.waits import WholeNodeJob, charges
+from slurm_gpu_aware.features.shadow.record import Sets, ShadowJob
 from slurm_gpu_aware.files import hold_selector_lock
-from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
+from slurm_gpu_aware.gate.gated_job import queue_order
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
@@ -346,7 +347,7 @@ class Shadow:
         waiting = [job for job in seen.jobs if job.state == "PENDING" and job.reason in _WAITS]
         first = [as_gated(job) for job in sorted(waiting, key=queue_order)[:_MOST_WAITING]]
         context = indexed(self._site.context_of(seen, first, self._comparer.profile, self._classes))
-        needs = [need for gated in first if (need := _whole_nodes(gated, context)) is not None]
+        needs = [need for gated in first if (need := whole_nodes(gated, context)) is not None]
         return [(one.start, one.waiting_job) for one in charges(needs, whole, broken)]
 
     def _renew(self, now: float) -> None:
@@ -374,24 +375,3 @@ class Shadow:
 def _text(text: str) -> str:
     """A text that SQLite takes: what users write need not be UTF-8."""
     return text.encode("utf-8", "replace").decode()
-
-
-def _whole_nodes(gated: GatedJob, context: AdmissionContext) -> WholeNodeJob | None:
-    """A waiting job that needs whole nodes; None: it does not, or its request is not understood."""
-    if needs_sockets(gated, context.slurm):
-        return None
-    try:
-        request = request_of(gated, context)
-    except CannotPlanError:
-        return None
-    names, counts = context.cluster.nodes, context.cluster.exists.sum(axis=1)
-    known = request.nodes.eligible
-    able = counts > 0 if known is None else known & (counts > 0)
-    if not able.any():
-        return None
-    each, nodes = request.gpus_per_node, request.fewest_nodes
-    if not request.nodes.whole:
-        if each is None or each != int(counts[able].max()):
-            return None
-        nodes = request.gpus // each
-    return WholeNodeJob(gated.id, nodes, {names[i] for i in np.flatnonzero(able)})

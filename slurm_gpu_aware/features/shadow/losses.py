@@ -4,9 +4,10 @@ A loss is what a job loses on the GPUs that Slurm gave it; a negative one is wha
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from slurm_gpu_aware.features.shadow.record import GpuSet, ShadowJob
 
@@ -231,3 +232,50 @@ def _ran_s(job: ShadowJob, since: float, now: float) -> float:
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+Start = tuple[str, float]
+"""Job and its start, Unix s."""
+
+
+class WholeNodeJob(NamedTuple):
+    """A job that waits for whole nodes."""
+
+    job_id: str
+    nodes: int
+    """Nodes that it needs."""
+    eligible: Set[str]
+    """Nodes that it may use."""
+
+
+class Charge(NamedTuple):
+    """A job that waits, and the start to which its wait is charged."""
+
+    waiting_job: str
+    start: Start
+
+
+def charges(
+    waiting: Sequence[WholeNodeJob], whole: Set[str], broken: Mapping[str, Sequence[Start]]
+) -> list[Charge]:
+    """Whose wait is charged to which start, now.
+
+    ``waiting``: in the order of the queue. ``whole``: nodes of which no job holds a GPU.
+    ``broken``: node -> the only jobs that hold GPUs of it, all of which broke it up without need.
+    A job counts if the nodes of ``broken`` are all that it lacks. Each node serves one job, and
+    the wait of a job is charged once, however many nodes it waits for.
+    """
+    left, freeable = set(whole), dict(broken)
+    found: list[Charge] = []
+    for job in waiting:
+        ready = sorted(left & job.eligible)[: job.nodes]
+        lacking = job.nodes - len(ready)
+        able = sorted(freeable.keys() & job.eligible)[:lacking]
+        if len(able) < lacking:
+            continue
+        left.difference_update(ready)
+        if lacking:
+            found.append(Charge(job.job_id, freeable[able[0]][0]))
+        for name in able:
+            del freeable[name]
+    return found

@@ -26,8 +26,13 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.drb.interference import Neighbours, interference
-from slurm_gpu_aware.placement.drb.utility import Scale, Weights, free_shares
+from slurm_gpu_aware.placement.drb.interference import (
+    Neighbours,
+    Scale,
+    Weights,
+    free_shares,
+    interference,
+)
 from slurm_gpu_aware.placement.selection.base import Choice, left_beside
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.selection.links import kinds_of

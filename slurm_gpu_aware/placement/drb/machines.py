@@ -19,12 +19,15 @@ from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, linked_
 from slurm_gpu_aware.placement.drb.interference import (
     InterferenceProfile,
     Neighbours,
+    Scale,
+    Terms,
     TopoOptions,
     Workload,
+    extremes,
+    free_shares,
     interference,
     neighbours_on,
 )
-from slurm_gpu_aware.placement.drb.utility import Scale, Terms, extremes, free_shares
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.level_views import MaskArray, by_identity, pack
 from slurm_gpu_aware.placement.selection.links import graph_of, sorted_rows

@@ -12,10 +12,9 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, set_words
-from slurm_gpu_aware.placement.drb.interference import TopoOptions
+from slurm_gpu_aware.placement.drb.interference import Terms, TopoOptions
 from slurm_gpu_aware.placement.drb.machines import Machines, PlacedSet
 from slurm_gpu_aware.placement.drb.search import SearchResult, search
-from slurm_gpu_aware.placement.drb.utility import Terms
 from slurm_gpu_aware.placement.feasible import common_reason
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection.base import Choice

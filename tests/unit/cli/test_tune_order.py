@@ -16,7 +16,7 @@ from commands import gpu_aware
 from tune_samples import BEGIN_S, DAY_S, write_config, write_store
 
 from slurm_gpu_aware.config.load import load_config, tuned_path
-from slurm_gpu_aware.features.queue_order.proposal import changes, payers_of
+from slurm_gpu_aware.features.queue_order.view import changes, payers_of
 from slurm_gpu_aware.simulator.trace import TraceJob
 
 DAYS = 14
@@ -97,7 +97,7 @@ def test_the_report_of_the_shadow_proposes_an_order(
     command.write_text(f"#!/bin/sh\ncat {tmp_path}/history\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("slurm_gpu_aware.features.queue_order.proposal.COMPARED", ("expected=1",))
+    monkeypatch.setattr("slurm_gpu_aware.features.queue_order.view.COMPARED", ("expected=1",))
     monkeypatch.setattr("slurm_gpu_aware.cli.tune._step_back", lambda: None)
     done = gpu_aware("report", "--shadow", "--orders", config=file)
     assert done.exit_code == 0, done.stderr

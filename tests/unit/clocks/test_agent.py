@@ -14,7 +14,7 @@ from fake_nvml import ROOT, FakeNode, machines
 from idle_clock import all_end
 
 from slurm_gpu_aware.agent_reports import agent_report
-from slurm_gpu_aware.clocks.ordered import read_trusted
+from slurm_gpu_aware.clocks.inbox import read_trusted
 from slurm_gpu_aware.node_orders import Order, OrderError, parse_orders
 
 HEAD = "gpu-aware-orders/1"

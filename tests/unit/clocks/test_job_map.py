@@ -8,7 +8,7 @@ import pytest
 from clock_hooks import CLOCKD, Hooks, gres_conf, until
 from fake_nvml import FakeNode
 
-from slurm_gpu_aware.clocks.job_map import JobMap
+from slurm_gpu_aware.clocks.accounts import JobMap
 
 ORDER = [2, 0, 3, 1]
 """NVML's order: its first GPU is Slurm's index 2."""

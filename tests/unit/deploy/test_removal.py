@@ -539,7 +539,7 @@ def test_what_watch_and_pages_leave_is_named(own: Site, monkeypatch: pytest.Monk
     drop_in.mkdir()
     pages = own.root / "pages"
     pages.mkdir()
-    monkeypatch.setattr("slurm_gpu_aware.cli.removal._PAGES", pages)
+    monkeypatch.setattr("slurm_gpu_aware.cli.rollout._PAGES", pages)
     done = own.remove()
     said = " ".join(done.stderr.split())
     assert "the drain of n1 by watch" in said

@@ -18,10 +18,9 @@ from store_samples import decision, ingest, report
 from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.exporter.refresh import Exporter
+from slurm_gpu_aware.exporter.server import Exporter
 from slurm_gpu_aware.exporter.sources import SlurmWatch
-from slurm_gpu_aware.selector.counters import CounterFile
-from slurm_gpu_aware.selector.round_state import Outcome
+from slurm_gpu_aware.selector.round_state import CounterFile, Outcome
 from slurm_gpu_aware.service import ALIVE
 from slurm_gpu_aware.slurm.libslurm import CallCounts
 from slurm_gpu_aware.store.database import POWER, Store, open_store, publish, put_value
@@ -61,8 +60,8 @@ def test_it_says_that_it_lives_while_it_waits(
         if len(signs) == 3:
             enough.set()
 
-    monkeypatch.setattr("slurm_gpu_aware.exporter.refresh.notify", sign)
-    monkeypatch.setattr("slurm_gpu_aware.exporter.refresh._SIGN_S", 0.01)
+    monkeypatch.setattr("slurm_gpu_aware.exporter.server.notify", sign)
+    monkeypatch.setattr("slurm_gpu_aware.exporter.server._SIGN_S", 0.01)
     monkeypatch.setattr(Exporter, "refresh", lambda self: refreshes.append(None))
     exporter = exporter_of(slurm)
     exporter.start()

@@ -13,8 +13,7 @@ from idle_clock import Stopwatch
 
 from slurm_gpu_aware.cli.metrics import LISTEN
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.exporter.refresh import Page
-from slurm_gpu_aware.exporter.server import MetricsServer, parse_address
+from slurm_gpu_aware.exporter.server import MetricsServer, Page, parse_address
 
 PAGE = Page(b"gpu_aware_x 1.0\n", gzip.compress(b"gpu_aware_x 1.0\n"))
 

@@ -9,8 +9,7 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.gate.gated_job import gated_jobs
-from slurm_gpu_aware.gate.owner_change import Change, is_changed, settle_changes
+from slurm_gpu_aware.gate.gated_job import Change, gated_jobs, is_changed, settle_changes
 from slurm_gpu_aware.gate.restore import close_gate, release_by_hand
 from slurm_gpu_aware.slurm.records import split_arrays
 

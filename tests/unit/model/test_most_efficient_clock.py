@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.features.models.tables import efficient_point, points
-from slurm_gpu_aware.features.power.allocation import SizingJob
-from slurm_gpu_aware.features.power.menu import clock_ladder
+from slurm_gpu_aware.features.power.menu import SizingJob, clock_ladder
 from slurm_gpu_aware.model.size_table import SizeTable, least_energy
 from slurm_gpu_aware.sizing.baselines import zeus_clock
 

@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets, each_gpu
 from slurm_gpu_aware.model.request import Memory, PreemptionRights, Request
 from slurm_gpu_aware.model.socket_views import views
 from slurm_gpu_aware.placement.constraints import OnSockets
-from slurm_gpu_aware.placement.registry import make_policy, policy_names
+from slurm_gpu_aware.placement.policy import make_policy, policy_names
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round

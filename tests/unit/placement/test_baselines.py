@@ -7,8 +7,7 @@ from make import job_request
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.policy import Policy
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import Policy, make_policy
 
 POLICIES = ("best-fit", "lowest-index", "packed", "pal", "pm-first", "random", "topo-aware")
 

@@ -14,7 +14,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.bipartition import bisect
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology import general
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, fit_eq2
 from slurm_gpu_aware.topology.general import mapping_values
@@ -111,7 +111,7 @@ def test_page_of_pal_mapa():
 
 
 def test_pages_name_every_registered_policy_of_theirs():
-    from slurm_gpu_aware.placement.registry import policy_names
+    from slurm_gpu_aware.placement.policy import policy_names
 
     text = (PAGES / "mapa.md").read_text() + (PAGES / "pal-mapa.md").read_text()
     ours = [name for name in policy_names() if "mapa" in name]

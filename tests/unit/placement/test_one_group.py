@@ -13,8 +13,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, PreemptionRights, Request
 from slurm_gpu_aware.placement.constraints import constrained
-from slurm_gpu_aware.placement.policy import Policy
-from slurm_gpu_aware.placement.registry import make_policy, policy_names
+from slurm_gpu_aware.placement.policy import Policy, make_policy, policy_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings

@@ -11,7 +11,7 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement import index_sets
 from slurm_gpu_aware.placement.index_sets import _common_sets, _lowest_common
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.selection import by_links as by_links_same
 from slurm_gpu_aware.topology.subsets import slots_of
 

@@ -16,7 +16,7 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.registry import make_policy, option_names
+from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.text_file import read_table
 
 POLICIES = Path(__file__).parents[3] / "docs" / "policies"

@@ -11,7 +11,7 @@ from make import plan_round
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement import registry
+from slurm_gpu_aware.placement import policy as registry
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"

@@ -12,7 +12,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import uniform_graph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.registry import make_policy, policy_names
+from slurm_gpu_aware.placement.policy import make_policy, policy_names
 from slurm_gpu_aware.planning.plan import PlanSettings, Waiting
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings

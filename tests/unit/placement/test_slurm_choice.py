@@ -10,7 +10,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import NodeRules, Request, Wait
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.registry import SLURM, make_policy, policy_names, with_slurms_gpus
+from slurm_gpu_aware.placement.policy import SLURM, make_policy, policy_names, with_slurms_gpus
 from slurm_gpu_aware.topology.machines import machine
 
 

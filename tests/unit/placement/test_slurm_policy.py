@@ -10,7 +10,7 @@ from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster, Sockets
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.placement.policies.slurm import RELEASES
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
 BRIDGES = HardwareGraph.from_links([(0, 1, "NV4", None), (2, 3, "NV4", None)], n=4)

@@ -8,10 +8,14 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.placement.drb.interference import (
     InterferenceProfile,
+    Scale,
+    Terms,
+    Weights,
+    extremes,
+    free_shares,
     interference,
     neighbours_on,
 )
-from slurm_gpu_aware.placement.drb.utility import Scale, Terms, Weights, extremes, free_shares
 from slurm_gpu_aware.topology.locality import network_of, path_sum, with_known_sockets
 from slurm_gpu_aware.topology.machines import machine
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from make import job_request, place_moved, plan_moves, plan_round, sizes, with_fields, with_running
 
-from slurm_gpu_aware.features.due_dates.account import DUE
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
@@ -24,7 +23,7 @@ from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerState
-from slurm_gpu_aware.features.queue_order.rule import OrderRule, reordered
+from slurm_gpu_aware.features.queue_order.stage import OrderRule, reordered
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request

@@ -19,9 +19,7 @@ from test_due_rounds import (
     of_models,
 )
 
-from slurm_gpu_aware.features.due_dates.account import DUE
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate, pressing
-from slurm_gpu_aware.features.due_dates.gpu_models import on_model
+from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueDate, on_model, pressing
 from slurm_gpu_aware.features.due_dates.queue import accounted, due_accounts, in_order
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.power.power_budget import PowerState

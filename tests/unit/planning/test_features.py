@@ -11,8 +11,7 @@ import pytest
 from make import job_request, sizes
 
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.features.due_dates.account import DUE
-from slurm_gpu_aware.features.due_dates.due_date import DueDate
+from slurm_gpu_aware.features.due_dates.due_date import DUE, DueDate
 from slurm_gpu_aware.features.power.power_budget import PLANNED, POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, Shards

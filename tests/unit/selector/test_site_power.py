@@ -17,8 +17,8 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.energy.stage import best_setting
 from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.models.tables import size_table
+from slurm_gpu_aware.features.power.metrics import PowerReading
 from slurm_gpu_aware.features.power.power_budget import LOWERING
-from slurm_gpu_aware.features.power.power_reading import PowerReading
 from slurm_gpu_aware.node_orders import parse_orders
 from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter

@@ -7,7 +7,7 @@ from make import context_of, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import CannotPlanError
 from slurm_gpu_aware.features.shadow.compared import indexed
-from slurm_gpu_aware.features.shadow.requests import (
+from slurm_gpu_aware.features.shadow.moments import (
     as_asked,
     as_gated,
     original_of,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slurm_gpu_aware.features.shadow.facts import gpu_set
+from slurm_gpu_aware.features.shadow.compared import gpu_set
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request

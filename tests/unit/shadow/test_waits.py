@@ -1,6 +1,6 @@
 """Which wait for whole nodes is charged to which start."""
 
-from slurm_gpu_aware.features.shadow.waits import Charge, WholeNodeJob, charges
+from slurm_gpu_aware.features.shadow.losses import Charge, WholeNodeJob, charges
 
 A, B = ("7", 10.0), ("8", 11.0)
 ALL = frozenset({"n1", "n2", "n3"})

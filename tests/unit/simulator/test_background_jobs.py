@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.simulator.active import EventClock
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.events import EventClock
 from slurm_gpu_aware.simulator.history import BEFORE, select_window
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings

@@ -8,7 +8,7 @@ from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.power.allocation import SizingJob
+from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.cluster import Cluster

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from slurm_gpu_aware.simulator.events import EventClock, Kind
+from slurm_gpu_aware.simulator.active import EventClock, Kind
 
 
 def popped(clock):

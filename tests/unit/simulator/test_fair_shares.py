@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
-from slurm_gpu_aware.features.queue_order.rule import OrderRule
+from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.simulator.active import FairShares
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.fair_shares import FairShares
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.slurm.multifactor import (

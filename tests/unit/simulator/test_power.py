@@ -16,10 +16,9 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import LimitedSettings, SizeTable
-from slurm_gpu_aware.simulator.active import ActiveJob
+from slurm_gpu_aware.simulator.active import ActiveJob, EventClock
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.events import EventClock
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.allocation import SizingJob
+from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.model.size_table import SizeTable
 
 

@@ -3,7 +3,7 @@
 import pytest
 from size_samples import ONE_GPU, job, table
 
-from slurm_gpu_aware.features.power.allocation import SizingJob, power_limit_w
+from slurm_gpu_aware.features.power.menu import SizingJob, power_limit_w
 from slurm_gpu_aware.features.power.powerflow import allocate
 
 

@@ -26,8 +26,7 @@ from hypothesis import strategies as st
 from parametric_work import beta, weibull, with_atom
 from size_samples import SCALES
 
-from slurm_gpu_aware.features.due_dates.stochastic import best_constant, optimum
-from slurm_gpu_aware.features.due_dates.work import empirical, uniform
+from slurm_gpu_aware.features.due_dates.work import best_constant, empirical, optimum, uniform
 from slurm_gpu_aware.features.sizes.speeds import Speeds, least_share, speeds_of
 from slurm_gpu_aware.model.size_table import SizeTable
 

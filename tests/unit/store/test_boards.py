@@ -8,7 +8,7 @@ from store_samples import ingest, report
 from slurm_gpu_aware.model.hardware_graph import board_of
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import newest_runs
-from slurm_gpu_aware.variability.outliers import outliers
+from slurm_gpu_aware.variability.drift import outliers
 from slurm_gpu_aware.variability.scores import scores_of_gpus
 
 

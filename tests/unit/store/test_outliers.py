@@ -16,7 +16,7 @@ from gpu_aware_profile.store_writer import newest_timings, recompute_scores, sto
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import Run, put_timings
-from slurm_gpu_aware.variability.outliers import (
+from slurm_gpu_aware.variability.drift import (
     Outlier,
     new_outliers,
     outlier_sentences,

@@ -6,7 +6,7 @@ import pytest
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology.locality import build_levels, network_of, with_levels
 from slurm_gpu_aware.topology.machines import machine
 

@@ -152,7 +152,7 @@ def test_cupy_gets_a_folder_that_can_be_written(tmp_path, home):
     (tmp_path / "file").write_text("")
     code = (
         "import os\n"
-        "from gpu_aware_profile.backends.cupy_library import ensure_compile_cache\n"
+        "from gpu_aware_profile.backends.timing import ensure_compile_cache\n"
         "ensure_compile_cache()\n"
         "print(os.environ['CUPY_CACHE_DIR'])\n"
         "open(os.environ['CUPY_CACHE_DIR'] + '/kernel', 'x').close()\n"

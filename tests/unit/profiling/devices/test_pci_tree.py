@@ -10,7 +10,7 @@ from fake_sysfs import add_function, add_nic, link, make_sysfs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_aware_profile.devices.pci_tree import PciDevice, nics, path_class, pci_device
+from gpu_aware_profile.devices.driver import PciDevice, nics, path_class, pci_device
 from slurm_gpu_aware.store.report import parse_report
 
 KINDS = ("dgx-1v", "two-socket-4", "hgx-a100-4", "dgx-a100", "pcie-4")

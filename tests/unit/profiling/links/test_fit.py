@@ -14,7 +14,7 @@ from store_samples import ingest, report
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.model.hardware_graph import Collective, HardwareGraph
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.placement.registry import make_policy
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import put_collectives
 from slurm_gpu_aware.store.profiles import load_profile

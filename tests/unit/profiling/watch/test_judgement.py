@@ -11,7 +11,7 @@ from gpu_aware_profile.watch.judgement import (
     known_names,
     seen_before,
 )
-from gpu_aware_profile.watch.running import reported
+from gpu_aware_profile.watch.measuring import reported
 from gpu_aware_profile.watch.slow_gpus import Verdict
 from slurm_gpu_aware.agent_reports import spool_file
 from slurm_gpu_aware.model.profile import GpuHealth

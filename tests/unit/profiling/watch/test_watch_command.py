@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 from fake_nvml import FakeNode, machines
 
-from gpu_aware_profile.watch import one_pass, running
-from gpu_aware_profile.watch.actions import node_extras, tell
+from gpu_aware_profile.watch import measuring, one_pass
+from gpu_aware_profile.watch.actions import (
+    check_line,
+    message,
+    node_extras,
+    state_table,
+    summary,
+    tell,
+)
 from gpu_aware_profile.watch.judgement import Evidence
-from gpu_aware_profile.watch.running import Running
-from gpu_aware_profile.watch.show import check_line, message, state_table, summary
+from gpu_aware_profile.watch.measuring import Running
 from gpu_aware_profile.watch.slurm_nodes import merged_extra
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.watch_state import (
@@ -305,14 +311,14 @@ def test_reports_of_agents(tmp_path):
         asked.append(watched_node)
         return "7,8"
 
-    found = running.reported(tmp_path, ["n1", "n2", "n3", "n5"], 100.0, jobs_on)
+    found = measuring.reported(tmp_path, ["n1", "n2", "n3", "n5"], 100.0, jobs_on)
     reasons = frozenset({"hw_slowdown", "hw_thermal_slowdown"})
-    assert found["n1", 0] == running.Running(90.0, reasons, 1005, 90.0, "12")
-    assert found["n1", 1] == running.Running(90.0, frozenset())
+    assert found["n1", 0] == measuring.Running(90.0, reasons, 1005, 90.0, "12")
+    assert found["n1", 1] == measuring.Running(90.0, frozenset())
     assert found["n2", 0].job == found["n2", 1].job == "7,8"
     assert asked == ["n2"]
     assert {watched_node for watched_node, _ in found} == {"n1", "n2"}
-    assert running.reported(tmp_path, ["n4"], 1000.0, jobs_on) == {}  # of long ago
+    assert measuring.reported(tmp_path, ["n4"], 1000.0, jobs_on) == {}  # of long ago
 
 
 @pytest.mark.parametrize(
@@ -328,5 +334,5 @@ def test_the_job_of_a_process(tmp_path, text, job):
     folder = tmp_path / "42"
     folder.mkdir()
     (folder / "cgroup").write_text(text)
-    assert running.job_of(42, tmp_path) == job
-    assert running.job_of(43, Path("/nowhere")) == ""
+    assert measuring.job_of(42, tmp_path) == job
+    assert measuring.job_of(43, Path("/nowhere")) == ""
