@@ -13,9 +13,9 @@ from types import MethodType
 from typing import Any, ClassVar, Protocol
 
 from slurm_gpu_aware.model.facets import Facet, Section, changed
-from slurm_gpu_aware.planning.apart import kept_apart
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.postponing import kept_apart
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.round import place_round
 
@@ -35,8 +35,7 @@ class Stage:
     """What it must be told of the world; a record of a round holds it. See `told`."""
     reads: ClassVar[tuple[Facet[Any], ...]] = ()
     """What it reads of requests; a record of a round holds it."""
-    optional: ClassVar[bool] = False
-    """The round goes on without the stage if that fails."""
+    optional: ClassVar[bool] = False  # The round goes on without the stage if that fails.
     passes: ClassVar[bool] = False
     """Jobs may start although others that stand before them wait, without backfill, too."""
     sees_running: ClassVar[bool] = False

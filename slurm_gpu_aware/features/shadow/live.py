@@ -26,7 +26,7 @@ from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.shadow import store as table
 from slurm_gpu_aware.features.shadow.compared import Compared, Comparer, indexed
-from slurm_gpu_aware.features.shadow.losses import charges
+from slurm_gpu_aware.features.shadow.losses import Sets, ShadowJob, charges
 from slurm_gpu_aware.features.shadow.moments import (
     Key,
     Moment,
@@ -39,7 +39,6 @@ from slurm_gpu_aware.features.shadow.moments import (
     records_by_id,
     whole_nodes,
 )
-from slurm_gpu_aware.features.shadow.record import Sets, ShadowJob
 from slurm_gpu_aware.files import hold_selector_lock
 from slurm_gpu_aware.gate.gated_job import queue_order
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS
@@ -64,8 +63,7 @@ _PRUNE_S = 3600.0
 _PUBLISH_S = 60.0  # age at which the copy for readers is renewed, or `_SHARE` times what that takes
 _COMPARE_S = 10.0  # time in which one look compares: a storm must not keep it from looking
 _MOST_WAITING = 50  # waiting jobs that one look asks whether they need whole nodes
-_WAITS = frozenset({"Resources", "Priority"})
-"""Reasons of jobs that wait for nodes."""
+_WAITS = frozenset({"Resources", "Priority"})  # Reasons of jobs that wait for nodes.
 NOT_RUNNING = "it started while the shadow did not run"
 TOO_SHORT = "it ended before it was seen"
 TOO_MANY = "more jobs started at once than a look compares"

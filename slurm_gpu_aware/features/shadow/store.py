@@ -3,12 +3,11 @@
 from typing import Any
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.features.shadow.record import Sets, ShadowJob, Watch
+from slurm_gpu_aware.features.shadow.losses import Sets, ShadowJob, Watch
 from slurm_gpu_aware.store.database import Row, Store
 from slurm_gpu_aware.store.tables import RecordTable
 
-MOST = 500_000
-"""Rows that are kept, whatever their age; the oldest go first."""
+MOST = 500_000  # Rows that are kept, whatever their age; the oldest go first.
 _JOBS = RecordTable("shadow_jobs", ShadowJob, sets=Sets)
 
 
