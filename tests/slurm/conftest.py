@@ -15,8 +15,8 @@ HERE = Path(__file__).parent
 
 
 LONGEST_FIRST = (
-    *("test_survival", "test_rolling", "test_holding_pool", "test_exploring", "test_requests"),
-    *("test_energy_slowdown", "test_due_dates", "test_two_controllers", "test_one_queue"),
+    *("test_due_dates", "test_holding_pool", "test_rolling", "test_survival", "test_exploring"),
+    *("test_requests", "test_energy_slowdown", "test_two_controllers", "test_one_queue"),
     *("test_preemption", "test_limits", "test_shadow", "test_site_rules", "test_client"),
     *("test_way_of_a_job", "test_nodes", "test_sizes", "test_fairshare", "test_moves"),
 )
