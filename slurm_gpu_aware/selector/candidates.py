@@ -132,16 +132,30 @@ class Licences:
         self._client = client
 
     @cached_property
-    def _free(self) -> dict[str, int]:
+    def _free(self) -> dict[tuple[str, frozenset[str]], int]:
         return self._client.free_licenses()
 
+    def _counted(self, gated: GatedJob, name: str) -> list[tuple[str, frozenset[str]]]:
+        """Where the licence is counted for nodes that the job may get; empty: nowhere."""
+        asked, off = {*gated.job.req_nodes}, {*gated.job.exc_nodes}
+        named = ((one, nodes) for one, nodes in self._free if one == name)
+        return [
+            (one, nodes)
+            for one, nodes in named
+            if not nodes or (not nodes.isdisjoint(asked) if asked else nodes - off)
+        ]
+
     def lacking(self, gated: GatedJob, reservations: Sequence[SlurmReservation]) -> str | None:
-        """Name of a licence of which too few are free; None: there are enough of each."""
+        """Name of a licence of which too few are free; None: there are enough of each.
+
+        Licences that Slurm counts by node: too few for each node that the job may get.
+        """
         names = (gated.job.reservation or "").split(",")
         # Licences that the job's reservation holds for it never count as free.
         own = {name for r in reservations if r.name in names for name, _ in r.licenses}
         for name, count in _licences(gated):
-            if name not in own and self._free.get(name, count) < count:
+            free = [self._free[key] for key in self._counted(gated, name)]
+            if name not in own and max(free, default=count) < count:
                 return name
         return None
 
@@ -157,8 +171,8 @@ class Licences:
     def use(self, gated: GatedJob) -> None:
         """Count a job's licences as in use."""
         for name, count in _licences(gated):
-            if name in self._free:
-                self._free[name] -= count
+            for key in self._counted(gated, name):
+                self._free[key] -= count
 
 
 def _licences(gated: GatedJob) -> tuple[tuple[str, int], ...]:
