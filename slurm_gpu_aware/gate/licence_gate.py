@@ -180,8 +180,8 @@ def held_licences(
     if found is None:
         return None
     named = sum(count for name, count in found.licenses if name == gate.licence)
-    licence = client.licenses().get(gate.licence)
-    return named if licence is None else min(named, licence.reserved)
+    reserved = (one.reserved for one in client.licenses() if one.name == gate.licence)
+    return min(named, next(reserved, named))
 
 
 @dataclass(frozen=True)

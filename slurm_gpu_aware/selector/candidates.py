@@ -34,7 +34,6 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
     SlurmJob,
-    SlurmLicense,
     SlurmReservation,
     array_tasks,
     components_of,
@@ -133,34 +132,44 @@ class Licences:
         self._client = client
 
     @cached_property
-    def _all(self) -> dict[str, SlurmLicense]:
-        return self._client.licenses()
+    def _free(self) -> dict[tuple[str, frozenset[str]], int]:
+        return {(one.name, one.nodes): one.free for one in self._client.licenses()}
 
-    @cached_property
-    def _free(self) -> dict[str, int]:
-        return {name: licence.free for name, licence in self._all.items()}
+    def _counted(self, gated: GatedJob, name: str) -> list[tuple[str, frozenset[str]]]:
+        """Where the licence is counted for nodes that the job may get; empty: nowhere."""
+        asked, off = {*gated.job.req_nodes}, {*gated.job.exc_nodes}
+        named = ((one, nodes) for one, nodes in self._free if one == name)
+        return [
+            (one, nodes)
+            for one, nodes in named
+            if not nodes or (not nodes.isdisjoint(asked) if asked else nodes - off)
+        ]
 
     def lacking(self, gated: GatedJob, reservations: Sequence[SlurmReservation]) -> str | None:
-        """Name of a licence of which too few are free; None: there are enough of each."""
+        """Name of a licence of which too few are free; None: there are enough of each.
+
+        Licences that Slurm counts by node: too few for each node that the job may get.
+        """
         names = (gated.job.reservation or "").split(",")
         # Licences that the job's reservation holds for it never count as free.
         own = {name for r in reservations if r.name in names for name, _ in r.licenses}
         for name, count in _licences(gated):
-            if name not in own and self._free.get(name, count) < count:
+            free = [self._free[key] for key in self._counted(gated, name)]
+            if name not in own and max(free, default=count) < count:
                 return name
         return None
 
     def of_nodes(self, gated: GatedJob) -> str | None:
         """Why only Slurm knows the nodes that a job's licences leave; None: they leave all."""
-        names = (name for name, _ in _licences(gated) if name in self._all)
-        by_node = (name for name in names if self._all[name].by_node)
-        return next((f"licence {name} is counted by node" for name in by_node), None)
+        by_node = {name for name, nodes in self._free if nodes}
+        names = (name for name, _ in _licences(gated) if name in by_node)
+        return next((f"licence {name} is counted by node" for name in names), None)
 
     def use(self, gated: GatedJob) -> None:
         """Count a job's licences as in use."""
         for name, count in _licences(gated):
-            if name in self._free:
-                self._free[name] -= count
+            for key in self._counted(gated, name):
+                self._free[key] -= count
 
 
 def _licences(gated: GatedJob) -> tuple[tuple[str, int], ...]:

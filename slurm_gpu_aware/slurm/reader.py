@@ -30,6 +30,7 @@ from slurm_gpu_aware.slurm.records import (
 )
 from slurm_gpu_aware.slurm.topology import default_topology, parse_topology
 from slurm_gpu_aware.slurm.updates import check_job_ids, lanes_of
+from slurm_gpu_aware.slurm.words import expand_hostlist
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -156,16 +157,18 @@ class SlurmReader:
         command = ["scontrol", "-o", "show", "topology"]
         return parse_topology(run_command(command, self._timeout_s)[0])
 
-    def licenses(self) -> dict[str, SlurmLicense]:
-        """All licences, by name."""
-        found: dict[str, SlurmLicense] = {}
-        for lic in self._values(kinds.LICENSE, dict):
-            # Slurm counts a reservation's licences as available until its jobs take them.
-            free = max(0, lic["available"] - lic["reserved"])
-            if lic["name"] in found:
-                free = max(free, found[lic["name"]].free)
-            found[lic["name"]] = SlurmLicense(free, lic["reserved"], bool(lic["nodes"]))
-        return found
+    def licenses(self) -> list[SlurmLicense]:
+        """All licences; one that Slurm counts for groups of nodes stands once for each group."""
+        # Slurm counts a reservation's licences as available until its jobs take them.
+        return [
+            SlurmLicense(
+                lic["name"],
+                max(0, lic["available"] - lic["reserved"]),
+                lic["reserved"],
+                frozenset(expand_hostlist(lic["nodes"])),
+            )
+            for lic in self._values(kinds.LICENSE, dict)
+        ]
 
     def ask_ahead(self, *names: str) -> None:
         """Ask for ``nodes``, ``partitions`` or ``reservations`` now, without waiting.

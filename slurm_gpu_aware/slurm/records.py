@@ -331,14 +331,15 @@ class SlurmLicense:
 
     Parameters
     ----------
-    free : neither held nor reserved; where nodes have their own, the most of one group of nodes.
+    free : neither held nor reserved.
     reserved : held by reservations.
-    by_node : whether Slurm counts it for groups of nodes (resources.yaml, from 25.05).
+    nodes : for which it is counted (resources.yaml, from 25.05); empty: for all.
     """
 
+    name: str
     free: int
     reserved: int = 0
-    by_node: bool = False
+    nodes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

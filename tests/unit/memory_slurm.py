@@ -278,7 +278,7 @@ class MemorySlurm:
         with self._asked("topology") as state:
             return parse_topology(state["topology"])
 
-    def licenses(self) -> dict[str, SlurmLicense]:
+    def licenses(self) -> list[SlurmLicense]:
         with self._asked("licenses") as state:
             running = [job for job in state["jobs"] if job["state"] == "RUNNING"]
             held = [
@@ -288,10 +288,13 @@ class MemorySlurm:
             ]
             used = licences_of([*state["reservations"], *running])
             reserved, by_node = licences_of(held), state["node_licences"]
-            return {
-                name: SlurmLicense(max(0, n - used[name]), reserved[name], name in by_node)
+            nodes = {name: frozenset({"n1"}) for name in by_node}
+            return [
+                SlurmLicense(
+                    name, max(0, n - used[name]), reserved[name], nodes.get(name, frozenset())
+                )
                 for name, n in state["licences"].items()
-            }
+            ]
 
     def update_jobs(self, updates: Sequence[JobUpdate]) -> dict[str, str]:
         refused: dict[str, str] = {}

@@ -144,7 +144,8 @@ def test_a_gate_that_holds_nothing_since_a_refused_update_is_made_anew(slurm: Sl
     heartbeat.beat()
     slurm.set(unheld=["gpuaware_gate"])
     heartbeat.beat()
-    assert slurm.client().licenses()["gpuaware"].reserved == 100_000
+    reserved = {one.name: one.reserved for one in slurm.client().licenses()}
+    assert reserved["gpuaware"] == 100_000
     assert heartbeat.events.qsize() == 1
 
 

@@ -259,12 +259,16 @@ def test_reserved_licences_are_not_free(library: Library) -> None:
             *(("power", 9, "n1"), ("power", 1, "n2"), ("power", 4, "n3")),  # of resources.yaml
         )
     ]
-    assert SlurmClient(60.0).licenses() == {
-        "gpuaware": SlurmLicense(free=0, reserved=9),
-        "matlab": SlurmLicense(free=7, reserved=2),
-        "over": SlurmLicense(free=0, reserved=12),
-        "power": SlurmLicense(free=8, reserved=4, by_node=True),
-    }
+    by_node = [
+        SlurmLicense("power", free, reserved, frozenset({node}))
+        for free, reserved, node in ((0, 9, "n1"), (8, 1, "n2"), (5, 4, "n3"))
+    ]
+    assert SlurmClient(60.0).licenses() == [
+        SlurmLicense("gpuaware", 0, 9),
+        SlurmLicense("matlab", 7, 2),
+        SlurmLicense("over", 0, 12),
+        *by_node,
+    ]
 
 
 @pytest.mark.parametrize(
