@@ -1,6 +1,6 @@
 """What orders of the queue gain and cost: Sia-Philly and Synergy-like traces, packed and eft.
 
-python benchmarks/reproduce/queue_order.py [--quick] [--write]    about 25 minutes on 2 idle cores
+python benchmarks/reproduce/queue_order.py [--quick] [--write]    about two hours on 2 idle cores
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -81,11 +81,10 @@ class Count:
     loads: tuple[int, ...] = (10, 12)
     synergy_draws: int = 2
     known: tuple[str, ...] = tuple(KNOWN)
-    synergy_known: tuple[str, ...] = (OFF,)
     cases: tuple[str, ...] = CASES
 
 
-QUICK = Count(2, 1, (), 1, (OFF,), (), ("packed@backfill", "packed@expected=0.3"))
+QUICK = Count(2, 1, (), 1, (OFF,), ("packed@backfill", "packed@expected=0.3"))
 
 
 def rows_of(
@@ -172,12 +171,13 @@ def section(count: Count, processes: int | None) -> str:
         )
         for load in count.loads
     ]
-    rows = []
-    for load in loads:
-        small = load is loads[0]
-        for scores in ("Longhorn, medians", "Frontera, medians")[: 2 if small else 1]:
-            for known in count.known if small else count.synergy_known:
-                rows += rows_of(bench, load, scores, known, count.cases)
+    rows = [
+        row
+        for load in loads
+        for scores in ("Longhorn, medians", "Frontera, medians")
+        for known in count.known
+        for row in rows_of(bench, load, scores, known, count.cases)
+    ]
     part = "" if count == Count() else " (a part of the runs)"
     return "\n\n".join(
         [
