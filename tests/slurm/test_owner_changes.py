@@ -109,8 +109,7 @@ def no_selector(cluster: Cluster) -> Iterator[None]:
 def fill_all(cluster: Cluster) -> None:
     """Occupy all GPUs by jobs that are not ours, of the name fill."""
     options = [*PAST, "--gres=gpu:4", "-t", "60", "-J", "fill"]
-    for node in NODES:
-        job = cluster.submit("bob", [*options, "-w", node], "sleep 3600")
+    for job in [cluster.submit("bob", [*options, "-w", node], "sleep 3600") for node in NODES]:
         cluster.wait(job, "RUNNING", 60)
 
 
