@@ -1,7 +1,7 @@
 """Values that tests of several packages make: jobs, nodes, what is known of a site, and plans."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,7 @@ _FACETS = {
     "performance_model": MODEL,
 }
 _RECORDS = {
-    "nodes": ("eligible", "allowed", "required", "groups", "gpu_model", "whole"),
+    "nodes": ("eligible", "allowed", "required", "groups", "gpu_model", "whole", "alone"),
     "sockets": ("bound", "several", "gpus_each", "fills"),
     "wait": ("refused", "waited_s", "postponed", "relaxed"),
 }
@@ -163,22 +163,27 @@ def context_of(
     jobs: Sequence[SlurmJob] = (),
     holds: Sequence[Hold] = (),
     slurm: SlurmConfig = SLURM,
+    exclusive_user: Collection[str] = (),
 ) -> AdmissionContext:
     """What the selector knows of a site; ``partitions``: their nodes (None: all are in ``gpu``)."""
     by_name = {node.name: node for node in nodes}
-    inside = partitions or {"gpu": tuple(by_name)}
-    cluster = build_cluster(nodes, jobs, slurm, PROFILE, holds=holds, now=NOW)
+    known = {
+        name: SlurmPartition(name, frozenset(names), up=True, exclusive_user=name in exclusive_user)
+        for name, names in (partitions or {"gpu": tuple(by_name)}).items()
+    }
+    rules = PreemptionRules(slurm, known)
+    cluster = build_cluster(nodes, jobs, slurm, PROFILE, holds=holds, now=NOW, rules=rules)
     if slurm.counts_cores:
         cluster = with_sockets(cluster, by_name, jobs, holds, NOW)
     return AdmissionContext(
         Config(),
         slurm,
         by_name,
-        {name: SlurmPartition(name, frozenset(names), up=True) for name, names in inside.items()},
+        known,
         reservations,
         cluster,
         NOW,
-        PreemptionRules(slurm),
+        rules,
     )
 
 

@@ -201,31 +201,6 @@ class AdmissionContext:
         """Names of reservations that hold only some CPUs or GPUs of their nodes."""
         return partial_reservations(self.reservations, self.nodes)
 
-    @cached_property
-    def _closed(self) -> dict[object, frozenset[str]]:
-        """What `closed_to` has found."""
-        return {}
-
-    @cached_property
-    def _users(self) -> dict[str, set[str]]:
-        """Node -> users of its jobs."""
-        users: dict[str, set[str]] = {}
-        for job in self.cluster.running:
-            for node in job.cpus:
-                users.setdefault(self.cluster.nodes[node], set()).add(job.user)
-        return users
-
-    def closed_to(self, job: SlurmJob) -> frozenset[str]:
-        """Nodes that other users have for themselves, or with whose jobs it may share none."""
-        key = job.uid, job.user, job.exclusive_user
-        if key not in self._closed:
-            nodes = self.nodes.values()
-            closed = {node.name for node in nodes if node.owner not in (None, job.uid)}
-            if job.exclusive_user:
-                closed.update(name for name, users in self._users.items() if users - {job.user})
-            self._closed[key] = frozenset(closed)
-        return self._closed[key]
-
     def chosen(self, mask: BoolArray) -> list[SlurmNode]:
         """The nodes of an (N,) mask."""
         return [self.nodes[self.cluster.nodes[i]] for i in np.flatnonzero(mask)]
@@ -287,6 +262,11 @@ class QueueEntry:
     def whole_node(self) -> bool:
         """Whether it gets its nodes for itself."""
         return self.original.exclusive or self.job.exclusive or self.partition.exclusive
+
+    @property
+    def alone(self) -> bool:
+        """Whether it shares its nodes with jobs of its own user only."""
+        return self.job.exclusive_user or self.partition.exclusive_user
 
     def standing(self) -> Standing:
         """Its place in the queue."""

@@ -90,12 +90,8 @@ def _may_use(entry: QueueEntry) -> Callable[[str], bool]:
 
 
 def eligible_nodes(entry: QueueEntry, limit_s: float) -> BoolArray:
-    """(N,) nodes that also reservations allow, and users who have a node for themselves.
-
-    See `allowed_nodes`. Raises CannotPlanError.
-    """
-    closed = entry.context.closed_to(entry.job)
-    return allowed_nodes(entry, closed | _reserved(entry.job, entry.context, limit_s))
+    """(N,) nodes that also reservations allow. See `allowed_nodes`. Raises CannotPlanError."""
+    return allowed_nodes(entry, frozenset(_reserved(entry.job, entry.context, limit_s)))
 
 
 def _reserved(job: SlurmJob, context: AdmissionContext, limit_s: float) -> set[str]:
@@ -156,6 +152,8 @@ def fits(request: Request, cluster: Cluster) -> bool:
     counts = cluster.free.sum(axis=1)
     eligible = request.nodes.eligible
     allowed = np.ones(len(counts), np.bool_) if eligible is None else eligible
+    if cluster.users is not None:
+        allowed = allowed & cluster.users.open_to(request)
     kinds = [cluster.indexed, ~cluster.indexed]
     if request.nodes.whole:
         allowed = allowed & (counts == cluster.exists.sum(axis=1))

@@ -52,6 +52,8 @@ class Hold:
     victims: frozenset[str] = frozenset()
     """Jobs that Slurm preempts for it."""
     user: str = ""
+    alone: bool = False
+    """It shares its nodes with jobs of its own user only."""
     gpus: int = 0
     """GPUs on all of ``nodes`` together, of which Slurm chooses some; 0: it is no such job."""
 
@@ -87,7 +89,14 @@ def hold_of(
         victims=victims,
         shards=shards_of(original.tres_per_node),
         user=job.user,
+        alone=is_alone(job, partitions),
     )
+
+
+def is_alone(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> bool:
+    """Whether it shares its nodes with jobs of its own user only, in any of its partitions."""
+    named = (partitions[name] for name in job.partitions if name in partitions)
+    return job.exclusive_user or any(one.exclusive_user for one in named)
 
 
 def as_running(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) -> RunningJob:
@@ -106,6 +115,7 @@ def as_running(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: fl
         memory_mb=dict.fromkeys(here, hold.memory_mb_per_node),
         app_class=hold.app_class,
         user=hold.user,
+        alone=hold.alone,
     )
 
 
@@ -123,6 +133,7 @@ def _any_of(hold: Hold, here: Sequence[int], free: BoolArray, now: float) -> Run
         end_s=hold.end_s if math.isinf(hold.end_s) else max(now, hold.end_s),
         app_class=hold.app_class,
         user=hold.user,
+        alone=hold.alone,
     )
 
 

@@ -21,7 +21,7 @@ from slurm_gpu_aware.admission.fitting import (
     eligible_nodes,
     open_partitions,
 )
-from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.holds import Hold, is_alone
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -84,7 +84,11 @@ def left_request(
         clock="default",
         user=job.user,
         nodes=NodeRules(
-            eligible, allowed, required, whole=any(entry.whole_node for entry in entries)
+            eligible,
+            allowed,
+            required,
+            whole=any(entry.whole_node for entry in entries),
+            alone=any(entry.alone for entry in entries),
         ),
         cpus=Cpus(max(1, sum(part.cpus for part in parts))),
         time_limit_s=limit_s,
@@ -172,6 +176,7 @@ def hold_of_left(
         end_s=now + job.time_limit_s,
         app_class=app_class,
         user=job.user,
+        alone=is_alone(job, partitions),
         gpus=max(1, part.gpus + more),
         shards=part.shards,
     )

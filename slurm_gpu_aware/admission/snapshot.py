@@ -1,12 +1,12 @@
 """Snapshot of the site: the planner's `Cluster` from nodes, running jobs, holds and profile."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slurm_gpu_aware.admission.context import PreemptionRules
-from slurm_gpu_aware.admission.holds import Hold, as_running
+from slurm_gpu_aware.admission.holds import Hold, as_running, is_alone
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
@@ -15,6 +15,7 @@ from slurm_gpu_aware.features.shards.admission import last_holders, shards_of_no
 from slurm_gpu_aware.gate.admin_comment import parse
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
+from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.slurm.gres import gpu_slots
@@ -24,6 +25,7 @@ from slurm_gpu_aware.slurm.records import (
     SlurmConfig,
     SlurmJob,
     SlurmNode,
+    SlurmPartition,
 )
 
 NODE_TAKEN = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
@@ -95,7 +97,8 @@ def build_cluster(
     known = [gpu_slots(node) for node in here]
     widths = [max(slots, default=-1) + 1 for slots, _ in known]
     installed, exists, free = _gpus(here, known, max(widths, default=0), busy_nodes)
-    running = _running_jobs(jobs, here, site, rules or PreemptionRules(slurm), now)
+    rules = rules or PreemptionRules(slurm)
+    running = _running_jobs(jobs, here, site, rules, now)
     running = [_on_known_gpus(job, free.shape[1]) for job in running]
     for job in running:
         _take(free, job)
@@ -114,8 +117,6 @@ def build_cluster(
     running = last_holders(running, shared.union(gpu for gpu, _ in shards_held))
     running += _epilogs(here, exists & ~free, running, busy_nodes, now)
     indexed = np.array([e and site.config.placement.gpus == "exact" for _, e in known], np.bool_)
-    names_of = site.config.applications
-    running = [replace(job, application=names_of.get(job.app_class or "")) for job in running]
     cpus, memory_mb, free_cpus, free_memory_mb = _resources(here, slurm, holds, places)
     free, not_started = _not_started(free, holds, places)
     arrays = profile_arrays(site.profile, names, tuple(widths), tuple(site.config.site.classes))
@@ -133,11 +134,30 @@ def build_cluster(
         indexed=indexed,
         shards=shards_of_nodes(here, installed, exists, indexed, busy_nodes, shards_held),
         model=tuple(_model(node, arrays.models) for node in here),
-        running=tuple(running),
+        running=_with_applications(running, site.config.applications),
+        users=_users(jobs, running, rules.partitions, len(names)),
         asleep=_asleep(here),
         **not_started,
         preemption=slurm.preemption,
     )
+
+
+def _with_applications(
+    running: Iterable[RunningJob], names: Mapping[str, str]
+) -> tuple[RunningJob, ...]:
+    """The jobs with the applications of their classes, by class."""
+    return tuple(replace(job, application=names.get(job.app_class or "")) for job in running)
+
+
+def _users(
+    jobs: Iterable[SlurmJob],
+    running: Iterable[RunningJob],
+    partitions: Mapping[str, SlurmPartition],
+    nodes: int,
+) -> NodeUsers | None:
+    """Users of the jobs on each node; None: there is no job that shares none with others."""
+    names = {job.user for job in jobs if is_alone(job, partitions)}
+    return NodeUsers.of(running, names, nodes) if names else None
 
 
 def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
@@ -248,6 +268,7 @@ def _running_jobs(
             start_s=job.start_s or 0.0,
             node_count=len(job.shares),
             user=job.user,
+            alone=is_alone(job, rules.partitions),
         )
         if any(share.shards for _, share in shares):
             running.append(one)  # its end alone frees no GPU, so it is no victim

@@ -238,7 +238,11 @@ def _request(entry: QueueEntry) -> Request:
         user=job.user,
         application=defaults.application,
         nodes=NodeRules(
-            eligible, None if allowed is eligible else allowed, required, whole=entry.whole_node
+            eligible,
+            None if allowed is eligible else allowed,
+            required,
+            whole=entry.whole_node,
+            alone=entry.alone,
         ),
         cpus=Cpus(cpus_of(entry) if original.cpus_per_tres is None else 1, per_gpu.cpus or 0),
         memory=sizes.memory_of(entry, per_gpu, allowed),

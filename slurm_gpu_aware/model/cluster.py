@@ -17,6 +17,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
+from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.penalties import Penalty
 
 Gpu = tuple[int, int]
@@ -26,7 +27,7 @@ Gpus = tuple[tuple[int, tuple[int, ...]], ...]
 PLENTY_CPUS, PLENTY_MB = 1 << 20, 1 << 40
 """CPUs and memory (MB) of a node where they are not counted."""
 _COPIED = ("free", "free_cpus", "free_memory_mb", "sockets", "asleep",
-           "by_slurm", "starting", "power_w")  # fmt: skip
+           "by_slurm", "starting", "power_w", "users")  # fmt: skip
 POWER_W = 1e-6
 """Rounding of sums of power."""
 
@@ -138,6 +139,8 @@ class RunningJob:
     """That power is of a job that the planner started."""
     user: str = ""
     """The job's owner; empty: not known."""
+    alone: bool = False
+    """No job of another user starts on its nodes (`NodeUsers`)."""
 
     @cached_property
     def each_gpu(self) -> tuple[Gpu, ...]:
@@ -238,6 +241,8 @@ class Cluster:
     """(N,) schedulable memory, held or not; ``--mem=0`` needs all free. None: not known."""
     installed: BoolArray | None = None
     """(N, W): the GPU is there, also if it or its node is down or drained; None: ``exists``."""
+    users: NodeUsers | None = None
+    """Users of the jobs on each node; None: Slurm keeps no jobs of different users apart."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -294,13 +299,11 @@ class Cluster:
             power_w=None,
             by_slurm=None if self.by_slurm is None else np.zeros_like(self.by_slurm),
             starting=None,
+            users=None,
         )
 
     def has_power(self, power_w: float) -> bool:
-        """Say whether a job with this power may start: the limit leaves it, or the job is alone.
-
-        A job that the limit would never let start starts when no other job of ours runs.
-        """
+        """Say whether a job with this power may start: so it does if no other job of ours runs."""
         alone = self.power_w is not None and bool(self.power_w[1] <= POWER_W)
         return alone or self.leaves(power_w)
 
@@ -321,10 +324,7 @@ class Cluster:
         memory_mb: int = 0,
         socket_cpus: Sequence[int] = (),
     ) -> None:
-        """Mark GPUs, CPUs and memory of a node as held, in place.
-
-        Raises ValueError if a GPU is not free: a policy gave one GPU to two jobs.
-        """
+        """Mark resources of a node as held, in place. Raises ValueError if a GPU is not free."""
         chosen = list(slots)
         if len(set(chosen)) != len(chosen) or not bool(self.free[node, chosen].all()):
             raise ValueError(f"node {self.nodes[node]}: GPUs {chosen} are not all free")

@@ -41,6 +41,8 @@ class NodeRules:
     """Only nodes with this GPU model; None: any."""
     whole: bool = False
     """``--exclusive``: the job gets every GPU of its nodes; only the nodes are chosen."""
+    alone: bool = False
+    """It shares its nodes with jobs of its own user only."""
 
 
 @dataclass(frozen=True)

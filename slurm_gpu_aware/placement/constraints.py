@@ -16,7 +16,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.model.socket_views import socket_views
-from slurm_gpu_aware.placement.feasible import allowed_nodes, common_reason
+from slurm_gpu_aware.placement.feasible import common_reason, open_nodes
 from slurm_gpu_aware.placement.level_views import inside_groups
 from slurm_gpu_aware.placement.policy import Policy, Reason, WaitRule
 
@@ -153,7 +153,7 @@ def _noted(found: Assignment, groups: NodeGroups, tried: int) -> Assignment:
 
 def _usable(request: Request, cluster: Cluster, groups: NodeGroups) -> BoolArray:
     """(N,) nodes of any group that eligibility and GPU model allow."""
-    allowed = allowed_nodes(request, cluster)
+    allowed = open_nodes(request, cluster)
     inside: BoolArray = groups.of >= 0
     return inside if allowed is None else inside & allowed
 

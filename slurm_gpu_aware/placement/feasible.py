@@ -22,6 +22,8 @@ from slurm_gpu_aware.placement.level_views import (
 )
 from slurm_gpu_aware.placement.shapes import Split, splits
 
+_MOST_NAMES = 3  # nodes that a reason names
+
 
 def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
     """CPUs and memory (MB) that the job takes on a node that gives ``gpus_here`` of its GPUs.
@@ -50,6 +52,31 @@ def allowed_nodes(request: Request, cluster: Cluster) -> BoolArray | None:
         named = _model_masks(cluster.model).get(request.nodes.gpu_model.lower(), none)
         allowed = named if allowed is None else allowed & named
     return allowed
+
+
+def open_nodes(request: Request, cluster: Cluster) -> BoolArray | None:
+    """(N,) those of `allowed_nodes` that jobs of other users leave to it now; None: all."""
+    allowed = allowed_nodes(request, cluster)
+    if cluster.users is None:
+        return allowed
+    is_open = cluster.users.open_to(request)
+    return is_open if allowed is None else allowed & is_open
+
+
+def users_words(request: Request, cluster: Cluster) -> str | None:
+    """On which nodes jobs of other users keep free GPUs from a request; None: on none."""
+    if cluster.users is None:
+        return None
+    allowed = allowed_nodes(request, cluster)
+    kept = cluster.not_held.any(axis=1) & ~cluster.users.open_to(request)
+    nodes = np.flatnonzero(kept if allowed is None else kept & allowed).tolist()
+    if not nodes:
+        return None
+    names = ", ".join(cluster.nodes[node] for node in nodes[:_MOST_NAMES])
+    names += f" and {len(nodes) - _MOST_NAMES} more" if len(nodes) > _MOST_NAMES else ""
+    if request.nodes.alone:
+        return f"it shares no node with other users, and their jobs run on {names}"
+    return f"Slurm gives free GPUs of {names} only to the user whose jobs run there"
 
 
 @by_identity
@@ -89,7 +116,7 @@ class Supply:
         self.cluster = cluster
         self.table = table
         self.free: MaskArray = pack(cluster.free)
-        self._allowed = allowed_nodes(request, cluster)
+        self._allowed = open_nodes(request, cluster)
         self.memo: dict[object, Any] = {}
         """Cache of search results, with the keys of each step."""
         self.sets_cut = False
@@ -229,10 +256,14 @@ def common_reason(request: Request, cluster: Cluster) -> str:
     if not exists.any():
         what = f"GPU model {request.nodes.gpu_model}" if request.nodes.gpu_model else "usable GPUs"
         return f"no node that the job may use has {what}"
-    free = exists & cluster.free
+    is_open = open_nodes(request, cluster)
+    free = exists & cluster.free if is_open is None else exists & cluster.free & is_open[:, None]
+    few = _too_few(request, cluster, choices, "free ", free.sum(axis=1))
+    if few is not None and (others := users_words(request, cluster)) is not None:
+        few = f"{few}; {others}"
     return (
         _too_few(request, cluster, choices, "", exists.sum(axis=1))
-        or _too_few(request, cluster, choices, "free ", free.sum(axis=1))
+        or few
         or _not_beside(request, cluster, choices, free.sum(axis=1))
     )
 

@@ -15,6 +15,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Part, Request
 from slurm_gpu_aware.placement.account import level_of
+from slurm_gpu_aware.placement.feasible import users_words
 from slurm_gpu_aware.placement.policy import Policy, Reason
 
 _Counts = dict[int, int]
@@ -54,13 +55,13 @@ class LeftPolicy(Policy):
             if started.place() is not None:
                 return Reason("other jobs are about to start on its nodes")
         room = _Room(request, cluster)
-        exists = int(np.count_nonzero(cluster.exists & room.allowed[:, None]))
         needs = f"needs {request.gpus} free GPU{'' if request.gpus == 1 else 's'}"
-        if exists < request.gpus:
-            return Reason(f"{needs}; the nodes that it may use have {exists} in all")
+        if room.exists < request.gpus:
+            return Reason(f"{needs}; the nodes that it may use have {room.exists} in all")
         free = int(room.counts.sum())
         if free < request.gpus:
-            return Reason(f"{needs}; on the nodes that it may use {free} are free")
+            others = f"; {words}" if (words := users_words(request, cluster)) else ""
+            return Reason(f"{needs}; on the nodes that it may use {free} are free{others}")
         return Reason(f"{needs} on its nodes, with CPUs and memory beside them")
 
 
@@ -82,6 +83,10 @@ class _Room:
         self.request, self.cluster, self.left = request, cluster, request.left
         allowed = request.nodes.eligible
         self.allowed = np.ones(cluster.shape[0], np.bool_) if allowed is None else allowed
+        self.exists = int(np.count_nonzero(cluster.exists & self.allowed[:, None]))
+        """Usable GPUs of the nodes that it may use."""
+        if cluster.users is not None:
+            self.allowed = self.allowed & cluster.users.open_to(request)
         here = self.allowed if cluster.starting is None else self.allowed & ~cluster.starting
         self.closed = self.left.fixed and not np.array_equal(here, self.allowed)
         """It might get a node on which another job is about to start."""

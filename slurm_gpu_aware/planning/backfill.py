@@ -156,7 +156,7 @@ class BackfillRoom:
 
         ``running``, ``started``: as of `Timeline`. None: all are in use, or it fits after no end.
         """
-        if self.full or (shape := shape_of(request)) in self._unreserved:
+        if self.full or (shape := shape_of(request, self.now)) in self._unreserved:
             return None
         now, reserved = self.without_reserved()
         timeline = Timeline(running, dispatcher.now, started, reserved)
@@ -179,7 +179,9 @@ class BackfillRoom:
         for room in self.each():
             if (shadow := room.shadow) is not None:
                 end_s = shadow.start_s + room.head.time_limit_s
-                holders.append(RunningJob(f"(for {room.head.job_id})", shadow.gpus, end_s))
+                holder = RunningJob(f"(for {room.head.job_id})", shadow.gpus, end_s)
+                who = room.head.user, room.head.nodes.alone
+                holders.append(replace(holder, user=who[0], alone=who[1]))
         return now, holders
 
     @property
@@ -302,10 +304,12 @@ class BackfillRoom:
         return replace(answer, kept_off=tuple(np.flatnonzero(off).tolist()))
 
     def _reserved_nodes(self, request: Request) -> BoolArray:
-        """(N,) nodes with free GPUs that are reserved; for shards, which used GPUs have, too, all
-        nodes of the head."""
+        """(N,) nodes with free GPUs that are reserved, or closed to its user later; for shards,
+        which used GPUs have, too, all nodes of the head."""
         free = self.now.not_held & ~self._outside.not_held
         kept = np.asarray(free.any(axis=1), dtype=np.bool_)
+        if self.now.users and self._outside.users:
+            kept |= self.now.users.open_to(request) & ~self._outside.users.open_to(request)
         if self.shadow is not None and takes_shards(request):
             kept[[node for node, _ in self.shadow.gpus]] = True
         return kept

@@ -30,7 +30,7 @@ from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement
 log = logging.getLogger(__name__)
 _SHAPE = attrgetter(
     *("gpus", "min_nodes", "max_nodes", "gpus_per_node", "cpus.total", "cpus.per_gpu", "memory"),
-    *("nodes.required", "nodes.groups", "nodes.gpu_model", "nodes.whole", "sockets"),
+    *("nodes.required", "nodes.groups", "nodes.gpu_model", "nodes.whole", "nodes.alone", "sockets"),
     *("app_class", "bandwidth_sensitive", "pattern", "policy.name", "power_w", "left"),
 )
 _LEFT = LeftPolicy()
@@ -214,10 +214,14 @@ def _power_words(request: Request, cluster: Cluster) -> str:
     return f"it needs {request.power_w:.0f} W, and the limit leaves {left:.0f} W"
 
 
-def shape_of(request: Request) -> object:
-    """Key of all fields that decide whether a request fits; arrays by identity."""
+def shape_of(request: Request, cluster: Cluster | None = None) -> object:
+    """Key of all fields that decide whether a request fits; arrays by identity.
+
+    ``cluster``: where it fits, if that is not the empty one.
+    """
     options = repr(sorted(request.policy.options.items()))
-    return *_SHAPE(request), id(request.nodes.eligible), options
+    user = None if cluster is None or cluster.users is None else request.user
+    return *_SHAPE(request), id(request.nodes.eligible), options, user
 
 
 class Impossible:

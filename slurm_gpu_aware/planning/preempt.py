@@ -179,6 +179,8 @@ def can_preempt(request: Request, running: Iterable[RunningJob]) -> bool:
 
 def _may_preempt(request: Request, job: RunningJob) -> bool:
     may = request.preemption
+    if (request.nodes.alone or job.alone) and request.user != job.user:
+        return False  # Slurm looks on no node where it runs
     if (group := job.preempt_group) is not None:
         lower = job.priority < may.priority
         return group in may.groups or (lower and group in may.lower_groups)

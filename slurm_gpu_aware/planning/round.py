@@ -345,7 +345,7 @@ class _Placing:
             if blocked is not None:
                 self._wait(request, waits_behind(blocked), turn="behind")
                 continue
-            key = (shape_of(request), room.ends_before_each(request, self.now))
+            key = (shape_of(request, room.now), room.ends_before_each(request, self.now))
             if key in failed:
                 kept = self._keep(room, request)
                 self._wait(request, failed[key], turn="behind", kept=kept)

@@ -13,6 +13,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
+from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
 from slurm_gpu_aware.placement.left_to_slurm import left_demand
@@ -60,8 +61,15 @@ def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapp
         held[node] = share
         if cluster.starting is not None:
             cluster.starting[node] = True
+    occupy(cluster, request, gpus)
     cluster.draw(request.power_w)
     return held
+
+
+def occupy(cluster: Cluster, request: Request, gpus: Gpus) -> None:
+    """Count the job on its nodes, in place, where Slurm keeps jobs of users apart."""
+    if cluster.users is not None:
+        cluster.users.add(request.user, [node for node, _ in gpus], alone=request.nodes.alone)
 
 
 def _hold_by_slurm(cluster: Cluster, request: Request, gpus: Gpus) -> Mapping[int, NodeShare]:
@@ -81,6 +89,7 @@ def _hold_by_slurm(cluster: Cluster, request: Request, gpus: Gpus) -> Mapping[in
     if request.left.fixed:
         nodes = np.ones_like(nodes) if request.nodes.eligible is None else request.nodes.eligible
     cluster.leave_to_slurm(nodes)
+    occupy(cluster, request, gpus)
     cluster.draw(request.power_w)
     return held
 
@@ -118,6 +127,7 @@ def as_running(
         application=request.application,
         power_w=request.power_w,
         user=request.user,
+        alone=request.nodes.alone,
     )
 
 
@@ -134,6 +144,8 @@ def keep_least(target: Cluster, one: Cluster, other: Cluster, rows: list[int] | 
     if target.power_w is not None and one.power_w is not None and other.power_w is not None:
         (left, ours), (left_too, ours_too) = one.power_w.tolist(), other.power_w.tolist()
         target.power_w[:] = min(left, left_too), max(ours, ours_too)
+    if target.users and one.users and other.users:
+        target.users.keep_most(one.users, other.users, rows)
     if (own := target.sockets) and (first := one.sockets) and (second := other.sockets):
         own.free_cpus[rows] = np.minimum(first.free_cpus[rows], second.free_cpus[rows])
         own.quiet[rows] = first.quiet[rows] & second.quiet[rows]
@@ -184,6 +196,8 @@ class Timeline:
         self._reserved = reserved
         self.now = now
         self._latest: FloatArray | None = None
+        self._by_user: _Rows | None = None
+        """Rows of `NodeUsers.rows`."""
 
     @cached_property
     def ends(self) -> list[float]:
@@ -214,7 +228,19 @@ class Timeline:
             ends, power_w, ours_w = self._powers
             left, ours = float(power_w[ends <= time_s].sum()), float(ours_w[ends <= time_s].sum())
             later.power_w[:] += (left, -ours)
+        if later.users is not None:
+            self._part_users(later.users, time_s)
         return later
+
+    def _part_users(self, users: NodeUsers, time_s: float) -> None:
+        """Count only the jobs that run at a time, and what is reserved until later, in place."""
+        if self._by_user is None:
+            parts = [(job.end_s, users.rows(job)) for job in (*self._running, *self._started)]
+            self._by_user = _Rows.of(parts, self.now)
+        users.count(self._by_user.by(time_s), -1)
+        for job in self._reserved:
+            if job.end_s > time_s:
+                users.add(job.user, [*job.on_nodes], alone=job.alone)
 
     def earliest(self, request: Request, cluster: Cluster) -> float:
         """Time before which too few GPUs are free for a request; inf: it never has enough."""

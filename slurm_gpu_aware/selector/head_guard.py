@@ -124,7 +124,8 @@ def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
     """
     names = frozenset(context.cluster.nodes)
     there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
-    whole = {name for name in there if context.partitions[name].exclusive}
+    known = {name: context.partitions[name] for name in there}
+    whole = {name for name, one in known.items() if one.exclusive or one.exclusive_user}
     return any(
         not there.isdisjoint(job.partitions) and (passes_gate(job) or _takes_nodes(job, whole))
         for job in jobs

@@ -94,7 +94,6 @@ class KeptCandidates:
         least, most = original.nodes or (1, None)
         if (
             len(job.partitions) == 1  # else that in which it can start now
-            and not job.exclusive_user  # nodes without jobs of others
             and job.time_min_s is None
             and not request.get(SHARDS)
             and not request.sockets.given
@@ -112,4 +111,4 @@ class KeptCandidates:
             return known
         fixed = node.name, node.features, node.gpus, node.gpus_drained, node.cpus, node.threads
         more = node.memory_mb, node.shared_gres, node.untyped_shards, node.cores, node.gpu_sockets
-        return node, (*fixed, *more, is_usable(node), node.owner)
+        return node, (*fixed, *more, is_usable(node))

@@ -134,6 +134,8 @@ class Successors:
         known, self.opened = self.opened, {one.id for one in pending}
         stuck = self._is_stuck(candidates, started=self.opened != known)
         may = may and not stuck and not passing(view.jobs, candidates.context)
+        # Where users share no node, Slurm may start a later job on one that an earlier one lacks.
+        may = may and candidates.context.cluster.users is None
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
         wanted = self.wanted if may and (long or pending) else 0
         first, kept = list[Candidate](), set[str]()

@@ -49,7 +49,7 @@ NODE = RecordKind(
     "node",
     _words(
         """cpus cpus_efctv threads sockets cores alloc_cpus real_memory mem_spec_limit
-        alloc_memory slurmd_start_time owner"""
+        alloc_memory slurmd_start_time"""
     ),
     _words("name state features gres gres_used gres_drain cpu_spec_list reason"),
 )
@@ -59,8 +59,8 @@ PARTITION = RecordKind(
     _words("state_up max_time default_time max_nodes priority_tier max_share grace_time"),
     _words("name nodes topology_name line"),
 )
-"""``line``: as ``scontrol show partition`` prints it; only there are JobDefaults and, for a
-partition without its own, the cluster's PreemptMode."""
+"""``line``: as ``scontrol show partition`` prints it; only there are ExclusiveUser, JobDefaults
+and, for a partition without its own, the cluster's PreemptMode."""
 
 RESERVATION = RecordKind(
     "reservation",

@@ -42,7 +42,7 @@ from slurm_gpu_aware.slurm.words import (
 log = logging.getLogger(__name__)
 
 _SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
-_PRINTED = re.compile(r"\s(JobDefaults|PreemptMode)=(\S+)")
+_PRINTED = re.compile(r"\s(ExclusiveUser|JobDefaults|PreemptMode)=(\S+)")
 _PARTITION_UP = 3
 """PARTITION_UP: submission and scheduling."""
 _EXCLUSIVE = 0
@@ -73,7 +73,6 @@ def node_of(raw: Mapping[str, Any]) -> SlurmNode:
         gpu_sockets=tuple(item.sockets for item in gres if item.name == "gpu"),
         reason=raw["reason"],
         slurmd_start_s=float(started) if started > 0 else None,
-        owner=raw["owner"] if raw["owner"] >= 0 else None,
     )
 
 
@@ -138,6 +137,7 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
         priority_tier=raw["priority_tier"],
         preempt_mode=_modes(printed.get("PreemptMode", "OFF")),
         exclusive=raw["max_share"] == _EXCLUSIVE,
+        exclusive_user=printed.get("ExclusiveUser") == "YES",
         grace_s=float(max(0, raw["grace_time"])),
         per_gpu=_gpu_defaults(printed.get("JobDefaults", "")),
         topology=_value(raw["topology_name"]),

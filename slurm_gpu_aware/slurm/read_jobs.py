@@ -115,7 +115,6 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         holding_pool=pool,
         exclusive=raw["exclusive"] not in (_SHARED, _OF_USER),
         exclusive_user=raw["exclusive"] == _OF_USER,
-        uid=raw["user_id"],
         licenses=parse_licenses(raw["licenses"]),
         shares=_shares(raw["shares"]) if not pending else (),
         gpu_types=_gpu_types(raw["gres_total"]),

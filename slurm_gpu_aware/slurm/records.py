@@ -126,8 +126,6 @@ class SlurmJob:
     exclusive: bool = False
     exclusive_user: bool = False
     """Slurm starts it on nodes without jobs of other users only (``--exclusive=user``)."""
-    uid: int | None = None
-    """None: not known."""
     licenses: tuple[tuple[str, int], ...] = ()
     admin_comment: str | None = None
     comment: str | None = None
@@ -257,8 +255,6 @@ class SlurmNode:
     """Why it is drained or down; empty: no reason."""
     slurmd_start_s: float | None = None
     """Start of its slurmd; None: it has not registered since slurmctld read its files."""
-    owner: int | None = None
-    """Id of the only user whose jobs Slurm starts there now (``--exclusive=user``); None: any."""
 
     @property
     def shared_gpus(self) -> frozenset[int]:
@@ -281,6 +277,8 @@ class SlurmPartition:
     """Modes in which its jobs are preempted: ``REQUEUE``, ``CANCEL``, ..."""
     exclusive: bool = False
     """Jobs get whole nodes (OverSubscribe=EXCLUSIVE)."""
+    exclusive_user: bool = False
+    """Its jobs share nodes with jobs of their own user only (ExclusiveUser)."""
     grace_s: float = 0.0
     """Time that its preempted jobs may still run (GraceTime)."""
     per_gpu: GpuDefaults = GpuDefaults()

@@ -261,6 +261,64 @@ def test_inside_a_reservation(cluster: Cluster) -> None:
     assert is_parked(cluster, waiting)
 
 
+def test_none_passes_a_job_that_needs_a_node_of_another_user(cluster: Cluster) -> None:
+    """Slurm starts no job of alice's on n1 for an hour, though all its GPUs are free."""
+    only = cluster.submit("bob", ["--exclusive=user", "-w", "n1", "-t", "60"], WAIT)
+    cluster.wait(only, "RUNNING", 60)
+    other = cluster.submit("alice", ["--gres=gpu:4", "-w", "n2", "-t", "10"], WAIT)
+    cluster.wait(other, "RUNNING", 60)  # off n1, where it would fit
+    let_go(cluster, "alice", other)
+    wide = cluster.submit("alice", ["-N4", "--gpus-per-node=4", "-t", "30"], WAIT)
+    cluster.wait_told(wide, r"free\s+GPUs\s+of\s+n1\s+only\s+to\s+the\s+user")
+    job = ["--gres=gpu:4", "--nice=1000000"]
+    late = cluster.submit("bob", [*job, "-t", "90"], WAIT)
+    own = cluster.submit("bob", [*job, "-w", "n1", "-t", "50"], WAIT)
+    soon = cluster.submit("bob", [*job, "-t", "50"], WAIT)
+    for job_id in (own, soon):
+        cluster.wait(job_id, "RUNNING", 60)
+    for job_id in (wide, late):
+        assert is_parked(cluster, job_id)
+        assert decisions(cluster, job_id) == []
+    for job_id in (own, soon, only):
+        let_go(cluster, "bob", job_id)
+    cluster.wait(wide, "RUNNING", 60)
+    assert is_parked(cluster, late)
+
+
+@pytest.fixture
+def users_apart(cluster: Cluster) -> Iterator[None]:
+    """The partition lets jobs share nodes with jobs of their own user only."""
+    change = ["scontrol", "update", "partitionname=gpu"]
+    cluster.sh("ctl", [*change, "exclusiveuser=yes"])
+    try:
+        yield
+        cluster.end_all()
+    finally:
+        cluster.sh("ctl", [*change, "exclusiveuser=no"])
+
+
+@pytest.mark.usefixtures("users_apart")
+def test_users_who_share_no_node_take_turns(cluster: Cluster) -> None:
+    """Jobs of bob's share a node; those that come later do not keep alice from all nodes."""
+    job = ["--gres=gpu:2", "-t", "30"]
+    first = [cluster.submit("bob", job, WAIT) for _ in range(2)]
+    for job_id in first:
+        cluster.wait(job_id, "RUNNING", 60)
+    assert len({node for job_id in first for node in cluster.gpus(job_id)}) == 1
+    more = [cluster.submit("bob", ["--gres=gpu:3", "-t", "60"], WAIT) for _ in range(3)]
+    for job_id in more:
+        cluster.wait(job_id, "RUNNING", 60)
+    waits = cluster.submit("alice", ["--gres=gpu:1", "-t", "30"], WAIT)
+    cluster.wait_told(waits, r"shares\s+no\s+node\s+with\s+other\s+users")
+    behind = [cluster.submit("bob", ["--gres=gpu:1", "-t", "90"], WAIT) for _ in range(3)]
+    cluster.wait(behind[0], "RUNNING", 60)
+    for job_id in first:
+        let_go(cluster, "bob", job_id)
+    cluster.wait(waits, "RUNNING", 60)
+    for job_id in behind:
+        cluster.wait(job_id, "RUNNING", 60)
+
+
 def test_a_node_that_one_user_has_for_himself(cluster: Cluster) -> None:
     """Slurm starts no job of alice's on n1, though all its GPUs are free; one of bob's it does."""
     only = cluster.submit("bob", ["--exclusive=user", "-w", "n1", "-t", "60"], WAIT)

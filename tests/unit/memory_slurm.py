@@ -150,7 +150,6 @@ def node_record(name: str, **fields: Any) -> Record:
         "cores": 8,
         "threads": 1,
         "real_memory": 64000,
-        "owner": NOT_SET,
     }
     return _record(NODE, usual, fields)
 

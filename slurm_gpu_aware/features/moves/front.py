@@ -139,7 +139,7 @@ def _with_backfilled(front: Front, behind: Sequence[Request], dispatcher: Dispat
     most = settings.reservations
     room, failed = BackfillRoom(front.rest.copy(), head, front.shadow, most=most), set[object]()
     for request in behind[: settings.backfill_depth]:
-        kind = shape_of(request), room.ends_before_each(request, now)
+        kind = shape_of(request, room.now), room.ends_before_each(request, now)
         found = None
         if kind not in failed and room.now.free.any():
             found = dispatcher.could_place(request, room.view(request, now))

@@ -27,6 +27,7 @@ from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting, waits_beh
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Stage
+from slurm_gpu_aware.planning.timeline import occupy
 
 POLICY = "shards"
 """Word for the policy of a job on a GPU that others use."""
@@ -199,6 +200,8 @@ class _Room:
         able = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
         if request.nodes.eligible is not None:
             able &= request.nodes.eligible
+        if self.cluster.users is not None:
+            able &= self.cluster.users.open_to(request)
         enough = (self._free >= request.get(SHARDS)) & able[:, None]
         enough &= ~self._kept
         for head in heads:
@@ -206,7 +209,8 @@ class _Room:
                 kept_cpus, kept_mb = node_demand(head.request, len(head.gpus), len(kept))
                 left = self.cluster.free_cpus[node] - cpus >= kept_cpus
                 left &= self.cluster.free_memory_mb[node] - memory_mb >= kept_mb
-                enough[node] &= left
+                apart = request.nodes.alone or head.request.nodes.alone
+                enough[node] &= left and not (apart and request.user != head.request.user)
                 enough[node, list(kept)] = False
         nodes, slots = np.nonzero(enough)
         if not len(nodes):
@@ -274,6 +278,7 @@ class _Room:
 
     def _hold(self, request: Request, node: int, nodes: int, gpus: int) -> None:
         self.cluster.take(node, (), *node_demand(request, nodes, gpus))
+        occupy(self.cluster, request, ((node, ()),))
 
 
 SPLIT: Facet[SplitQueue | None] = Facet("split queue", None)

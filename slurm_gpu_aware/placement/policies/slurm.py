@@ -28,7 +28,7 @@ from slurm_gpu_aware.placement.cons_tres.job import (
     choose_gpus,
 )
 from slurm_gpu_aware.placement.cons_tres.nodes import ASLEEP, Nodes, Shares, choose_nodes
-from slurm_gpu_aware.placement.feasible import all_memory_free, allowed_nodes
+from slurm_gpu_aware.placement.feasible import all_memory_free, open_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions, bad_option
 
@@ -254,7 +254,7 @@ class _State(Shares):
         """(N,) nodes that the request may use, with memory."""
         request, cluster = self.request, self.cluster
         able = np.asarray(self.free.any(axis=1))
-        if (allowed := allowed_nodes(request, cluster)) is not None:
+        if (allowed := open_nodes(request, cluster)) is not None:
             able &= allowed
         if request.memory.whole:
             able &= all_memory_free(cluster)

@@ -3,19 +3,21 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from make import NOW, asked, context_of, eligible, request_of, slurm_job, slurm_node
 from memory_slurm import node_record
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.fitting import allowed_nodes
+from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, is_usable
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import form_of
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.read_cluster import MigNodes, node_of
-from slurm_gpu_aware.slurm.records import NodeShare, SlurmReservation
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmReservation
 
 NODES = [slurm_node(f"n{i}") for i in range(1, 4)]
 
@@ -83,31 +85,44 @@ def test_in_a_maintenance_its_own_jobs_run() -> None:
     assert eligible(request_of(slurm_job(), asked(), where), where) == {"n2"}
 
 
-def test_a_node_that_one_user_has_for_himself_takes_no_job_of_another() -> None:
-    where = context_of([slurm_node("n1", owner=2002), slurm_node("n2")])
-    for uid, there in ((2001, {"n2"}), (2002, {"n1", "n2"})):
-        request = request_of(slurm_job(uid=uid), asked(), where)
-        assert eligible(request, where) == there
-        assert eligible(request.unreserved, where) == {"n1", "n2"}
+# Jobs that share no node with other users ---------------------------------------------------------
 
 
-def test_a_job_of_exclusive_user_gets_nodes_without_jobs_of_others() -> None:
-    """Of its own user's nodes it may share the rest: they are not whole to it."""
-    nodes = [slurm_node("n1", [0]), slurm_node("n2", [0]), slurm_node("n3")]
-    running = [
-        slurm_job(
-            number,
-            user=user,
-            state="RUNNING",
-            nodes=(f"n{number}",),
-            shares=(NodeShare(f"n{number}", 1, 500, (0,)),),
-        )
-        for number, user in ((1, "alice"), (2, "bob"))
-    ]
-    where = context_of(nodes, jobs=running)
-    request = request_of(slurm_job(exclusive_user=True), asked(), where)
-    assert eligible(request, where) == {"n1", "n3"}
+def on_node(number: int, node: str, user: str, **fields: Any) -> SlurmJob:
+    """A running job of a CPU."""
+    share = NodeShare(node, 1, 500, ())
+    return slurm_job(number, user=user, state="RUNNING", nodes=(node,), shares=(share,), **fields)
+
+
+def is_open(context: AdmissionContext, user: str, partition: str = "gpu") -> set[str]:
+    """Nodes that jobs of other users leave to a job."""
+    request = request_of(slurm_job(user=user, partitions=(partition,)), asked(), context)
+    assert eligible(request, context) == set(context.cluster.nodes)  # they end
     assert not request.nodes.whole
+    users = context.cluster.users
+    assert users is not None
+    return {context.cluster.nodes[i] for i in np.flatnonzero(users.open_to(request))}
+
+
+@pytest.mark.parametrize("by", ["job", "partition", "hold"])
+def test_a_node_with_a_job_that_shares_none_is_open_to_its_user_only(by: str) -> None:
+    """Also before that job has started."""
+    parts = {"gpu": ("n1", "n2", "n3"), "own": ("n1", "n2", "n3")}
+    alone = on_node(1, "n1", "bob", partitions=("own",))
+    if by == "job":
+        alone = on_node(1, "n1", "bob", exclusive_user=True)
+    hold = Hold("1", ("n1",), (0,), 1, 1, 500, NOW + 60, user="bob", alone=True)
+    jobs = [alone, on_node(2, "n2", "bob"), on_node(3, "n3", "carol")]
+    given: dict[str, Any] = {"jobs": jobs}
+    if by == "hold":
+        waits = slurm_job(1, user="bob", partitions=("own",))
+        given = {"jobs": [waits, *jobs[1:]], "holds": [hold]}
+    where = context_of(NODES, parts, exclusive_user={"own"}, **given)
+    assert is_open(where, "alice") == {"n2", "n3"}
+    assert is_open(where, "bob") == {"n1", "n2", "n3"}
+    assert is_open(where, "bob", "own") == {"n1", "n2"}
+    assert is_open(where, "dave", "own") == set()
+    assert context_of(NODES, parts, jobs=jobs[1:]).cluster.users is None
 
 
 def test_sleeping_nodes_are_known() -> None:

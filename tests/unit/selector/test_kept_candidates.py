@@ -99,6 +99,7 @@ def test_what_jobs_use_of_a_node_drops_nothing(
     bench.rounds.run()
     translated.clear()
     slurm.set(nodes=[node | {"alloc_cpus": 3} for node in slurm.get("nodes")])
+    slurm.change("9", exclusive=2)  # --exclusive=user: its node is its user's alone
     bench.rounds.run()
     assert translated == []
 

@@ -95,8 +95,9 @@ def test_none_is_opened_where_jobs_run_for_long(slurm: SlurmFolder) -> None:
         one_gpu("10", reason="Dependency"),
         one_gpu("10", partition="gpu,other"),
         one_gpu("10", num_cpus=1000, tres_req_str="cpu=1000,mem=500M,node=1,gres/gpu=1"),
+        one_gpu("10", exclusive=2),
     ],
-    ids=["wide", "limited", "dependent", "two partitions", "impossible"],
+    ids=["wide", "limited", "dependent", "two partitions", "impossible", "exclusive=user"],
 )
 def test_none_passes_a_job_that_waits_for_more(slurm: SlurmFolder, first: dict[str, Any]) -> None:
     bench = quick(slurm, first, one_gpu("11"), one_gpu("12"))

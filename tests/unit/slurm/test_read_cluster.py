@@ -35,7 +35,6 @@ def test_a_recorded_cluster(path: Path) -> None:
     assert first.gpu_sockets == ((0,), (0,), (1,), (1,))
     assert first.cores == NodeCores(sockets=2, cores=8, threads=1, cpus=1)
     assert first.slurmd_start_s is not None
-    assert first.owner is None
     running = [job for job in map(job_of, found["job"]) if job.state == "RUNNING"]
     held = {(s.node, slot) for job in running for s in job.shares for slot in s.gpus}
     assert {(node.name, slot) for node in nodes for slot in node.gpus_used} == held
@@ -136,9 +135,8 @@ def test_state_features_and_memory() -> None:
     assert node.states == {"MIXED", "DRAIN", "NOT_RESPONDING"}
     assert (node.features, node.reason) == ({"a", "b"}, "a b\n")
     assert (node.memory_mb, node.cpus_used, node.memory_used_mb) == (63000, 3, 500)
-    assert (node.slurmd_start_s, node.owner) == (None, None)
-    bare = node_of(node_record("n1", features="", owner=0))
-    assert (bare.features, bare.owner) == (frozenset(), 0)
+    assert node.slurmd_start_s is None
+    assert node_of(node_record("n1", features="")).features == frozenset()
 
 
 # -- partitions, reservations ----------------------------------------------------------------------
@@ -172,6 +170,8 @@ def test_what_only_the_printed_line_of_a_partition_tells() -> None:
     assert found.preempt_mode == {"GANG", "SUSPEND"}
     assert found.per_gpu == GpuDefaults(4, None)
     assert partition(line="PreemptMode=OFF JobDefaults=(null)").per_gpu == GpuDefaults()
+    assert partition(line="DisableRootJobs=NO ExclusiveUser=YES GraceTime=0").exclusive_user
+    assert not partition(line="DisableRootJobs=NO ExclusiveUser=NO GraceTime=0").exclusive_user
 
 
 @pytest.mark.parametrize(("name", "read"), [("gb200", "gb200"), ("", ""), ("(null)", "")])

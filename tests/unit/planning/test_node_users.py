@@ -1,0 +1,136 @@
+"""Rounds where jobs of different users share no node: `NodeUsers`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from make import job_request, placements, plan_round, reasons, with_running
+
+from slurm_gpu_aware.features.registry import FEATURES
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.node_users import NodeUsers
+from slurm_gpu_aware.model.request import LeftToSlurm, Part, PreemptionRights, Request
+from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.record import read_round, record_round, replay
+from slurm_gpu_aware.planning.stages import plan_stages
+
+NOW = 1000.0
+
+
+def runs(name: str, node: int, slots: Sequence[int] = (), end_s: float = 100.0, **fields: Any):
+    """A job of bob's, of one CPU, that ends after some seconds."""
+    given = {"user": "bob", "alone": True, "cpus": {node: 1}, **fields}
+    return RunningJob(name, ((node, tuple(slots)),) if slots else (), NOW + end_s, **given)
+
+
+def site(nodes: int, *running: RunningJob) -> Cluster:
+    cluster = with_running(Cluster.uniform(nodes, 4), *running)
+    return replace(cluster, users=NodeUsers.of(running, {"alice", "bob"}, nodes))
+
+
+def asks(number: int, gpus: int, user: str, limit_s: float, *counts: int, **fields: Any) -> Request:
+    given = {"time_limit_s": limit_s, "priority": 100.0 - number, **fields}
+    return job_request(str(number), gpus, *counts, user=user, **given)
+
+
+def left(request: Request, *, again: bool = False) -> Request:
+    left = LeftToSlurm("place=off", (Part(request.gpus),), again=again)
+    return replace(request, left=left)
+
+
+def planned(cluster: Cluster, *queue: Request) -> Plan:
+    return plan_round(queue, cluster, PlanSettings(policy="packed"), NOW)
+
+
+def test_a_job_that_needs_a_node_of_another_user_is_passed_by_none() -> None:
+    """It has its other node reserved until that user's last such job ends."""
+    cluster = site(2, runs("a", 0), runs("b", 0, [0], 50.0), runs("c", 0, [1], 400.0, alone=False))
+    wide = asks(1, 4, "alice", 600.0, 2, 2)
+    plan = planned(cluster, wide, asks(2, 4, "bob", 200.0), asks(3, 1, "bob", 90.0))
+    assert [one.shadow_start_s for one in plan.waiting] == [NOW + 100.0, None]
+    assert placements(plan).keys() == {"3"}
+    assert "Slurm gives free GPUs of n0 only to the user whose jobs run there" in reasons(plan)["1"]
+    assert "job 1, which comes first" in reasons(plan)["2"]
+
+
+def test_on_their_own_node_users_start_jobs() -> None:
+    """Also behind one of another user that asks for the same."""
+    cluster = site(2, runs("a", 0), runs("b", 1, [0, 1, 2, 3], alone=False))
+    queue = [asks(n, 1, user, 50.0) for n, user in enumerate(("alice", "alice", "bob"))]
+    assert placements(planned(cluster, *queue)) == {"2": ((0,), ((0,),))}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_who_keeps_a_node_for_longer_delays_the_job_that_waits_for_it(alone: bool) -> None:
+    """A job beside its GPUs that shares nodes does not: the node is open again before it ends."""
+    cluster = site(1, runs("a", 0), runs("b", 0, [0]))
+    behind = asks(2, 1, "bob", 300.0, alone=alone)
+    plan = planned(cluster, asks(1, 2, "alice", 600.0), behind)
+    assert (placements(plan).keys() == {"2"}) is not alone
+
+
+@pytest.mark.parametrize(("alone", "kept_off"), [(True, (0,)), (False, ())])
+def test_slurm_keeps_such_a_job_off_that_node(alone: bool, kept_off: tuple[int, ...]) -> None:
+    """Two of its free GPUs are not reserved."""
+    cluster = site(2, runs("a", 0, [0, 1]))
+    cluster = replace(cluster, indexed=~cluster.indexed)
+    head = asks(1, 2, "alice", 600.0, required=(0,))
+    behind = left(asks(2, 1, "bob", 300.0, alone=alone), again=True)
+    (found,) = planned(cluster, head, behind).assignments
+    assert (found.nodes, found.kept_off) == ((int(alone),), kept_off)
+
+
+def test_a_job_whose_gpus_slurm_chooses_is_not_opened_for_such_a_node() -> None:
+    cluster = site(2, runs("a", 0), runs("b", 1, [0, 1, 2, 3], alone=False))
+    plan = planned(cluster, left(asks(1, 1, "alice", 60.0)), left(asks(2, 1, "bob", 50.0)))
+    assert placements(plan).keys() == {"2"}
+    assert "0 are free; Slurm gives free GPUs of n0 only" in reasons(plan)["1"]
+
+
+def test_a_job_that_shares_no_node_gets_one_without_others() -> None:
+    cluster = site(3, runs("a", 0, [0, 1], alone=False, user="carol"), runs("b", 1, alone=False))
+    first = asks(1, 1, "alice", 60.0, alone=True), asks(2, 1, "alice", 60.0, alone=True)
+    plan = planned(cluster, *first, asks(3, 1, "bob", 60.0, alone=True))
+    assert {job: nodes for job, (nodes, _) in placements(plan).items()} == {
+        "1": (2,),
+        "2": (2,),
+        "3": (1,),
+    }
+    more = asks(4, 1, "dave", 60.0, alone=True)
+    plan = planned(cluster, *first, more)
+    assert "it shares no node with other users, and their jobs run on n0" in reasons(plan)["4"]
+
+
+def test_others_do_not_pass_a_job_that_waits_for_a_node_without_them() -> None:
+    cluster = site(1, runs("a", 0, [0], alone=False))
+    head = asks(1, 1, "alice", 600.0, alone=True)
+    plan = planned(cluster, head, asks(2, 1, "bob", 200.0), asks(3, 1, "bob", 100.0))
+    assert placements(plan).keys() == {"3"}
+    assert plan.waiting[0].shadow_start_s == NOW + 100.0
+
+
+def test_the_next_reservation_begins_when_the_first_one_opens_the_node() -> None:
+    cluster = site(1, runs("a", 0, [0], alone=False))
+    queue = asks(1, 1, "alice", 600.0, alone=True), asks(2, 1, "bob", 200.0)
+    plan = plan_round(queue, cluster, PlanSettings(policy="packed", reservations=2), NOW)
+    assert plan.waiting[1].kept is not None
+    assert plan.waiting[1].kept.start_s == NOW + 700.0
+
+
+@pytest.mark.parametrize(("victim", "preempts"), [("bob", False), ("alice", True)])
+def test_slurm_preempts_no_job_that_keeps_its_node_from_the_user(victim, preempts) -> None:
+    low = runs("a", 0, [0, 1, 2, 3], user=victim, preemptable_by=1.0)
+    high = replace(asks(1, 1, "alice", 60.0), preemption=PreemptionRights(tier=2.0))
+    assert (placements(planned(site(1, low), high)).keys() == {"1"}) is preempts
+
+
+def test_a_recorded_round_is_replayed() -> None:
+    queue = asks(1, 1, "alice", 600.0, alone=True), asks(2, 1, "bob", 60.0)
+    one = Round(queue, site(1, runs("a", 0)), PlanSettings(policy="packed"), NOW)
+    content = json.dumps(record_round(one, plan_stages(one, FEATURES), FEATURES))
+    recorded = read_round(json.loads(content), FEATURES)
+    assert recorded.placed == {"2": (("n0",), ((0,),))}
+    assert replay(recorded, FEATURES) == []
