@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
@@ -29,16 +28,9 @@ from slurm_gpu_aware.selector.holding_pool import (
     is_limit,
 )
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
+from slurm_gpu_aware.selector.licences import Licences
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
-from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import (
-    HOLDING,
-    SlurmJob,
-    SlurmReservation,
-    array_tasks,
-    components_of,
-)
-from slurm_gpu_aware.slurm.words import parse_licenses
+from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, array_tasks, components_of
 
 log = logging.getLogger(__name__)
 
@@ -123,49 +115,6 @@ class Candidate:
         if self.asked_class is not None and self.asked_class.words:
             found["class_from"] = self.asked_class.words
         return found
-
-
-class Licences:
-    """Free licences, less those of the jobs that this round places."""
-
-    def __init__(self, client: SlurmClient) -> None:
-        self._client = client
-
-    @cached_property
-    def _free(self) -> dict[str, int]:
-        return self._client.free_licenses()
-
-    def lacking(self, gated: GatedJob, reservations: Sequence[SlurmReservation]) -> str | None:
-        """Name of a licence of which too few are free; None: there are enough of each."""
-        names = (gated.job.reservation or "").split(",")
-        # Licences that the job's reservation holds for it never count as free.
-        own = {name for r in reservations if r.name in names for name, _ in r.licenses}
-        for name, count in _licences(gated):
-            if name not in own and self._free.get(name, count) < count:
-                return name
-        return None
-
-    @cached_property
-    def _by_node(self) -> frozenset[str]:
-        return self._client.node_licenses()
-
-    def of_nodes(self, gated: GatedJob) -> str | None:
-        """Why only Slurm knows the nodes that a job's licences leave; None: they leave all."""
-        names = (name for name, _ in _licences(gated) if name in self._by_node)
-        return next((f"licence {name} is counted by node" for name in names), None)
-
-    def use(self, gated: GatedJob) -> None:
-        """Count a job's licences as in use."""
-        for name, count in _licences(gated):
-            if name in self._free:
-                self._free[name] -= count
-
-
-def _licences(gated: GatedJob) -> tuple[tuple[str, int], ...]:
-    try:
-        return parse_licenses(gated.original.licenses or "")
-    except ValueError:
-        return ()
 
 
 @dataclass

@@ -29,6 +29,7 @@ from slurm_gpu_aware.slurm.records import (
 )
 from slurm_gpu_aware.slurm.topology import default_topology, parse_topology
 from slurm_gpu_aware.slurm.updates import check_job_ids, lanes_of
+from slurm_gpu_aware.slurm.words import expand_hostlist
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -155,14 +156,16 @@ class SlurmReader:
         command = ["scontrol", "-o", "show", "topology"]
         return parse_topology(run_command(command, self._timeout_s)[0])
 
-    def free_licenses(self) -> dict[str, int]:
-        """Licences that are neither held nor reserved, by name; of `node_licenses` the most."""
-        free: dict[str, int] = {}
-        for lic in self._values(kinds.LICENSE, dict):
-            # Slurm counts a reservation's licences as available until its jobs take them.
-            here = lic["available"] - lic["reserved"]
-            free[lic["name"]] = max(0, here, free.get(lic["name"], 0))
-        return free
+    def free_licenses(self) -> dict[tuple[str, frozenset[str]], int]:
+        """Licences that are neither held nor reserved, by name and the nodes for which Slurm counts
+        them; no nodes: for all (`node_licenses` have some)."""
+        # Slurm counts a reservation's licences as available until its jobs take them.
+        return {
+            (lic["name"], frozenset(expand_hostlist(lic["nodes"]))): max(
+                0, lic["available"] - lic["reserved"]
+            )
+            for lic in self._values(kinds.LICENSE, dict)
+        }
 
     def node_licenses(self) -> frozenset[str]:
         """Names of licences that Slurm counts for groups of nodes (resources.yaml, from 25.05)."""

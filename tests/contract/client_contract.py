@@ -100,7 +100,7 @@ def reads_all_kinds_of_records(hands: Hands) -> None:
     assert client.config().version >= (24, 11)
     assert client.settings()["SLURM_VERSION"]
     assert client.topology() == []
-    assert client.free_licenses()[LICENCE] >= 0
+    assert client.free_licenses()[LICENCE, frozenset()] >= 0
     assert isinstance(client.qos(), list)
     assert isinstance(client.reservations(), list)
 

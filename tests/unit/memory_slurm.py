@@ -269,13 +269,14 @@ class MemorySlurm:
         with self._asked("topology") as state:
             return parse_topology(state["topology"])
 
-    def free_licenses(self) -> dict[str, int]:
+    def free_licenses(self) -> dict[tuple[str, frozenset[str]], int]:
         with self._asked("licenses") as state:
             held = [*state["reservations"], *(j for j in state["jobs"] if j["state"] == "RUNNING")]
             used = Counter[str]()
             for name, count in [pair for one in held for pair in parse_licenses(one["licenses"])]:
                 used[name] += count
-            return {name: max(0, n - used[name]) for name, n in state["licences"].items()}
+            known = state["licences"].items()
+            return {(name, frozenset()): max(0, n - used[name]) for name, n in known}
 
     def node_licenses(self) -> frozenset[str]:
         with self._asked("licenses") as state:

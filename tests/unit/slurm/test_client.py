@@ -259,7 +259,12 @@ def test_reserved_licences_are_not_free(library: Library) -> None:
         )
     ]
     client = SlurmClient(60.0)
-    assert client.free_licenses() == {"gpuaware": 0, "matlab": 7, "over": 0, "power": 8}
+    assert client.free_licenses() == {
+        ("gpuaware", frozenset()): 0,
+        ("matlab", frozenset()): 7,
+        ("over", frozenset()): 0,
+        **{("power", frozenset({node})): n for node, n in (("n1", 0), ("n2", 8), ("n3", 5))},
+    }
     assert client.node_licenses() == {"power"}
     assert client.reserved_licenses() == {
         "gpuaware": 9, "matlab": 2, "over": 12, "power": 4

@@ -1,0 +1,59 @@
+"""Licences that Slurm counts for groups of nodes (resources.yaml), and for the whole cluster."""
+
+from types import SimpleNamespace
+
+import pytest
+from make import as_gated, slurm_job
+
+from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.selector.licences import Licences
+
+LEFT, RIGHT = frozenset({"n1", "n2"}), frozenset({"n3", "n4"})
+
+
+def licences(**free: int) -> Licences:
+    """``power`` of n[1-2] and n[3-4], ``matlab`` of all nodes: free ones."""
+    found = {
+        ("power", LEFT): free.get("left", 0),
+        ("power", RIGHT): free.get("right", 0),
+        ("matlab", frozenset[str]()): free.get("matlab", 0),
+    }
+    return Licences(SimpleNamespace(free_licenses=lambda: found))  # type: ignore[arg-type]
+
+
+def asks(licence: str, on: tuple[str, ...] = (), off: tuple[str, ...] = ()) -> GatedJob:
+    record = f"gpuaware/1;tn=gres/gpu:1;lic={licence}"
+    return as_gated(slurm_job(admin_comment=record, req_nodes=on, exc_nodes=off))
+
+
+@pytest.mark.parametrize(
+    ("job", "lacks"),
+    [
+        (asks("power:1"), False),
+        (asks("power:2"), True),
+        (asks("power:1", on=("n2",)), True),
+        (asks("power:1", on=("n2", "n3")), False),
+        (asks("power:1", off=("n3",)), False),
+        (asks("power:1", off=("n3", "n4")), True),
+        (asks("power:1", on=("n9",)), False),  # Slurm knows why
+        (asks("matlab:1", on=("n2",)), True),
+        (asks("unknown:1"), False),
+    ],
+    ids=str,
+)
+def test_a_job_lacks_a_licence_that_is_free_on_none_of_its_nodes(
+    job: GatedJob, lacks: bool
+) -> None:
+    """Else its gate opens in vain, and jobs behind it take the licence when it comes back."""
+    lacking = licences(right=1).lacking(job, ())
+    assert lacking == (job.original.licenses.partition(":")[0] if lacks else None)
+
+
+def test_a_licence_of_a_round_goes_to_one_job() -> None:
+    free = licences(left=1, right=1, matlab=1)
+    free.use(asks("power:1", on=("n1",)))
+    assert free.lacking(asks("power:1", on=("n2",)), ()) == "power"
+    assert free.lacking(asks("power:1", on=("n3",)), ()) is None
+    free.use(asks("power:1,matlab:1"))  # Slurm chooses where
+    assert free.lacking(asks("power:1", on=("n3",)), ()) == "power"
+    assert free.lacking(asks("matlab:1"), ()) == "matlab"
