@@ -30,8 +30,9 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.socket_views import socket_views
 from slurm_gpu_aware.selector.backoff import Backoff
-from slurm_gpu_aware.selector.candidates import Candidates, Licences
+from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
+from slurm_gpu_aware.selector.licences import Licences
 from slurm_gpu_aware.slurm.records import (
     NodeCores,
     NodeShare,

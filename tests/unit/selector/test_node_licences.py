@@ -6,19 +6,20 @@ import pytest
 from make import as_gated, slurm_job
 
 from slurm_gpu_aware.gate.gated_job import GatedJob
-from slurm_gpu_aware.selector.candidates import Licences
+from slurm_gpu_aware.selector.licences import Licences
+from slurm_gpu_aware.slurm.records import SlurmLicense
 
 LEFT, RIGHT = frozenset({"n1", "n2"}), frozenset({"n3", "n4"})
 
 
 def licences(**free: int) -> Licences:
     """``power`` of n[1-2] and n[3-4], ``matlab`` of all nodes: free ones."""
-    found = {
-        ("power", LEFT): free.get("left", 0),
-        ("power", RIGHT): free.get("right", 0),
-        ("matlab", frozenset[str]()): free.get("matlab", 0),
-    }
-    return Licences(SimpleNamespace(free_licenses=lambda: found))  # type: ignore[arg-type]
+    found = [
+        SlurmLicense("power", free.get("left", 0), nodes=LEFT),
+        SlurmLicense("power", free.get("right", 0), nodes=RIGHT),
+        SlurmLicense("matlab", free.get("matlab", 0)),
+    ]
+    return Licences(SimpleNamespace(licenses=lambda: found))  # type: ignore[arg-type]
 
 
 def asks(licence: str, on: tuple[str, ...] = (), off: tuple[str, ...] = ()) -> GatedJob:
