@@ -157,7 +157,8 @@ def _users(
 ) -> NodeUsers | None:
     """Users of the jobs on each node; None: there is no job that shares none with others."""
     names = {job.user for job in jobs if is_alone(job, partitions)}
-    return NodeUsers.of(running, names, nodes) if names else None
+    some = names or any(job.lone for job in running)
+    return NodeUsers.of(running, names, nodes) if some else None
 
 
 def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
@@ -255,8 +256,9 @@ def _running_jobs(
             (i, [g for g in share.gpus if g in nodes[i].gpus_used] + sorted(share.shards))
             for i, share in shares
         )
-        if job.exclusive:  # with --exclusive=topo and mcs Slurm shows the others as free
-            used = ((i, [*gpu_slots(nodes[i])[0]]) for i, _ in shares)
+        # With --exclusive=topo and mcs Slurm shows the other GPUs as free, and gives them to no job
+        lone = job.exclusive and job.state in HOLDING_CPUS - {"COMPLETING"}
+        lone = lone and any({*gpu_slots(nodes[i])[0]} - {*share.gpus} for i, share in shares)
         holds_cpus = job.state in HOLDING_CPUS
         one = RunningJob(
             job_id=job.id,
@@ -268,7 +270,8 @@ def _running_jobs(
             start_s=job.start_s or 0.0,
             node_count=len(job.shares),
             user=job.user,
-            alone=is_alone(job, rules.partitions),
+            alone=lone or is_alone(job, rules.partitions),
+            lone=lone,
         )
         if any(share.shards for _, share in shares):
             running.append(one)  # its end alone frees no GPU, so it is no victim

@@ -63,10 +63,8 @@ class Sockets:
     def share(
         self, node: int, slots: Sequence[int], cpus: int, *, all_free: bool = False
     ) -> tuple[int, ...]:
-        """CPUs that Slurm takes on each socket for GPUs of a node: whole cores, near ones first.
-
-        ``all_free``: it takes every free core beside the GPUs and no other.
-        """
+        """CPUs that Slurm takes on each socket for GPUs of a node: whole cores, near ones first;
+        with ``all_free`` every free core beside the GPUs, and no other."""
         free = np.maximum(self.free_cpus[node], 0)
         near = np.zeros(len(free), dtype=np.bool_)
         near[[s for s in self.gpu[node, list(slots)].tolist() if s >= 0]] = True
@@ -141,6 +139,8 @@ class RunningJob:
     """The job's owner; empty: not known."""
     alone: bool = False
     """No job of another user starts on its nodes (`NodeUsers`)."""
+    lone: bool = False
+    """And none of its own user."""
 
     @cached_property
     def each_gpu(self) -> tuple[Gpu, ...]:

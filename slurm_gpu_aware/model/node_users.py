@@ -58,7 +58,8 @@ class NodeUsers:
 
     def rows(self, job: RunningJob) -> list[tuple[int, int, int]]:
         """(row, node, whether it is alone) of each node of a job, for :meth:`count`."""
-        row = self._row.get(job.user, len(self.names))
+        others = len(self.names)
+        row = others if job.lone else self._row.get(job.user, others)
         return [(row, node, int(job.alone)) for node in job.on_nodes if job.user]
 
     def count(self, rows: IntArray, by: int) -> None:

@@ -76,7 +76,7 @@ def users_words(request: Request, cluster: Cluster) -> str | None:
     names += f" and {len(nodes) - _MOST_NAMES} more" if len(nodes) > _MOST_NAMES else ""
     if request.nodes.alone:
         return f"it shares no node with other users, and their jobs run on {names}"
-    return f"Slurm gives free GPUs of {names} only to the user whose jobs run there"
+    return f"jobs that run on {names} keep others off the free GPUs there"
 
 
 @by_identity

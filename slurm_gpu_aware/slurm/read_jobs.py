@@ -30,7 +30,7 @@ _NUMBER = Struct("=q")
 _TRIED_AT, _FLAGS_AT = (8 * JOB.numbers.index(name) for name in ("last_sched_eval", "bitflags"))
 """Places in a record."""
 _SHARED, _OF_USER = 0, 2
-"""Of ``exclusive``; else it gets whole nodes, or with MCS and topologies may need them."""
+"""Of ``exclusive``; else it gets whole nodes, or with MCS and topologies keeps them from others."""
 _SPECIAL = ("core_spec", "thread_spec")
 _TEXTS = (
     *("dependency", "account", "qos", "features", "admin_comment", "comment", "extra"),

@@ -25,7 +25,7 @@ class PowerFacts:
     """What the section shows."""
 
     reading: Mapping[str, Any] | None
-    """Of the selector's last round (`power_reading.PowerReading`); None: there was no limit."""
+    """Of the selector's last round (`metrics.PowerReading`); None: there was no limit."""
     samples: Samples
     days: int = DAYS
 

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
-from make import PROFILE, SLURM, slurm_job, slurm_node
+from make import PROFILE, SLURM, job_request, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.admission.holds import Hold
@@ -31,18 +30,30 @@ def test_holds_on_a_plain_node_add_up():
     assert len(taken) == len(set(taken)) == 3
 
 
-@pytest.mark.parametrize("exclusive", [True, False])
-def test_no_gpu_is_free_beside_a_job_that_shares_its_node_with_none(exclusive: bool) -> None:
-    """``--exclusive=topo`` and ``mcs``: Slurm gives it one GPU, and the others to no job."""
-    share = NodeShare("n1", 1, 500, (2,))
-    fields = {"state": "RUNNING", "nodes": ("n1",), "shares": (share,), "end_s": 90.0}
+def test_a_job_that_shares_its_node_with_none_holds_what_it_has_and_closes_the_rest() -> None:
+    """``--exclusive=topo`` and ``mcs``: Slurm gives it one GPU, and the others to no job.
+
+    Not while it ends, and a plain ``--exclusive`` job has all GPUs of its nodes as they are.
+    """
+    one, every = NodeShare("n1", 1, 500, (2,)), NodeShare("n1", 1, 500, (0, 1, 2, 3))
     nodes = [slurm_node("n1", gpus_used=frozenset({2})), slurm_node("n2")]
-    jobs = [slurm_job(exclusive=exclusive, **fields)]
-    cluster = build_cluster(nodes, jobs, SLURM, PROFILE)
-    assert cluster.free.sum(axis=1).tolist() == [0 if exclusive else 3, 4]
-    (running,) = cluster.running
-    assert running.gpus == ((0, (0, 1, 2, 3) if exclusive else (2,)),)
-    assert running.end_s == 90.0
+
+    def closed(share: NodeShare, **fields: object) -> list[bool] | None:
+        told = {"state": "RUNNING", "nodes": ("n1",), "end_s": 90.0, **fields}
+        job = slurm_job(shares=(share,), user="bob", **told)
+        cluster = build_cluster(nodes, [job], SLURM, PROFILE)
+        assert cluster.free.sum(axis=1).tolist() == [3, 4]
+        assert [job.gpus for job in cluster.running] == [((0, (2,)),)]
+        if cluster.users is None:
+            return None
+        mine, other = (job_request("8", 1, user=who) for who in ("bob", "eve"))
+        assert cluster.users.open_to(mine).tolist() == cluster.users.open_to(other).tolist()
+        return [not is_open for is_open in cluster.users.open_to(mine)]
+
+    assert closed(one, exclusive=True) == [True, False]
+    for told in ((one, {}), (every, {"exclusive": True})):
+        assert closed(told[0], **told[1]) is None
+    assert closed(one, exclusive=True, state="COMPLETING") is None
 
 
 def test_victims_of_a_placed_job_are_not_chosen_again():

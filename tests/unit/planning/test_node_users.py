@@ -52,7 +52,7 @@ def test_a_job_that_needs_a_node_of_another_user_is_passed_by_none() -> None:
     plan = planned(cluster, wide, asks(2, 4, "bob", 200.0), asks(3, 1, "bob", 90.0))
     assert [one.shadow_start_s for one in plan.waiting] == [NOW + 100.0, None]
     assert placements(plan).keys() == {"3"}
-    assert "Slurm gives free GPUs of n0 only to the user whose jobs run there" in reasons(plan)["1"]
+    assert "jobs that run on n0 keep others off the free GPUs there" in reasons(plan)["1"]
     assert "job 1, which comes first" in reasons(plan)["2"]
 
 
@@ -87,7 +87,7 @@ def test_a_job_whose_gpus_slurm_chooses_is_not_opened_for_such_a_node() -> None:
     cluster = site(2, runs("a", 0), runs("b", 1, [0, 1, 2, 3], alone=False))
     plan = planned(cluster, left(asks(1, 1, "alice", 60.0)), left(asks(2, 1, "bob", 50.0)))
     assert placements(plan).keys() == {"2"}
-    assert "0 are free; Slurm gives free GPUs of n0 only" in reasons(plan)["1"]
+    assert "0 are free; jobs that run on n0 keep others off" in reasons(plan)["1"]
 
 
 def test_a_job_that_shares_no_node_gets_one_without_others() -> None:
