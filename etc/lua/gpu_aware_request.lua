@@ -65,7 +65,8 @@ function R.gpu_entries(text)
             elseif not kind then
                 kind, count = body, "1"
             end
-            if count:find("^0+$") == nil then
+            local none = count:find("^0+%a*$") or body:find("^[:=]+0+%a*$") -- 0k and gpu::0, too
+            if not none then
                 local plain = count:find("^%d+$") and #count <= 5
                 gpus[#gpus + 1] = { type = kind, count = plain and tonumber(count) or nil }
             end

@@ -203,7 +203,7 @@ def test_a_waiting_gpu_job_that_is_not_at_the_gate_keeps_its_request(
     ],
     ids=["parked", "released", "shard", "later component"],
 )
-@pytest.mark.parametrize("clear", ["", "gres/gpu:0", "gres/tmp:1"])
+@pytest.mark.parametrize("clear", ["", "gres/gpu:0", "gres/gpu:0k", "gres/gpu::0", "gres/tmp:1"])
 def test_no_update_clears_the_gpus_of_a_waiting_job(
     filter_: Filter, record: dict[str, Any], clear: str
 ) -> None:
