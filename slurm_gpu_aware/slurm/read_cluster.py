@@ -42,7 +42,7 @@ from slurm_gpu_aware.slurm.words import (
 log = logging.getLogger(__name__)
 
 _SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
-_PRINTED = re.compile(r"\s(ExclusiveUser|JobDefaults|PreemptMode)=(\S+)")
+_PRINTED = re.compile(r"\s(Exclusive|ExclusiveUser|JobDefaults|PreemptMode)=(\S+)")
 _PARTITION_UP = 3
 """PARTITION_UP: submission and scheduling."""
 _EXCLUSIVE = 0
@@ -137,7 +137,8 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
         priority_tier=raw["priority_tier"],
         preempt_mode=_modes(printed.get("PreemptMode", "OFF")),
         exclusive=raw["max_share"] == _EXCLUSIVE,
-        exclusive_user=printed.get("ExclusiveUser") == "YES",
+        # 26.05 prints Exclusive=USER
+        exclusive_user=printed.get("ExclusiveUser") == "YES" or printed.get("Exclusive") == "USER",
         grace_s=float(max(0, raw["grace_time"])),
         per_gpu=_gpu_defaults(printed.get("JobDefaults", "")),
         topology=_value(raw["topology_name"]),

@@ -125,6 +125,17 @@ def test_a_node_with_a_job_that_shares_none_is_open_to_its_user_only(by: str) ->
     assert context_of(NODES, parts, jobs=jobs[1:]).cluster.users is None
 
 
+def test_of_several_partitions_it_gets_the_one_that_is_open_now() -> None:
+    where = context_of(
+        NODES,
+        {"a": ("n1",), "b": ("n2",)},
+        jobs=[on_node(1, "n1", "bob", partitions=("a",), exclusive_user=True)],
+    )
+    for user, node in (("alice", "n2"), ("bob", "n1")):
+        request = request_of(slurm_job(user=user, partitions=("a", "b")), asked(), where)
+        assert eligible(request, where) == {node}
+
+
 def test_sleeping_nodes_are_known() -> None:
     """It does not answer, and can be used; one that wakes up needs no other to be woken."""
     cloud = ("CLOUD", "NOT_RESPONDING")

@@ -1,15 +1,19 @@
 """Rounds where jobs of different users share no node: `NodeUsers`."""
 
+import itertools
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from make import job_request, placements, plan_round, reasons, with_running
 
 from slurm_gpu_aware.features.registry import FEATURES
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.features.shards.stage import split_queue
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, PreemptionRights, Request
 from slurm_gpu_aware.planning.placed import Round
@@ -28,7 +32,14 @@ def runs(name: str, node: int, slots: Sequence[int] = (), end_s: float = 100.0, 
 
 def site(nodes: int, *running: RunningJob) -> Cluster:
     cluster = with_running(Cluster.uniform(nodes, 4), *running)
-    return replace(cluster, users=NodeUsers.of(running, {"alice", "bob"}, nodes))
+    return replace(cluster, users=NodeUsers.of(running, {"alice", "bob", "carol"}, nodes))
+
+
+def sharing(cluster: Cluster) -> Cluster:
+    """With eight shards of each GPU; four of the last one are free."""
+    free = np.zeros(cluster.shape, dtype=np.int64)
+    free[0, 3] = 4
+    return replace(cluster, shards=Shards(np.full(cluster.shape, 8), free))
 
 
 def asks(number: int, gpus: int, user: str, limit_s: float, *counts: int, **fields: Any) -> Request:
@@ -134,3 +145,66 @@ def test_a_recorded_round_is_replayed() -> None:
     recorded = read_round(json.loads(content), FEATURES)
     assert recorded.placed == {"2": (("n0",), ((0,),))}
     assert replay(recorded, FEATURES) == []
+
+
+@pytest.mark.parametrize(("user", "alone"), [("bob", True), ("alice", True), ("alice", False)])
+def test_a_used_gpu_of_such_a_node_is_shared_by_its_user_only(user: str, alone: bool) -> None:
+    cluster = sharing(site(1, runs("a", 0, [3], alone=alone)))
+    placed = split_queue([asks(1, 1, user, 60.0, shards=2)], cluster).placed
+    assert bool(placed) is (user == "bob" or not alone)
+
+
+@pytest.mark.parametrize(("alone", "starts"), [(True, set()), (False, {"2"})])
+def test_none_shares_a_gpu_past_the_start_of_a_job_that_shares_no_node(alone, starts) -> None:
+    jobs = runs("a", 0, [3], alone=False), runs("b", 0, [2], 50.0, alone=False)
+    cluster = sharing(site(1, *jobs))
+    head = asks(1, 3, "alice", 600.0, alone=alone)
+    queue = head, asks(2, 1, "bob", 300.0, shards=2)
+    one = Round(queue, cluster, PlanSettings(policy="packed"), NOW)
+    assert placements(plan_stages(one, FEATURES)).keys() == starts
+
+
+def test_none_shares_a_gpu_beside_one_that_shares_no_node_of_the_same_round() -> None:
+    cluster = sharing(site(1, runs("a", 0, [3], alone=False)))
+    first = asks(1, 1, "bob", 60.0, shards=2, alone=True)
+    placed = split_queue([first, asks(2, 1, "alice", 60.0, shards=2)], cluster).placed
+    assert [one.job_id for one in placed] == ["1"]
+
+
+def random_job(rng: random.Random, number: int, nodes: int) -> Request:
+    user, alone = rng.choice(["alice", "bob", "carol"]), rng.random() < 0.5
+    limit_s, wide = float(rng.randrange(10, 300)), rng.random() < 0.3
+    own = asks(number, 2 * nodes if wide else rng.randrange(1, 5), user, limit_s, alone=alone)
+    if wide:
+        return replace(own, min_nodes=nodes, max_nodes=nodes)
+    return left(own, again=rng.random() < 0.5) if rng.random() < 0.3 else own
+
+
+def started(plan: Plan, queue: Sequence[Request]) -> list[RunningJob]:
+    """The jobs that a plan starts, as they run."""
+    asked, jobs = {request.job_id: request for request in queue}, []
+    for one in plan.assignments:
+        job, name = asked[one.job_id], one.job_id
+        who = {"user": job.user, "alone": job.nodes.alone}
+        jobs.append(RunningJob(name, one.gpus, NOW + job.time_limit_s, **who))
+    return jobs
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_users_share_no_node_and_delay_no_head(seed: int) -> None:
+    rng, nodes = random.Random(seed), 3
+    queue = [random_job(rng, number, nodes) for number in range(12)]
+    there = started(planned(site(nodes), *queue[:6]), queue)
+    ids = {job.job_id for job in there}
+    plan = planned(site(nodes, *there), *(r for r in queue if r.job_id not in ids))
+    there += started(plan, queue)
+    for one, other in itertools.combinations(there, 2):
+        if (one.alone or other.alone) and one.user != other.user:
+            assert one.on_nodes.isdisjoint(other.on_nodes)
+    heads = [one for one in plan.waiting if one.turn == "next"]
+    for head in heads:
+        assert head.shadow_start_s is not None
+        request = next(r for r in queue if r.job_id == head.job_id)
+        (again,) = planned(site(nodes, *there), request).waiting
+        assert again.shadow_start_s is not None
+        assert again.shadow_start_s <= head.shadow_start_s

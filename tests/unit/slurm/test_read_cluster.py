@@ -170,8 +170,20 @@ def test_what_only_the_printed_line_of_a_partition_tells() -> None:
     assert found.preempt_mode == {"GANG", "SUSPEND"}
     assert found.per_gpu == GpuDefaults(4, None)
     assert partition(line="PreemptMode=OFF JobDefaults=(null)").per_gpu == GpuDefaults()
-    assert partition(line="DisableRootJobs=NO ExclusiveUser=YES GraceTime=0").exclusive_user
-    assert not partition(line="DisableRootJobs=NO ExclusiveUser=NO GraceTime=0").exclusive_user
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("ExclusiveUser=YES ExclusiveTopo=NO", True),
+        ("ExclusiveUser=NO ExclusiveTopo=NO", False),
+        ("Exclusive=USER", True),  # 26.05
+        ("Exclusive=NODE", False),
+        ("Exclusive=NO", False),
+    ],
+)
+def test_partitions_whose_users_share_no_node(line: str, found: bool) -> None:
+    assert partition(line=f"DisableRootJobs=NO {line} GraceTime=0").exclusive_user is found
 
 
 @pytest.mark.parametrize(("name", "read"), [("gb200", "gb200"), ("", ""), ("(null)", "")])
