@@ -22,7 +22,7 @@ def licences(**free: int) -> Licences:
     return Licences(SimpleNamespace(licenses=lambda: found))  # type: ignore[arg-type]
 
 
-def asks(licence: str, on: tuple[str, ...] = (), off: tuple[str, ...] = ()) -> GatedJob:
+def parked_with(licence: str, on: tuple[str, ...] = (), off: tuple[str, ...] = ()) -> GatedJob:
     record = f"gpuaware/1;tn=gres/gpu:1;lic={licence}"
     return as_gated(slurm_job(admin_comment=record, req_nodes=on, exc_nodes=off))
 
@@ -30,15 +30,15 @@ def asks(licence: str, on: tuple[str, ...] = (), off: tuple[str, ...] = ()) -> G
 @pytest.mark.parametrize(
     ("job", "lacks"),
     [
-        (asks("power:1"), False),
-        (asks("power:2"), True),
-        (asks("power:1", on=("n2",)), True),
-        (asks("power:1", on=("n2", "n3")), False),
-        (asks("power:1", off=("n3",)), False),
-        (asks("power:1", off=("n3", "n4")), True),
-        (asks("power:1", on=("n9",)), False),  # Slurm knows why
-        (asks("matlab:1", on=("n2",)), True),
-        (asks("unknown:1"), False),
+        (parked_with("power:1"), False),
+        (parked_with("power:2"), True),
+        (parked_with("power:1", on=("n2",)), True),
+        (parked_with("power:1", on=("n2", "n3")), False),
+        (parked_with("power:1", off=("n3",)), False),
+        (parked_with("power:1", off=("n3", "n4")), True),
+        (parked_with("power:1", on=("n9",)), False),  # Slurm knows why
+        (parked_with("matlab:1", on=("n2",)), True),
+        (parked_with("unknown:1"), False),
     ],
     ids=str,
 )
@@ -52,9 +52,9 @@ def test_a_job_lacks_a_licence_that_is_free_on_none_of_its_nodes(
 
 def test_a_licence_of_a_round_goes_to_one_job() -> None:
     free = licences(left=1, right=1, matlab=1)
-    free.use(asks("power:1", on=("n1",)))
-    assert free.lacking(asks("power:1", on=("n2",)), ()) == "power"
-    assert free.lacking(asks("power:1", on=("n3",)), ()) is None
-    free.use(asks("power:1,matlab:1"))  # Slurm chooses where
-    assert free.lacking(asks("power:1", on=("n3",)), ()) == "power"
-    assert free.lacking(asks("matlab:1"), ()) == "matlab"
+    free.use(parked_with("power:1", on=("n1",)))
+    assert free.lacking(parked_with("power:1", on=("n2",)), ()) == "power"
+    assert free.lacking(parked_with("power:1", on=("n3",)), ()) is None
+    free.use(parked_with("power:1,matlab:1"))  # Slurm chooses where
+    assert free.lacking(parked_with("power:1", on=("n3",)), ()) == "power"
+    assert free.lacking(parked_with("matlab:1"), ()) == "matlab"
