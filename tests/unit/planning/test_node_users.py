@@ -42,7 +42,7 @@ def sharing(cluster: Cluster) -> Cluster:
     return replace(cluster, shards=Shards(np.full(cluster.shape, 8), free))
 
 
-def request(
+def job_of(
     number: int, gpus: int, user: str, limit_s: float, *counts: int, **fields: Any
 ) -> Request:
     given = {"time_limit_s": limit_s, "priority": 100.0 - number, **fields}
@@ -54,7 +54,7 @@ def slurms(request: Request, *, again: bool = False) -> Request:
     return replace(request, left=left)
 
 
-def plan_of(cluster: Cluster, *queue: Request) -> Plan:
+def planned_for(cluster: Cluster, *queue: Request) -> Plan:
     return plan_round(queue, cluster, PlanSettings(policy="packed"), NOW)
 
 
@@ -63,8 +63,8 @@ def test_a_job_that_needs_a_node_of_another_user_is_passed_by_none() -> None:
     cluster = nodes_of(
         2, runs("a", 0), runs("b", 0, [0], 50.0), runs("c", 0, [1], 400.0, alone=False)
     )
-    wide = request(1, 4, "alice", 600.0, 2, 2)
-    plan = plan_of(cluster, wide, request(2, 4, "bob", 200.0), request(3, 1, "bob", 90.0))
+    wide = job_of(1, 4, "alice", 600.0, 2, 2)
+    plan = planned_for(cluster, wide, job_of(2, 4, "bob", 200.0), job_of(3, 1, "bob", 90.0))
     assert [one.shadow_start_s for one in plan.waiting] == [NOW + 100.0, None]
     assert placements(plan).keys() == {"3"}
     assert "jobs that run on n0 keep others off the free GPUs there" in reasons(plan)["1"]
@@ -74,16 +74,16 @@ def test_a_job_that_needs_a_node_of_another_user_is_passed_by_none() -> None:
 def test_on_their_own_node_users_start_jobs() -> None:
     """Also behind one of another user that asks for the same."""
     cluster = nodes_of(2, runs("a", 0), runs("b", 1, [0, 1, 2, 3], alone=False))
-    queue = [request(n, 1, user, 50.0) for n, user in enumerate(("alice", "alice", "bob"))]
-    assert placements(plan_of(cluster, *queue)) == {"2": ((0,), ((0,),))}
+    queue = [job_of(n, 1, user, 50.0) for n, user in enumerate(("alice", "alice", "bob"))]
+    assert placements(planned_for(cluster, *queue)) == {"2": ((0,), ((0,),))}
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_who_keeps_a_node_for_longer_delays_the_job_that_waits_for_it(alone: bool) -> None:
     """A job beside its GPUs that shares nodes does not: the node is open again before it ends."""
     cluster = nodes_of(1, runs("a", 0), runs("b", 0, [0]))
-    behind = request(2, 1, "bob", 300.0, alone=alone)
-    plan = plan_of(cluster, request(1, 2, "alice", 600.0), behind)
+    behind = job_of(2, 1, "bob", 300.0, alone=alone)
+    plan = planned_for(cluster, job_of(1, 2, "alice", 600.0), behind)
     assert (placements(plan).keys() == {"2"}) is not alone
 
 
@@ -92,16 +92,16 @@ def test_slurm_keeps_such_a_job_off_that_node(alone: bool, kept_off: tuple[int, 
     """Two of its free GPUs are not reserved."""
     cluster = nodes_of(2, runs("a", 0, [0, 1]))
     cluster = replace(cluster, indexed=~cluster.indexed)
-    head = request(1, 2, "alice", 600.0, required=(0,))
-    behind = slurms(request(2, 1, "bob", 300.0, alone=alone), again=True)
-    (found,) = plan_of(cluster, head, behind).assignments
+    head = job_of(1, 2, "alice", 600.0, required=(0,))
+    behind = slurms(job_of(2, 1, "bob", 300.0, alone=alone), again=True)
+    (found,) = planned_for(cluster, head, behind).assignments
     assert (found.nodes, found.kept_off) == ((int(alone),), kept_off)
 
 
 def test_a_job_whose_gpus_slurm_chooses_is_not_opened_for_such_a_node() -> None:
     cluster = nodes_of(2, runs("a", 0), runs("b", 1, [0, 1, 2, 3], alone=False))
-    plan = plan_of(
-        cluster, slurms(request(1, 1, "alice", 60.0)), slurms(request(2, 1, "bob", 50.0))
+    plan = planned_for(
+        cluster, slurms(job_of(1, 1, "alice", 60.0)), slurms(job_of(2, 1, "bob", 50.0))
     )
     assert placements(plan).keys() == {"2"}
     assert "0 are free; jobs that run on n0 keep others off" in reasons(plan)["1"]
@@ -111,29 +111,29 @@ def test_a_job_that_shares_no_node_gets_one_without_others() -> None:
     cluster = nodes_of(
         3, runs("a", 0, [0, 1], alone=False, user="carol"), runs("b", 1, alone=False)
     )
-    first = request(1, 1, "alice", 60.0, alone=True), request(2, 1, "alice", 60.0, alone=True)
-    plan = plan_of(cluster, *first, request(3, 1, "bob", 60.0, alone=True))
+    first = job_of(1, 1, "alice", 60.0, alone=True), job_of(2, 1, "alice", 60.0, alone=True)
+    plan = planned_for(cluster, *first, job_of(3, 1, "bob", 60.0, alone=True))
     assert {job: nodes for job, (nodes, _) in placements(plan).items()} == {
         "1": (2,),
         "2": (2,),
         "3": (1,),
     }
-    more = request(4, 1, "dave", 60.0, alone=True)
-    plan = plan_of(cluster, *first, more)
+    more = job_of(4, 1, "dave", 60.0, alone=True)
+    plan = planned_for(cluster, *first, more)
     assert "it shares no node with other users, and their jobs run on n0" in reasons(plan)["4"]
 
 
 def test_others_do_not_pass_a_job_that_waits_for_a_node_without_them() -> None:
     cluster = nodes_of(1, runs("a", 0, [0], alone=False))
-    head = request(1, 1, "alice", 600.0, alone=True)
-    plan = plan_of(cluster, head, request(2, 1, "bob", 200.0), request(3, 1, "bob", 100.0))
+    head = job_of(1, 1, "alice", 600.0, alone=True)
+    plan = planned_for(cluster, head, job_of(2, 1, "bob", 200.0), job_of(3, 1, "bob", 100.0))
     assert placements(plan).keys() == {"3"}
     assert plan.waiting[0].shadow_start_s == NOW + 100.0
 
 
 def test_the_next_reservation_begins_when_the_first_one_opens_the_node() -> None:
     cluster = nodes_of(1, runs("a", 0, [0], alone=False))
-    queue = request(1, 1, "alice", 600.0, alone=True), request(2, 1, "bob", 200.0)
+    queue = job_of(1, 1, "alice", 600.0, alone=True), job_of(2, 1, "bob", 200.0)
     plan = plan_round(queue, cluster, PlanSettings(policy="packed", reservations=2), NOW)
     assert plan.waiting[1].kept is not None
     assert plan.waiting[1].kept.start_s == NOW + 700.0
@@ -142,12 +142,12 @@ def test_the_next_reservation_begins_when_the_first_one_opens_the_node() -> None
 @pytest.mark.parametrize(("victim", "preempts"), [("bob", False), ("alice", True)])
 def test_slurm_preempts_no_job_that_keeps_its_node_from_the_user(victim, preempts) -> None:
     low = runs("a", 0, [0, 1, 2, 3], user=victim, preemptable_by=1.0)
-    high = replace(request(1, 1, "alice", 60.0), preemption=PreemptionRights(tier=2.0))
-    assert (placements(plan_of(nodes_of(1, low), high)).keys() == {"1"}) is preempts
+    high = replace(job_of(1, 1, "alice", 60.0), preemption=PreemptionRights(tier=2.0))
+    assert (placements(planned_for(nodes_of(1, low), high)).keys() == {"1"}) is preempts
 
 
 def test_a_recorded_round_is_replayed() -> None:
-    queue = request(1, 1, "alice", 600.0, alone=True), request(2, 1, "bob", 60.0)
+    queue = job_of(1, 1, "alice", 600.0, alone=True), job_of(2, 1, "bob", 60.0)
     one = Round(queue, nodes_of(1, runs("a", 0)), PlanSettings(policy="packed"), NOW)
     content = json.dumps(record_round(one, plan_stages(one, FEATURES), FEATURES))
     recorded = read_round(json.loads(content), FEATURES)
@@ -158,7 +158,7 @@ def test_a_recorded_round_is_replayed() -> None:
 @pytest.mark.parametrize(("user", "alone"), [("bob", True), ("alice", True), ("alice", False)])
 def test_a_used_gpu_of_such_a_node_is_shared_by_its_user_only(user: str, alone: bool) -> None:
     cluster = sharing(nodes_of(1, runs("a", 0, [3], alone=alone)))
-    placed = split_queue([request(1, 1, user, 60.0, shards=2)], cluster).placed
+    placed = split_queue([job_of(1, 1, user, 60.0, shards=2)], cluster).placed
     assert bool(placed) is (user == "bob" or not alone)
 
 
@@ -166,23 +166,23 @@ def test_a_used_gpu_of_such_a_node_is_shared_by_its_user_only(user: str, alone: 
 def test_none_shares_a_gpu_past_the_start_of_a_job_that_shares_no_node(alone, starts) -> None:
     jobs = runs("a", 0, [3], alone=False), runs("b", 0, [2], 50.0, alone=False)
     cluster = sharing(nodes_of(1, *jobs))
-    head = request(1, 3, "alice", 600.0, alone=alone)
-    queue = head, request(2, 1, "bob", 300.0, shards=2)
+    head = job_of(1, 3, "alice", 600.0, alone=alone)
+    queue = head, job_of(2, 1, "bob", 300.0, shards=2)
     one = Round(queue, cluster, PlanSettings(policy="packed"), NOW)
     assert placements(plan_stages(one, FEATURES)).keys() == starts
 
 
 def test_none_shares_a_gpu_beside_one_that_shares_no_node_of_the_same_round() -> None:
     cluster = sharing(nodes_of(1, runs("a", 0, [3], alone=False)))
-    first = request(1, 1, "bob", 60.0, shards=2, alone=True)
-    placed = split_queue([first, request(2, 1, "alice", 60.0, shards=2)], cluster).placed
+    first = job_of(1, 1, "bob", 60.0, shards=2, alone=True)
+    placed = split_queue([first, job_of(2, 1, "alice", 60.0, shards=2)], cluster).placed
     assert [one.job_id for one in placed] == ["1"]
 
 
 def random_job(rng: random.Random, number: int, nodes: int) -> Request:
     user, alone = rng.choice(["alice", "bob", "carol"]), rng.random() < 0.5
     limit_s, wide = float(rng.randrange(10, 300)), rng.random() < 0.3
-    own = request(number, 2 * nodes if wide else rng.randrange(1, 5), user, limit_s, alone=alone)
+    own = job_of(number, 2 * nodes if wide else rng.randrange(1, 5), user, limit_s, alone=alone)
     if wide:
         return replace(own, min_nodes=nodes, max_nodes=nodes)
     return slurms(own, again=rng.random() < 0.5) if rng.random() < 0.3 else own
@@ -202,9 +202,9 @@ def starts_of(plan: Plan, queue: Sequence[Request]) -> list[RunningJob]:
 def test_users_share_no_node_and_delay_no_head(seed: int) -> None:
     rng, nodes = random.Random(seed), 3
     queue = [random_job(rng, number, nodes) for number in range(12)]
-    there = starts_of(plan_of(nodes_of(nodes), *queue[:6]), queue)
+    there = starts_of(planned_for(nodes_of(nodes), *queue[:6]), queue)
     ids = {job.job_id for job in there}
-    plan = plan_of(nodes_of(nodes, *there), *(r for r in queue if r.job_id not in ids))
+    plan = planned_for(nodes_of(nodes, *there), *(r for r in queue if r.job_id not in ids))
     there += starts_of(plan, queue)
     for one, other in itertools.combinations(there, 2):
         if (one.alone or other.alone) and one.user != other.user:
@@ -213,6 +213,6 @@ def test_users_share_no_node_and_delay_no_head(seed: int) -> None:
     for head in heads:
         assert head.shadow_start_s is not None
         request = next(r for r in queue if r.job_id == head.job_id)
-        (again,) = plan_of(nodes_of(nodes, *there), request).waiting
+        (again,) = planned_for(nodes_of(nodes, *there), request).waiting
         assert again.shadow_start_s is not None
         assert again.shadow_start_s <= head.shadow_start_s
