@@ -26,7 +26,6 @@ from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
 from slurm_gpu_aware.planning.dispatcher import (
     Dispatcher,
@@ -36,7 +35,7 @@ from slurm_gpu_aware.planning.dispatcher import (
 )
 from slurm_gpu_aware.planning.placed import Placement, Round, Started
 from slurm_gpu_aware.planning.plan import NEXT, Kept, Plan, Waiting, waits_behind
-from slurm_gpu_aware.planning.postponing import awaited, row_of
+from slurm_gpu_aware.planning.postponing import awaited, row_of, with_slurms_choice
 from slurm_gpu_aware.planning.preempt import can_preempt, plan_preemption
 from slurm_gpu_aware.planning.prefix import (
     Trial,

@@ -13,9 +13,9 @@ from types import MethodType
 from typing import Any, ClassVar, Protocol
 
 from slurm_gpu_aware.model.facets import Facet, Section, changed
-from slurm_gpu_aware.planning.apart import kept_apart
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.postponing import kept_apart
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.round import place_round
 

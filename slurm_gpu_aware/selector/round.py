@@ -337,7 +337,7 @@ class Rounds:
         stay: Sequence[GatedJob],
     ) -> None:
         """Guard the head's GPUs, fill the holding pool, show in jobs why they wait."""
-        from slurm_gpu_aware.planning.apart import guarded
+        from slurm_gpu_aware.planning.postponing import guarded
 
         context = candidates.context
         with contained("guard of the head"):

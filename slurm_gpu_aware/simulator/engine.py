@@ -40,12 +40,11 @@ from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, Kind, same_gpus
-from slurm_gpu_aware.simulator.arrivals import Arrivals
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.elastic import ElasticRounds
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import Result
-from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
+from slurm_gpu_aware.simulator.rounds import Arrivals, Outcome, Rounds
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.sizing.baselines import zeus_clock

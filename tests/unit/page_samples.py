@@ -11,7 +11,7 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import ingest
 
 from gpu_aware_profile.store_writer import recompute_scores
-from slurm_gpu_aware.features.shadow.record import GpuSet, Sets, ShadowJob
+from slurm_gpu_aware.features.shadow.losses import GpuSet, Sets, ShadowJob
 from slurm_gpu_aware.features.shadow.store import add_job, begin_watch, go_on
 from slurm_gpu_aware.model.hardware_graph import direct_links
 from slurm_gpu_aware.model.profile import Alarm

@@ -56,7 +56,7 @@ LAYERS = {
     "model": """
         classes/history due_dates/due_date  energy/choice hints models/fitting
         models/least_squares models/performance_model models/site_models models/tables
-        models/throughput  shadow/losses shadow/record
+        models/throughput  shadow/losses
     """,
     "config": "power/power_limit",
     "sizing": """

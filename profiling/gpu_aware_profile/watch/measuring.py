@@ -18,7 +18,7 @@ from gpu_aware_profile.devices.driver import in_time, open_driver
 from gpu_aware_profile.devices.nvml import OF_PROGRAMS, NvmlDevice, reason_words, xid_words
 from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
 from gpu_aware_profile.sweeps.sweep_plan import Outcome, Target, fresh_plan
-from gpu_aware_profile.watch import slurm_nodes
+from gpu_aware_profile.watch import actions
 from gpu_aware_profile.watch.draining import Node
 from gpu_aware_profile.watch.judgement import Error, Running
 from slurm_gpu_aware.agent_reports import last_report, spool_file
@@ -108,8 +108,8 @@ class Measuring:
             return Measured()
         limit_s = min(self._wanted.time_limit_s, 1800.0)
         try:
-            slurm_nodes.unreserve()
-            slurm_nodes.reserve([node.name for node in chosen], 2 * limit_s)
+            actions.unreserve()
+            actions.reserve([node.name for node in chosen], 2 * limit_s)
         except SourceError as exc:
             return Measured(notes=[f"drained nodes are not measured again: {exc}"])
         notes: list[str] = []
@@ -118,12 +118,12 @@ class Measuring:
             remember([node.name for node in chosen])
             with _on_trial(chosen, notes, failed) as ready:
                 targets = [Target(node.name, node.partitions[0], gpus[node.name]) for node in ready]
-                found = self._sweep(targets, (f"--reservation={slurm_nodes.TRIAL}",))
+                found = self._sweep(targets, (f"--reservation={actions.TRIAL}",))
         finally:
             try:
-                slurm_nodes.unreserve()
+                actions.unreserve()
             except SourceError as exc:
-                notes.append(f"reservation {slurm_nodes.TRIAL}: {exc}")
+                notes.append(f"reservation {actions.TRIAL}: {exc}")
         return replace(found, notes=[*found.notes, *notes], not_drained=failed)
 
     def _sweep(self, targets: Sequence[Target], options: Sequence[str]) -> Measured:
@@ -156,7 +156,7 @@ def _on_trial(nodes: Sequence[Node], notes: list[str], failed: list[str]) -> Ite
     try:
         for node in nodes:
             try:
-                slurm_nodes.resume(node.name)
+                actions.resume(node.name)
                 ready.append(node)
             except SourceError as exc:
                 notes.append(f"{node.name}: {exc}")
@@ -164,7 +164,7 @@ def _on_trial(nodes: Sequence[Node], notes: list[str], failed: list[str]) -> Ite
     finally:
         for node in ready:
             try:
-                slurm_nodes.drain(node.name, node.reason)
+                actions.drain(node.name, node.reason)
             except SourceError as exc:
                 notes.append(f"{node.name}: not drained again: {exc}")
                 failed.append(node.name)

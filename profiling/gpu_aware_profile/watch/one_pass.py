@@ -12,7 +12,7 @@ from msgspec import structs
 
 from gpu_aware_profile import store_writer
 from gpu_aware_profile.sweeps.sweep_plan import new_id
-from gpu_aware_profile.watch import actions, slurm_nodes
+from gpu_aware_profile.watch import actions
 from gpu_aware_profile.watch.draining import AGAIN, Budget, DrainPlan, Node
 from gpu_aware_profile.watch.hardware import facts_of_site, seen_by, unread, without_throttle
 from gpu_aware_profile.watch.judgement import (
@@ -106,7 +106,7 @@ class Pass:
         """Do all of it. Raises SourceError and StoreError."""
         site = self._site
         before = read_state(site.state) or WatchState()
-        nodes = [] if site.local else slurm_nodes.read_nodes()
+        nodes = [] if site.local else actions.read_nodes()
         running, busy = self._running(nodes)
         with store_writer.writable_store(site.store, site.config) as store:
             measured = Measured()
@@ -147,7 +147,7 @@ class Pass:
             return of_this_host(self._site.local)
         spool = Path(read_clock_conf().spool)
         names = [node.name for node in nodes]
-        found = reported(spool, names, time.time(), slurm_nodes.jobs_on)
+        found = reported(spool, names, time.time(), actions.jobs_on)
         if not found:
             self._said.append(f"GPUs are not watched while jobs run: {spool} has no fresh reports")
         return found, frozenset()
@@ -169,7 +169,7 @@ class Pass:
         found = self._measuring.idle(latest, time.time())
         if site.acting.drain is not None:
             counts = Counter(one.node for one in before.gpus)
-            ours = [node for node in slurm_nodes.read_nodes() if node.ours]
+            ours = [node for node in actions.read_nodes() if node.ours]
             chosen = [n for n in ours if not wanted.nodes or n.name in wanted.nodes]
             trial = self._measuring.drained(
                 chosen,
@@ -191,11 +191,11 @@ class Pass:
         """
         left = set(before.on_trial)
         try:
-            left |= slurm_nodes.on_trial() & before.drained.keys()
+            left |= actions.on_trial() & before.drained.keys()
             left &= {node.name for node in nodes if not node.drained}
             for name in sorted(left):
-                slurm_nodes.drain(name, AGAIN)
-            slurm_nodes.unreserve()
+                actions.drain(name, AGAIN)
+            actions.unreserve()
         except SourceError as exc:
             self._said.append(f"a trial that was cut off is not ended: {exc}")
         else:
@@ -215,7 +215,7 @@ class Pass:
                 self._said.append(f"no node is drained or resumed: {exc}")
         if acting.extra:
             try:
-                self._said += slurm_nodes.put_extra(actions.node_extras(state.gpus))
+                self._said += actions.put_extra(actions.node_extras(state.gpus))
             except SourceError as exc:
                 self._said.append(f"no score is written into Extra: {exc}")
         if acting.on_change:

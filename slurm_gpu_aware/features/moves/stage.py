@@ -60,10 +60,10 @@ from slurm_gpu_aware.features.power.power_budget import budget_of, with_least_si
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES
-from slurm_gpu_aware.planning.apart import with_slurms_choice
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.placed import Round
+from slurm_gpu_aware.planning.postponing import with_slurms_choice
 from slurm_gpu_aware.planning.prefix import by_class
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.planning.timeline import take

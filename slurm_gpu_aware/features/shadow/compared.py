@@ -14,8 +14,8 @@ from slurm_gpu_aware.features.energy.stage import SETTINGS, setting_for
 from slurm_gpu_aware.features.models.live import PerformanceModels
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.features.registry import FEATURES
+from slurm_gpu_aware.features.shadow.losses import GpuSet, Sets
 from slurm_gpu_aware.features.shadow.moments import on_only, request_of
-from slurm_gpu_aware.features.shadow.record import GpuSet, Sets
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import direct_links

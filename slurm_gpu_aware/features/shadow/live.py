@@ -26,7 +26,7 @@ from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.shadow import store as table
 from slurm_gpu_aware.features.shadow.compared import Compared, Comparer, indexed
-from slurm_gpu_aware.features.shadow.losses import charges
+from slurm_gpu_aware.features.shadow.losses import Sets, ShadowJob, charges
 from slurm_gpu_aware.features.shadow.moments import (
     Key,
     Moment,
@@ -39,7 +39,6 @@ from slurm_gpu_aware.features.shadow.moments import (
     records_by_id,
     whole_nodes,
 )
-from slurm_gpu_aware.features.shadow.record import Sets, ShadowJob
 from slurm_gpu_aware.files import hold_selector_lock
 from slurm_gpu_aware.gate.gated_job import queue_order
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS

@@ -9,11 +9,12 @@ from slurm_gpu_aware.features.shadow.losses import (
     EXAMPLES,
     KINDS,
     Account,
+    GpuSet,
     Group,
     Loss,
+    Watch,
     account,
 )
-from slurm_gpu_aware.features.shadow.record import GpuSet, Watch
 from slurm_gpu_aware.features.shadow.store import jobs_since, watches_since
 from slurm_gpu_aware.page.blocks import Sentences, Table, Words
 from slurm_gpu_aware.page.sections import Section, Source

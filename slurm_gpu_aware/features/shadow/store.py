@@ -3,7 +3,7 @@
 from typing import Any
 
 from slurm_gpu_aware.errors import StoreError
-from slurm_gpu_aware.features.shadow.record import Sets, ShadowJob, Watch
+from slurm_gpu_aware.features.shadow.losses import Sets, ShadowJob, Watch
 from slurm_gpu_aware.store.database import Row, Store
 from slurm_gpu_aware.store.tables import RecordTable
 

@@ -10,9 +10,9 @@ from make import job_request, placements, plan_round, with_fields, with_running
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, PreemptionRights
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.planning.apart import guarded
 from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.postponing import guarded
 from slurm_gpu_aware.planning.round import _Placing
 from slurm_gpu_aware.selector.job_comments import waiting_text
 from slurm_gpu_aware.simulator.engine import simulate

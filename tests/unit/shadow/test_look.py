@@ -18,8 +18,8 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.shadow import store as table
 from slurm_gpu_aware.features.shadow.live import NOT_RUNNING, TOO_SHORT, Shadow
+from slurm_gpu_aware.features.shadow.losses import ShadowJob
 from slurm_gpu_aware.features.shadow.metrics import LOSSES, METRICS
-from slurm_gpu_aware.features.shadow.record import ShadowJob
 from slurm_gpu_aware.metric import Sample
 from slurm_gpu_aware.slurm import client, reader
 from slurm_gpu_aware.slurm.client import SlurmClient

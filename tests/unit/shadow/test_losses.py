@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu_aware.cli.output import blocks_text
-from slurm_gpu_aware.features.shadow.losses import Account, account
+from slurm_gpu_aware.features.shadow.losses import Account, GpuSet, Sets, ShadowJob, Watch, account
 from slurm_gpu_aware.features.shadow.page import (
     ShadowFacts,
     sentence,
@@ -14,7 +14,6 @@ from slurm_gpu_aware.features.shadow.page import (
     unwatched,
     week_of,
 )
-from slurm_gpu_aware.features.shadow.record import GpuSet, Sets, ShadowJob, Watch
 from slurm_gpu_aware.features.shadow.view import as_values
 
 DAY_S = 86_400.0

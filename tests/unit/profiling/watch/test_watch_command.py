@@ -10,6 +10,7 @@ from fake_nvml import FakeNode, machines
 from gpu_aware_profile.watch import measuring, one_pass
 from gpu_aware_profile.watch.actions import (
     check_line,
+    merged_extra,
     message,
     node_extras,
     state_table,
@@ -18,7 +19,6 @@ from gpu_aware_profile.watch.actions import (
 )
 from gpu_aware_profile.watch.judgement import Evidence
 from gpu_aware_profile.watch.measuring import Running
-from gpu_aware_profile.watch.slurm_nodes import merged_extra
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.watch_state import (
     UNDER_JOB,
