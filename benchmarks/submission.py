@@ -37,9 +37,9 @@ DECISIONS = """
 python3 - <<'END'
 import statistics
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ledger import Ledger
 with open_store('/var/lib/slurm-gpu-aware/store.db', readonly=True) as store:
-    took = [d.took_ms for d in Ledger(store).last_decisions({count})]
+    rows = store.query("SELECT took_ms FROM decisions ORDER BY id DESC LIMIT {count}")
+took = [row[0] for row in rows]
 print(statistics.median(took), max(took), len(took))
 END
 """

@@ -290,11 +290,3 @@ def replay(recorded: RecordedRound, stages: Sequence[Stage]) -> list[Difference]
         for job in sorted(then.keys() | there.keys())
         if then.get(job) != there.get(job)
     ]
-
-
-def replay_all(
-    contents: Iterable[Mapping[str, Any]], stages: Sequence[Stage]
-) -> tuple[int, list[Difference]]:
-    """Replay recorded rounds; return their number and all differences. Raises ValueError."""
-    rounds = [read_round(content, stages) for content in contents]
-    return len(rounds), [difference for one in rounds for difference in replay(one, stages)]

@@ -207,10 +207,6 @@ class Ledger:
         tail = "WHERE state = ? AND outcome_at_unix >= ? ORDER BY id DESC LIMIT ?"
         return _DECISIONS.read(self._store, tail, (JobPhase.ENDED, since_unix, limit))[::-1]
 
-    def last_decisions(self, limit: int = 20) -> list[Decision]:
-        """The newest decisions, newest first."""
-        return _DECISIONS.read(self._store, "ORDER BY id DESC LIMIT ?", (limit,))
-
     def events(self, job_id: str, *, last: int = -1) -> list[Event]:
         """Events of a job (``""``: of the gate), all or the ``last`` ones, oldest first.
 

@@ -8,18 +8,17 @@ from cluster import Cluster
 REPLAY = """
 import json
 from slurm_gpu_aware.features.registry import FEATURES
-from slurm_gpu_aware.planning.record import read_round, replay_all
+from slurm_gpu_aware.planning.record import read_round, replay
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
 with open_store('/var/lib/slurm-gpu-aware/store.db', readonly=True) as store:
-    contents = Ledger(store).snapshots()
-    rounds, differences = replay_all(contents, FEATURES)
-    placed = {}
-    for content in contents:
-        placed |= read_round(content, FEATURES).placed
-print(json.dumps({'rounds': rounds, 'differences': [str(d) for d in differences],
-                  'placed': placed}))
+    rounds = [read_round(content, FEATURES) for content in Ledger(store).snapshots()]
+placed = {}
+for one in rounds:
+    placed |= one.placed
+differences = [str(difference) for one in rounds for difference in replay(one, FEATURES)]
+print(json.dumps({'rounds': len(rounds), 'differences': differences, 'placed': placed}))
 """
 
 

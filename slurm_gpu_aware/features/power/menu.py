@@ -77,7 +77,6 @@ class Allocation:
     """Job ID -> what it gets, in the order of the jobs given."""
     power_w: float
     """Power of all jobs and of the GPUs without a job."""
-    idle_gpus: int
 
 
 def allocation(
@@ -88,7 +87,6 @@ def allocation(
     return Allocation(
         {job.job_id: one for job, one in zip(jobs, sized, strict=True)},
         math.fsum(one.power_w for one in sized) + idle * idle_w,
-        idle,
     )
 
 

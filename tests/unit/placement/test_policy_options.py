@@ -17,7 +17,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
+from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.timeline import as_running
 from slurm_gpu_aware.selector.policy_options import policy_options
 from slurm_gpu_aware.store.database import open_store
@@ -146,9 +146,9 @@ def test_the_selector_places_by_the_profile_and_records_it(tmp_path: Path):
         nodes = {job["nodes"] for job in slurm.jobs.values()}
         assert len(nodes) == (2 if apart else 1)
     with open_store(slurm.store, readonly=True) as store:
-        rounds, differences = replay_all(Ledger(store).snapshots(), FEATURES)
-    assert rounds >= 1
-    assert differences == []
+        rounds = [read_round(content, FEATURES) for content in Ledger(store).snapshots()]
+    assert rounds
+    assert [difference for one in rounds for difference in replay(one, FEATURES)] == []
 
 
 def test_a_wrong_option_keeps_the_selector_from_starting(tmp_path: Path):

@@ -29,7 +29,7 @@ from slurm_gpu_aware.model.request import (
 from slurm_gpu_aware.model.size_table import TABLE, LimitedSettings, SizeTable
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.record import read_round, record_round, replay, replay_all
+from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import KEEP, KEEP_BYTES, Ledger
@@ -203,7 +203,8 @@ def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
             ledger.add_snapshot(
                 seed, record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES)
             )
-        assert replay_all(ledger.snapshots(), FEATURES) == (3, [])
+        kept = [read_round(content, FEATURES) for content in ledger.snapshots()]
+        assert [replay(one, FEATURES) for one in kept] == [[], [], []]
         for i in range(KEEP):
             ledger.add_snapshot(100.0 + i, {"i": i})
         assert [content["i"] for content in ledger.snapshots()] == list(range(KEEP))

@@ -19,7 +19,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import LeftToSlurm, Memory, Part, Request
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.record import record_round, replay_all
+from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import plan_stages
 
 NOW = 1000.0
@@ -233,7 +233,7 @@ def test_a_recorded_round_with_jobs_of_shards_replays() -> None:
     asked = Round(ranked, cluster, PlanSettings(), NOW)
     record = json.loads(json.dumps(record_round(asked, plan_stages(asked, FEATURES), FEATURES)))
     assert set(record["placed"]) == {"a", "b", "w"}
-    assert replay_all([record], FEATURES) == (1, [])
+    assert replay(read_round(record, FEATURES), FEATURES) == []
 
 
 SIZES = st.lists(st.integers(-3, 4).filter(bool), max_size=8)

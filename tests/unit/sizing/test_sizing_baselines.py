@@ -13,7 +13,7 @@ def test_a_limit_makes_the_last_jobs_wait():
     jobs = [job(str(i), (1,), ONE_GPU, order=i, clocks_mhz=(1000,)) for i in range(3)]
     found = afs(jobs, 4, 250 + 20, idle_w=10)
     assert [(j.gpus, j.waits_for) for j in found.jobs.values()] == [(1, ""), (1, ""), (0, "power")]
-    assert (found.power_w, found.idle_gpus) == (220, 2)
+    assert found.power_w == 220
 
 
 def test_a_job_that_is_too_wide_is_left_out():

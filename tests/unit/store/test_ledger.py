@@ -136,7 +136,7 @@ def test_pruning_keeps_what_may_still_run(ledger: Ledger) -> None:
     ledger.add_event("3", "ended", {}, 95.0)
     ledger.add_round(RoundRecord(5.0, 1.0, 0, 0, 0))
     ledger.prune(50.0)
-    assert [d.job_id for d in ledger.last_decisions()] == ["3", "2"]
+    assert [d.job_id for job in "123" for d in ledger.decisions(job)] == ["2", "3"]
     assert ledger.events("1") == []
     assert len(ledger.events("2")) == 1
     assert [e.kind for e in ledger.events("3")] == ["ended"]
