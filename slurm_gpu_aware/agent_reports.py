@@ -17,12 +17,10 @@ from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_GPUS_PER_NODE, MAX_MHZ
 from slurm_gpu_aware.files import open_plain
 from slurm_gpu_aware.records import number, whole
 
-LATEST = 1 << 33
-"""Bound of times in seconds, frequencies and job numbers."""
+LATEST = 1 << 33  # Bound of times in seconds, frequencies and job numbers.
 MOST_SEQ = 10**16
 MOST_MASK = (1 << 53) - 1
-LONGEST = 200
-"""Characters of a text, and entries of a list, that are kept."""
+LONGEST = 200  # Characters of a text, and entries of a list, that are kept.
 _TAIL = 1 << 18  # bytes at the end of a file that hold a report of the last minutes
 _AGENT = "agent"
 _Gpu = Annotated[int, whole(0, MAX_GPUS_PER_NODE - 1)]
@@ -33,44 +31,35 @@ _Time = Annotated[float, number(0, LATEST)]
 class Throttle(NamedTuple):
     """A GPU between or under jobs."""
 
-    mask: int
-    """Reasons for a lower clock, as bits of nvmlClocksEventReasons."""
-    mhz: int
-    """SM clock; 0: not known."""
-    job: int
-    """Job that holds the GPU by the prolog's accounts; 0: none, or no accounts."""
+    mask: int  # Reasons for a lower clock, as bits of nvmlClocksEventReasons.
+    mhz: int  # SM clock; 0: not known.
+    job: int  # Job that holds the GPU by the prolog's accounts; 0: none, or no accounts.
 
 
 class Xid(NamedTuple):
     """An error that the driver reported, at any load."""
 
     gpu: int
-    xid: int
-    """NVIDIA's number."""
-    at: float
-    """Unix seconds."""
-    job: int
-    """Job that held the GPU by the prolog's accounts; 0: none, or no accounts."""
+    xid: int  # NVIDIA's number.
+    at: float  # Unix seconds.
+    job: int  # Job that held the GPU by the prolog's accounts; 0: none, or no accounts.
 
 
 @dataclass(frozen=True)
 class AgentReport:
     """What the agent of a node said last."""
 
-    at: float
-    """Unix seconds."""
+    at: float  # Unix seconds.
     seq: int
     """Number of the orders that it has carried out; 0: of none. GPUs may have refused a clock."""
     clocks_mhz: Mapping[int, int] = field(default_factory=dict)
     """GPU index -> the clock that is set as ordered; 0: the default clock."""
-    power_w: Mapping[int, float] = field(default_factory=dict)
-    """GPU index -> its power then."""
+    power_w: Mapping[int, float] = field(default_factory=dict)  # GPU index -> its power then.
     throttle: Mapping[int, Throttle] = field(default_factory=dict)
     """GPU index -> why its clock is low; a GPU that cannot tell is absent."""
     xids: tuple[Xid, ...] = ()
     """Of the last day, as far as the agent ran; of equal ones of a GPU the newest."""
-    trouble: str = ""
-    """Why it obeys no orders; empty: it does, or there are none."""
+    trouble: str = ""  # Why it obeys no orders; empty: it does, or there are none.
 
 
 def spool_file(folder: Path, node: str) -> Path:

@@ -10,37 +10,29 @@ NAME = "[A-Za-z][A-Za-z0-9_-]{0,31}"
 """Pattern of the name of a class, licence or reservation: a short ``filter_rules.NAME``."""
 MARKS = "GPU_AWARE_MARKS"
 """Variable with the file to which a measured job appends one byte per iteration."""
-PROBE_TIME_LIMIT = "time limit"
-"""Fault of a probe that left out runs because its time was over."""
-PROBE_JOB = "gpu-aware-probe."
-"""Start of the job names of a sweep's probes."""
+PROBE_TIME_LIMIT = "time limit"  # Fault of a probe that left out runs because its time was over.
+PROBE_JOB = "gpu-aware-probe."  # Start of the job names of a sweep's probes.
 ROLLOUT_HOLD = "gpuaware_rollout"
 """Reservation of all nodes while a rollout reconfigures Slurm: no job starts."""
-INDEX_TYPES = 1024
-"""``g0`` to ``g1023`` are the GRES types of GPU indices."""
+INDEX_TYPES = 1024  # ``g0`` to ``g1023`` are the GRES types of GPU indices.
 
 _LONGEST_NODE = 255
 _LONGEST_NAME = 32
 _NODE_MARKS = str.maketrans("", "", "._-")
 _NAME_MARKS = str.maketrans("", "", "_-")
-MAX_GPUS = 99_999
-"""GPUs of one job, the largest number that ``gpus=`` of a comment takes."""
-MAX_GPUS_PER_NODE = 64
-"""A set of a node's GPUs is a mask in one machine word."""
-MAX_JOB_NAME = 128
-"""Characters of the name of a job, a user or an account that count."""
+MAX_GPUS = 99_999  # GPUs of one job, the largest number that ``gpus=`` of a comment takes.
+MAX_GPUS_PER_NODE = 64  # A set of a node's GPUs is a mask in one machine word.
+MAX_JOB_NAME = 128  # Characters of the name of a job, a user or an account that count.
 MAX_NODES = 65_536
 MAX_TIME_S = 1e10
 """Points in time and durations: 300 years, so that Unix seconds fit and milliseconds do not."""
 MIN_RUN_S = 1e-3
 """Run time of a job in a trace; a shorter one is lost in rounding beside ``MAX_TIME_S``."""
-MIN_TIME_MS, MAX_TIME_MS = 1e-6, 1e12
-"""A measured time: 1 ns to 30 years."""
+MIN_TIME_MS, MAX_TIME_MS = 1e-6, 1e12  # A measured time: 1 ns to 30 years.
 MAX_PENALTY = 1e6
 MIN_GBPS, MAX_GBPS = 1e-6, 1e6
 MAX_MHZ = 100_000
-MAX_GPU_W = 5000.0
-"""Mean power of a GPU; above it a counter was set anew, or another GPU answers."""
+MAX_GPU_W = 5000.0  # Mean power of a GPU; above it a counter was set anew, or another GPU answers.
 _SHOWN = 60
 
 

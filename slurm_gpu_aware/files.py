@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-SELECTOR_LOCK = "selectd.lock"
-"""Name of the selector's lock file, beside the store."""
+SELECTOR_LOCK = "selectd.lock"  # Name of the selector's lock file, beside the store.
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
-_NO_WAIT = _NO_LINK | os.O_NONBLOCK
-"""No pipe is waited on."""
+_NO_WAIT = _NO_LINK | os.O_NONBLOCK  # No pipe is waited on.
 _MOST_OWNED = 4096
 
 

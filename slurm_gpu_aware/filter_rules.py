@@ -11,35 +11,28 @@ MAX_GPUS = bounds.MAX_GPUS
 INDEX_TYPES = bounds.INDEX_TYPES
 MAX_TEXT = 1024
 """Bytes of a text that is parsed, and of an AdminComment; Slurm refuses longer ones."""
-NAME = "[A-Za-z][A-Za-z0-9_-]*"
-"""Classes, licences, reservations."""
+NAME = "[A-Za-z][A-Za-z0-9_-]*"  # Classes, licences, reservations.
 POLICY = "[a-z][a-z0-9+_-]*"
-FEATURE = "[a-z0-9][a-z0-9_.-]*"
-"""GPU models, in lower case."""
+FEATURE = "[a-z0-9][a-z0-9_.-]*"  # GPU models, in lower case.
 MAX_NAME = 64
 
 # Names of ours in Slurm.
 LICENCE = "gpuaware"
-RESERVATION = "gpuaware_gate"
-"""Default names of the gate's licence and reservation."""
+RESERVATION = "gpuaware_gate"  # Default names of the gate's licence and reservation.
 HOLDING_POOL = "gpuaware_pool"
 """Licence of the reservations in which parked jobs wait, and the start of their names."""
 HEAD = "gpuaware_head"
 """Start of the names of the reservations that hold GPUs for the first job that waits."""
 CHANGED_LICENCES = 2
 """Number of the gate's licence of a job that its owner has changed (`gate.gated_job`)."""
-EXTRA_CLOCK = "freq="
-"""Start of the entry of Extra that sets a job's clock."""
+EXTRA_CLOCK = "freq="  # Start of the entry of Extra that sets a job's clock.
 
 # --comment=class=A,bw=high (docs/comment.md)
-MAX_SHOWN = 40
-"""Characters of a user's text in a sentence."""
-COMMENT_MARK = "gpu:"
-"""Start of our part of a longer comment: ``run 7 gpu:class=A``."""
+MAX_SHOWN = 40  # Characters of a user's text in a sentence.
+COMMENT_MARK = "gpu:"  # Start of our part of a longer comment: ``run 7 gpu:class=A``.
 TEST_MARK = f"{COMMENT_MARK}test-only"
 """End of the comment of a test (``--test-only``): `etc/lua/gpu_aware_cli_filter.lua` adds it."""
-ENVIRONMENT = "GPU_AWARE"
-"""Environment variable of a batch job with the same text as a comment."""
+ENVIRONMENT = "GPU_AWARE"  # Environment variable of a batch job with the same text as a comment.
 SENTENCES = {
     "twice": "gpu-aware: comment key '%s' is given twice; give it once",
     "not_valid": "gpu-aware: %s=%s is not valid; valid: %s",
@@ -63,21 +56,15 @@ SENTENCES = {
 of features stand in `features.hints`."""
 
 # Files from which the filter knows earlier runs (features/due_dates/shortest_runs.py).
-RUNS_FOLDER = ".runs"
-"""End of the path of their folder, behind ``events.submit_file``."""
-MAX_RUNS_BYTES = 65_536
-"""Bytes of a file that is read; 200 names take less."""
-MAX_RUN_NAME = bounds.MAX_JOB_NAME
-"""Bytes of a name; names that begin alike share a line."""
+RUNS_FOLDER = ".runs"  # End of the path of their folder, behind ``events.submit_file``.
+MAX_RUNS_BYTES = 65_536  # Bytes of a file that is read; 200 names take less.
+MAX_RUN_NAME = bounds.MAX_JOB_NAME  # Bytes of a name; names that begin alike share a line.
 
 # The AdminComment of a parked job: gpuaware/1;tn=gres/gpu:2;nn=2-2
-RECORD = "gpuaware/"
-"""Start of a record of any version."""
+RECORD = "gpuaware/"  # Start of a record of any version.
 RECORD_VERSION = f"{RECORD}1;"
-MAX_RECORD = 960
-"""Bytes that the filter may write; the rest is for the job marker."""
-RECORD_SAFE = "A-Za-z0-9_.:/=,+*@-"
-"""Characters of a value that are not percent-encoded."""
+MAX_RECORD = 960  # Bytes that the filter may write; the rest is for the job marker.
+RECORD_SAFE = "A-Za-z0-9_.:/=,+*@-"  # Characters of a value that are not percent-encoded.
 RECORD_KEYS = (
     ("tn", "tres_per_node"),
     ("tj", "tres_per_job"),
@@ -113,8 +100,7 @@ RECORD_KEYS = (
 """(key, field of `gate.admin_comment.OriginalRequest`), in the order of the record."""
 
 # Unsupported options: such a job is left to Slurm.
-SOCKETS_PER_NODE = "--sockets-per-node (-B)"
-"""Supported with ``--gpus-per-socket`` only."""
+SOCKETS_PER_NODE = "--sockets-per-node (-B)"  # Supported with ``--gpus-per-socket`` only.
 UNSUPPORTED_BOUNDS = (
     ("contiguous", "--contiguous", 16),
     ("req_switch", "--switches", 32),

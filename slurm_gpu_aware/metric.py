@@ -18,10 +18,8 @@ SOURCES = ("store", "slurm", "counters", "watch", "config", "now", "exporter")
 last answer (`selector.live_jobs.SlurmView`), what the selector has counted
 (`selector.round_state.Counters`), what watch found (`selector.drift_metrics.Watched`), the
 configuration, the Unix time, the exporter's own state."""
-MOST_SERIES = 1_000
-"""Series of a family, unless it says otherwise."""
-MOST_GPU_SERIES = 100_000
-"""Series of a family with one per GPU, or per GPU and class."""
+MOST_SERIES = 1_000  # Series of a family, unless it says otherwise.
+MOST_GPU_SERIES = 100_000  # Series of a family with one per GPU, or per GPU and class.
 GPU_LABELS = ("Hostname", "gpu", "UUID", "modelName", "slurm_index")
 """Labels of a GPU. The first four are those of NVIDIA's dcgm-exporter up to release 4.5.3-4.8.2;
 later ones spell ``hostname``. ``gpu`` counts in NVML's order, ``slurm_index`` is Slurm's IDX."""
@@ -45,8 +43,7 @@ class Buckets(NamedTuple):
     labels: tuple[str, ...]
     buckets: Sequence[tuple[float, int]]
     """(upper bound, observations up to it), ascending; the last bound is infinite."""
-    total: float
-    """Sum of all observations."""
+    total: float  # Sum of all observations.
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +71,7 @@ class Metric(Generic[T]):
     help: str
     kind: Kind
     fact: Fact[T]
-    samples: Callable[[T], Iterable[Sample | Buckets]]
-    """Pure; no two samples have the same labels."""
+    samples: Callable[[T], Iterable[Sample | Buckets]]  # Pure; no two samples have the same labels.
     labels: tuple[str, ...] = ()
     most: int = MOST_SERIES
     """Series that are exported; the others are counted in ``gpu_aware_series_dropped``."""

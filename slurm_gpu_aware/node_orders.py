@@ -31,12 +31,9 @@ class OrderError(ValueError):
 class Order:
     """Clock and power limit of one job on one node."""
 
-    job: int
-    """Slurm's number of the job."""
-    mhz: int
-    """SM clock; 0: the default clock."""
-    gpus: tuple[int, ...]
-    """Slurm's indices on the node, ascending."""
+    job: int  # Slurm's number of the job.
+    mhz: int  # SM clock; 0: the default clock.
+    gpus: tuple[int, ...]  # Slurm's indices on the node, ascending.
     limit_w: int | None = None
     """Power limit of each GPU, W; 0: the site's own; None: that of the job's start."""
 
@@ -50,8 +47,7 @@ class Orders:
     """All orders of a node; ``str`` is the text of its file."""
 
     seq: int
-    valid_until: float
-    """Unix seconds."""
+    valid_until: float  # Unix seconds.
     orders: tuple[Order, ...]
 
     def __str__(self) -> str:

@@ -22,14 +22,12 @@ from slurm_gpu_aware.bounds import quoted
 T = TypeVar("T")
 Make = Callable[[Any, Any], Any]
 """(type, plain value) -> the value of a type that msgspec does not know. Raises ValueError."""
-Step = Any
-"""Field, index, or key of a mapping; None: a key that is not known."""
+Step = Any  # Field, index, or key of a mapping; None: a key that is not known.
 
 _ONE_AT_A_TIME = RLock()
 """msgspec 0.22 ends the process (SIGSEGV) when two threads first meet a type at once."""
 
-MOST = 10**9
-"""Bound of numbers in any unit: 30 years in seconds."""
+MOST = 10**9  # Bound of numbers in any unit: 30 years in seconds.
 _STORABLE = "[^\\x00\ud800-\udfff]*"  # NUL and lone surrogates are not UTF-8 text
 _LONGEST_TEXT = 4096
 _MOST_KEYS = 1000

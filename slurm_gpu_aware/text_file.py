@@ -17,8 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import FileFault, SourceError
 
-MAX_BYTES = 1 << 30
-"""Size limit of a file, before and after decompression."""
+MAX_BYTES = 1 << 30  # Size limit of a file, before and after decompression.
 
 T = TypeVar("T")
 
@@ -97,8 +96,7 @@ class BadRow(NamedTuple):
 
     line: int
     reason: str
-    unit: str = "line"
-    """What ``line`` counts: ``line``, ``record`` of a list, ``result``, ..."""
+    unit: str = "line"  # What ``line`` counts: ``line``, ``record`` of a list, ``result``, ...
 
 
 @dataclass(frozen=True)
@@ -106,8 +104,7 @@ class Row:
     """One row of a table. The methods raise ValueError that names column and cell."""
 
     line: int
-    cells: Mapping[str, str]
-    """Column -> cell without surrounding blanks."""
+    cells: Mapping[str, str]  # Column -> cell without surrounding blanks.
 
     def text(self, column: str) -> str:
         """A cell that is not empty."""
@@ -145,8 +142,7 @@ class Table:
     rows: tuple[Row, ...]
     bad_rows: tuple[BadRow, ...]
     """Rows that cannot be read; of CSV: with fewer or more cells than columns."""
-    unit: str = "line"
-    """What ``Row.line`` counts."""
+    unit: str = "line"  # What ``Row.line`` counts.
 
     def require(self, *columns: str, hint: str = "") -> None:
         """Raise SourceError unless each column occurs once; ``hint`` ends the message."""

@@ -20,10 +20,8 @@ from typing import IO, Any, Self
 
 from slurm_gpu_aware.errors import SourceError
 
-KEPT_BYTES = 64 << 10
-"""Bytes of the output that are kept, and limit of a line."""
-SITE_S = 60.0
-"""Limit of a command of the site."""
+KEPT_BYTES = 64 << 10  # Bytes of the output that are kept, and limit of a line.
+SITE_S = 60.0  # Limit of a command of the site.
 _CHECK_S = 0.1
 _END_S = 5.0
 """Wait for a process that shall end at most this long: one that hangs in the driver cannot be

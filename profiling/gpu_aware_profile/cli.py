@@ -22,8 +22,7 @@ from slurm_gpu_aware.cli.run import LateGroup, run
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
 
-PARTLY = 3
-"""Exit code: import skipped bad rows, a sweep is not complete, or GPUs became slower."""
+PARTLY = 3  # Exit code: import skipped bad rows, a sweep is not complete, or GPUs became slower.
 
 _ELSEWHERE = {
     "collect": "gpu_aware_profile.commands.import_files:collect",

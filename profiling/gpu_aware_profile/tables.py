@@ -43,8 +43,7 @@ from slurm_gpu_aware.time_text import duration
 
 Row = Mapping[str, Any]
 _COLUMN = re.compile(r"(>?)([^=:]+)(?:=(\w+))?(?::(.+))?\Z")
-Record = dict[str, Any]
-"""Name in the output -> value."""
+Record = dict[str, Any]  # Name in the output -> value.
 LEVEL_TIME = ("class", "level", "value_ms", "model")
 SCORE = (
     *("gpu", "node", "class", "value_ms", "pm_score", "score", "bin", "outlier"),

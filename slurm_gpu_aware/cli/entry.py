@@ -10,8 +10,7 @@ from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
+INTERRUPTED = 130  # Exit code after Ctrl-C: 128 and the number of SIGINT.
 
 
 def gpu_aware() -> NoReturn:

@@ -32,10 +32,8 @@ _WORDS = {
 _LIMIT = re.compile(r"(QOS|Assoc)[A-Za-z]*\Z")
 Detail = Mapping[str, Any]
 _MAX_ROWS = 12
-_UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())
-"""``None`` is also a word of Slurm's."""
-_EPOCH_S = 1e9
-"""A value of a key ``..._s`` above this (2001) is a time, not a duration."""
+_UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())  # ``None`` is also a word of Slurm's.
+_EPOCH_S = 1e9  # A value of a key ``..._s`` above this (2001) is a time, not a duration.
 _RECORDS = ("AdminComment", "record")
 """Keys of the record of a parked job, which the selector reads."""
 _IN_WORDS = frozenset(

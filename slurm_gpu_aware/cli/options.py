@@ -21,8 +21,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class Context:
     """Global options."""
 
-    config_path: str | None = None
-    """``--config``; None: the environment, then the default path."""
+    config_path: str | None = None  # ``--config``; None: the environment, then the default path.
 
     def config(self, *, check_policies: bool = False) -> Config:
         """Load the configuration; ``check_policies``: also names and options of policies."""

@@ -119,14 +119,11 @@ def _source(
     return source, site
 
 
-MOST_EXPLAINED = 200
-"""Jobs that get a page."""
-MOST_ROWS = 500
-"""Jobs of each table of the queue."""
+MOST_EXPLAINED = 200  # Jobs that get a page.
+MOST_ROWS = 500  # Jobs of each table of the queue.
 _ROUNDS = 5
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
-_OF_USERS = ("name", "comment", "account", "model")
-"""Keys of a request that its user chose."""
+_OF_USERS = ("name", "comment", "account", "model")  # Keys of a request that its user chose.
 _NAMES_MODEL = "model"
 """Key of a decision's reasons: why a performance model is missing, with the user and the model."""
 
@@ -137,10 +134,8 @@ class JobFacts:
 
     status: Mapping[str, Any]
     queue: Mapping[str, Any]
-    explained: Mapping[str, Mapping[str, Any]]
-    """Job -> answer about it."""
-    paths: Mapping[str, str]
-    """Job -> path of its page."""
+    explained: Mapping[str, Mapping[str, Any]]  # Job -> answer about it.
+    paths: Mapping[str, str]  # Job -> path of its page.
     config: Config
     now: float
     public: bool

@@ -41,8 +41,7 @@ from slurm_gpu_aware.store.files import ROLLOUT_STATE
 _FAILED = 1
 _WAITS = 3
 _LINKS = Path("/usr/local/bin")
-_PAGES = Path("/var/lib/gpu-aware-page")
-"""Of ``gpu-aware-page.service``."""
+_PAGES = Path("/var/lib/gpu-aware-page")  # Of ``gpu-aware-page.service``.
 _SKIPPED = 3
 
 

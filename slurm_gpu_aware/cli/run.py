@@ -16,8 +16,7 @@ from slurm_gpu_aware.cli.entry import INTERRUPTED
 from slurm_gpu_aware.cli.output import visible
 from slurm_gpu_aware.errors import AwareError
 
-_MOST = 4000
-"""Limit of the characters of an error."""
+_MOST = 4000  # Limit of the characters of an error.
 _LONG_WORD = re.compile(r"(\S{100})\S{900,}")
 
 

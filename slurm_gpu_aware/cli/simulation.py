@@ -55,12 +55,9 @@ class Inputs:
 
     trace: Trace
     site: SimulatedSite
-    settings: tuple[SimSettings, ...]
-    """One per policy."""
-    recorded: Mapping[str, int]
-    """Key of ``history.KNOWLEDGE`` -> number of recorded jobs."""
-    source: Trace
-    """The trace as it was read."""
+    settings: tuple[SimSettings, ...]  # One per policy.
+    recorded: Mapping[str, int]  # Key of ``history.KNOWLEDGE`` -> number of recorded jobs.
+    source: Trace  # The trace as it was read.
 
     def runs(self) -> list[Run]:
         """One run per policy."""

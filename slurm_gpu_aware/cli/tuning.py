@@ -44,10 +44,8 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]
 """Label of a candidate -> its measures, per seed."""
 BOUND = "longest_wait_s"
 """Option whose candidate is not an end of its range, but measured (`bounded_candidates`)."""
-DEFAULT_CLOCKS = "default"
-"""Label of the run at these."""
-_STEP_S = 60
-"""The measured bound is a multiple of this."""
+DEFAULT_CLOCKS = "default"  # Label of the run at these.
+_STEP_S = 60  # The measured bound is a multiple of this.
 _CANDIDATE = re.compile(r"([a-z0-9+-]{1,40})(?::(.{1,200}))?")
 _OPTION = re.compile(r"([a-z_]{1,40})=(-?[0-9]{1,9}(\.[0-9]{1,9})?)")
 
@@ -62,18 +60,15 @@ class History:
 
     inputs: Inputs
     days: range
-    runs: Sequence[GpuTiming]
-    """All runs of the newest measurement of each GPU and class."""
+    runs: Sequence[GpuTiming]  # All runs of the newest measurement of each GPU and class.
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
     """Measures per seed."""
 
-    placements: dict[str, list[Mapping[str, float]]]
-    """Label of a candidate -> its measures."""
-    orders: dict[str, list[Mapping[str, float]]]
-    """Order of the queue -> its measures."""
+    placements: dict[str, list[Mapping[str, float]]]  # Label of a candidate -> its measures.
+    orders: dict[str, list[Mapping[str, float]]]  # Order of the queue -> its measures.
     payers: dict[str, list[Mapping[str, float]]]
     """Order of the queue -> average completion time of the jobs of each account or user."""
 

@@ -203,8 +203,7 @@ def _setting(text: str) -> Setting:
 _LOCK = ".lock"
 _LOCK_EX = 2
 _WAIT_S = 3.0
-_LONGEST = 4096
-"""Bytes of a file that are read."""
+_LONGEST = 4096  # Bytes of a file that are read.
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 

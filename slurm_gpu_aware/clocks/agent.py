@@ -33,20 +33,15 @@ from slurm_gpu_aware.clocks.records import spool, syslog, to_json
 from slurm_gpu_aware.clocks.xids import Xids
 from slurm_gpu_aware.node_orders import OrderError, Orders, parse_orders
 
-LONGEST_S = 3600.0
-"""Orders that claim to be valid for longer are refused."""
-DRIVER_LIMIT_S = 3.0
-"""Less than hooks wait for us (`hooks.TOGETHER_S`)."""
-WAIT_S = 0.5
-"""How long a turn waits for hooks at work; then it leaves the rest to the next turn."""
-AGAIN_S = 60.0
-"""A clock that a GPU refused is tried again after this time."""
+LONGEST_S = 3600.0  # Orders that claim to be valid for longer are refused.
+DRIVER_LIMIT_S = 3.0  # Less than hooks wait for us (`hooks.TOGETHER_S`).
+WAIT_S = 0.5  # How long a turn waits for hooks at work; then it leaves the rest to the next turn.
+AGAIN_S = 60.0  # A clock that a GPU refused is tried again after this time.
 GRACE_S = 10.0
 """An order for GPUs that its job does not hold (yet) waits so long: its prolog may be at work."""
 REPORT_S = 60.0
 """Power and throttling are reported this often, and whenever new orders have been carried out."""
-XID_S = 86_400.0
-"""An XID error is reported for this time."""
+XID_S = 86_400.0  # An XID error is reported for this time.
 MOST_XIDS = 100
 _SEQ = "orders"
 """File among the accounts: number of the last orders, and until when they were valid at first."""

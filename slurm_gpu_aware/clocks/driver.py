@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _NO_GPU = -1
 _SIGKILL = 9  # the module ``signal`` takes milliseconds to import
 _MOST_FILES = 65536
-_END = b"\0"
-"""Of an answer."""
+_END = b"\0"  # Of an answer.
 
 
 class Result:

@@ -48,16 +48,11 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpu-aware-clock/1"
 
-DRIVER_LIMIT_S = 10.0
-"""Time limit of all driver calls of a step."""
-MAKE_UP_LIMIT_S = 3.0
-"""Time limit of the driver calls for GPUs of ended jobs."""
-METER_LIMIT_S = 3.0
-"""Time limit of the driver calls that read energy."""
-LATE_S = 5.0
-"""A counter that is read so long after its hook ran tells nothing about the job."""
-HOOK_S = 35.0
-"""No hook waits so long for the agent."""
+DRIVER_LIMIT_S = 10.0  # Time limit of all driver calls of a step.
+MAKE_UP_LIMIT_S = 3.0  # Time limit of the driver calls for GPUs of ended jobs.
+METER_LIMIT_S = 3.0  # Time limit of the driver calls that read energy.
+LATE_S = 5.0  # A counter that is read so long after its hook ran tells nothing about the job.
+HOOK_S = 35.0  # No hook waits so long for the agent.
 AGAIN_S = 60.0
 """A GPU that could not be reset then is tried again by hooks of other jobs after this time."""
 ALONE_S = 2.0

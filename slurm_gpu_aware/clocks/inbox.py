@@ -23,8 +23,7 @@ from slurm_gpu_aware.files import first_bytes, open_folder
 from slurm_gpu_aware.node_orders import MOST_BYTES, Order, OrderError, Orders
 
 _AGENT = "agent"
-_LONGEST = 1200
-"""Bytes of a file; the scripts write no more."""
+_LONGEST = 1200  # Bytes of a file; the scripts write no more.
 _UNFINISHED_S = 60.0
 _TAKEN = ".taken"
 _KINDS = ("epilog", "prolog")
@@ -162,8 +161,7 @@ def hear(
 
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-Target = tuple[str, int, int]
-"""(job, MHz, W; 0: the default clock, the site's own power limit)."""
+Target = tuple[str, int, int]  # (job, MHz, W; 0: the default clock, the site's own power limit).
 
 
 def read_trusted(path: str, owners: frozenset[int], top: str = "/") -> bytes | None:

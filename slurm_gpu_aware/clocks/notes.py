@@ -26,20 +26,15 @@ _GPU = "gpu"
 _LOCK = ".lock"
 _NAMES = (_GPU, f".{_GPU}", _LOCK, "orders", ".orders", "inbox", "agent")
 """Starts of the names of our files."""
-_LONGEST = 200
-"""Bytes of a file."""
-NO_JOB = "0"
-"""Job of a note that cannot be read."""
-LIMIT = "limit"
-"""Method of a note under which only a power limit is set, and no clock."""
-_SAME_MW = 1000
-"""Limits that differ by less are one: drivers may round."""
+_LONGEST = 200  # Bytes of a file.
+NO_JOB = "0"  # Job of a note that cannot be read.
+LIMIT = "limit"  # Method of a note under which only a power limit is set, and no clock.
+_SAME_MW = 1000  # Limits that differ by less are one: drivers may round.
 _MOST_LIMITS = 8
 """Limits of a note; more come only of a GPU that answers nothing, and the oldest are dropped."""
 
 
-Limits = tuple[int, ...]
-"""Power limits of a GPU, mW."""
+Limits = tuple[int, ...]  # Power limits of a GPU, mW.
 
 
 def words_in(folder: int | None, name: str, longest: int, errors: str = "strict") -> list[str]:

@@ -26,21 +26,17 @@ if TYPE_CHECKING:
 LIBRARY = "libnvidia-ml.so.1"
 _UNSUPPORTED = (3, 13, 26)
 """NOT_SUPPORTED, FUNCTION_NOT_FOUND of an older driver, DEPRECATED of a newer one."""
-_LOST = (15, 16)
-"""GPU_IS_LOST, RESET_REQUIRED: nothing can use the GPU until it is reset."""
+_LOST = (15, 16)  # GPU_IS_LOST, RESET_REQUIRED: nothing can use the GPU until it is reset.
 _NO_FUNCTION = 13
 _NO_LIBRARY = 12
 _TIMEOUT = 10
-_SM = 1
-"""nvmlClockType_t"""
+_SM = 1  # nvmlClockType_t
 _MOST_CLOCKS = 4096
 _GET_LIMIT = "nvmlDeviceGetPowerManagementLimit"
 _SET_LIMIT = "nvmlDeviceSetPowerManagementLimit"
 """Needs root. In mW; it outlasts processes, not a reboot or an unloaded driver (NVML's manual)."""
-_TEXT_BYTES = 96
-"""As NVML has them for names, UUIDs and versions."""
-XID_EVENTS = ctypes.c_ulonglong(8)
-"""nvmlEventTypeXidCriticalError"""
+_TEXT_BYTES = 96  # As NVML has them for names, UUIDs and versions.
+XID_EVENTS = ctypes.c_ulonglong(8)  # nvmlEventTypeXidCriticalError
 
 
 def lock(indices: Collection[int], asked_mhz: int) -> Iterator[Result]:

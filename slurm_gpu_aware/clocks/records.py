@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 ROTATE_BYTES = 8 << 20
 """A spool file that is larger becomes NODE.jsonl.1, in place of the one before it."""
-_LONGEST_LINE = 900
-"""Characters that syslog takes at once."""
+_LONGEST_LINE = 900  # Characters that syslog takes at once.
 
 
 def to_json(record: Record) -> str:

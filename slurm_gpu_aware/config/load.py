@@ -33,8 +33,7 @@ from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.records import MOST, number, text, whole
 from slurm_gpu_aware.time_text import stamp
 
-_TUNED_FILE = "tuned.json"
-"""Name of the file, in the folder of the store."""
+_TUNED_FILE = "tuned.json"  # Name of the file, in the folder of the store.
 Name = Annotated[str, text("[a-z0-9_+-]{1,40}", "a name")]
 Option = Annotated[int, whole(-MOST, MOST)] | Annotated[float, number(-MOST, MOST)]
 Percent = Annotated[float, number(-1e6, 1e6)]
@@ -156,12 +155,9 @@ class Candidate:
 class Tuned(Candidate):
     """The policy that is set, and what tune found."""
 
-    set_at: Annotated[float, number(0, MAX_TIME_S)]
-    """Unix time."""
-    gain_percent: Percent
-    """Gain in average completion time over packed placement."""
-    low_percent: Percent
-    """Ends of its interval."""
+    set_at: Annotated[float, number(0, MAX_TIME_S)]  # Unix time.
+    gain_percent: Percent  # Gain in average completion time over packed placement.
+    low_percent: Percent  # Ends of its interval.
     high_percent: Percent
 
     def __str__(self) -> str:

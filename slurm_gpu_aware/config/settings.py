@@ -33,13 +33,11 @@ DEFAULT_PATH = Path("/etc/slurm-gpu-aware/config.toml")
 DEFAULT_KINDS = ("user", "account", "qos", "partition")
 """What ``site.defaults`` goes by; an earlier one wins."""
 T = TypeVar("T", bound=Section)
-_ACROSS = 1.5
-"""PAL's L_across if it is neither configured nor measured."""
+_ACROSS = 1.5  # PAL's L_across if it is neither configured nor measured.
 
 ClassName = Annotated[str, text(NAME, "a class name")]
 Mhz = Annotated[int, whole(1, 10_000)]
-Limit = Annotated[float, above(0)]
-"""Time that a wait or a call may take, in seconds."""
+Limit = Annotated[float, above(0)]  # Time that a wait or a call may take, in seconds.
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,7 @@ class SiteConfig:
 
     classes: Annotated[tuple[ClassName, ...], Meta(min_length=1)] = ("A", "B", "C")
     """Application classes, most sensitive to variability first."""
-    default_class: Text = "B"
-    """Class of a job that names none."""
+    default_class: Text = "B"  # Class of a job that names none.
     partitions: tuple[
         Annotated[str, text(f"[!-+.-~-]{{1,{MAX_NAME}}}", "a partition name")], ...
     ] = ()
@@ -70,8 +67,7 @@ class ClassConfig:
 
     clock_mhz: Mhz | None = None
     """SM clock for jobs of the class that name none; absent: default clock."""
-    bandwidth_sensitive: bool = False
-    """Default of ``bw`` for the class."""
+    bandwidth_sensitive: bool = False  # Default of ``bw`` for the class.
     application: Text | None = None
     """Name of its jobs in an interference profile (``topo-aware``); absent: unknown."""
     restart_s: Seconds | None = None
@@ -142,8 +138,7 @@ class GateConfig:
     reservation: Annotated[str, text(NAME, "a plain reservation name")] = RESERVATION
     lease_s: Annotated[int, whole(0, MOST)] = 90
     """The reservation ends this long after the last heartbeat; parked jobs then start as usual."""
-    show_running: bool = False
-    """Show GPUs and score of a running job in its AdminComment."""
+    show_running: bool = False  # Show GPUs and score of a running job in its AdminComment.
     guard_head: bool = True
     """Hold the GPUs that are kept for the first waiting job by reservations, against jobs that
     cannot wait at the gate."""
@@ -164,13 +159,10 @@ class GateConfig:
 class SelectorConfig:
     """``[selector]``"""
 
-    round_s: Limit = 5.0
-    """Longest time between two rounds."""
+    round_s: Limit = 5.0  # Longest time between two rounds.
     heartbeat_s: Limit = 20.0
-    start_timeout_s: Limit = 30.0
-    """A placed job that is still pending after this is parked again."""
-    command_timeout_s: Limit = 20.0
-    """Limit for one call to Slurm."""
+    start_timeout_s: Limit = 30.0  # A placed job that is still pending after this is parked again.
+    command_timeout_s: Limit = 20.0  # Limit for one call to Slurm.
     reuse_backoff_s: Limit = 60.0
     """A job that was parked again is not planned for this long; doubles up to 16 times."""
     ahead_s: Annotated[float, number(0, 300)] = 20.0
@@ -183,8 +175,7 @@ class StoreConfig:
     """``[store]``: SQLite on a local file system."""
 
     path: Path = Path("/var/lib/slurm-gpu-aware/store.db")
-    published: Path | None = None
-    """Copy for readers on other hosts, on a shared folder."""
+    published: Path | None = None  # Copy for readers on other hosts, on a shared folder.
     ledger_days: Annotated[int, whole(0, MOST)] = 180
     """Decisions older than this are deleted; 0 keeps all."""
     measurements: Annotated[int, whole(2, 10_000)] = 40
@@ -197,8 +188,7 @@ class EventsConfig:
 
     submit_file: Path = Path("/var/spool/slurm-gpu-aware/submitted")
     """The filter appends a byte per submission."""
-    jobcomp_file: Path | None = None
-    """JobCompLoc of jobcomp/filetxt, if the site has it."""
+    jobcomp_file: Path | None = None  # JobCompLoc of jobcomp/filetxt, if the site has it.
 
     @property
     def defer_file(self) -> Path:
@@ -219,8 +209,7 @@ class SetupConfig:
     """Install cli_filter.lua, with which ``--test-only`` answers as without us."""
     distribute: tuple[Text, ...] = ()
     """Command with arguments that copies slurm.conf and gres.conf to all nodes, if any."""
-    distribute_timeout_s: Limit = 600.0
-    """Limit for that command."""
+    distribute_timeout_s: Limit = 600.0  # Limit for that command.
     register_timeout_s: Limit = 120.0
     """How long a node may take to register after ``scontrol reconfigure``."""
 
@@ -284,8 +273,7 @@ class CoreConfig:
     setup: SetupConfig = field(default_factory=SetupConfig)
     profiling: ProfilingConfig = field(default_factory=ProfilingConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
-    source: Path | None = None
-    """File that it came from; None: defaults."""
+    source: Path | None = None  # File that it came from; None: defaults.
 
 
 SECTIONS: dict[str, type[Section]] = {

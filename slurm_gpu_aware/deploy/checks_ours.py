@@ -275,5 +275,4 @@ OF_US = (
     ("units", False, True, checks_of("units")),
 )
 """See `doctor.Checks`."""
-REMOVAL = (("removal", False, False, _removal),)
-"""The only check while a removal is under way."""
+REMOVAL = (("removal", False, False, _removal),)  # The only check while a removal is under way.

@@ -34,8 +34,7 @@ from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.time_text import duration
 
 OLDEST, NEWEST = (24, 11), (26, 5)
-_SILENT_S = 180.0
-"""Agents report once a minute."""
+_SILENT_S = 180.0  # Agents report once a minute.
 _START_AGENT = "'systemctl enable --now gpu-aware-clockd' there; 'journalctl -u gpu-aware-clockd'"
 _COPY = "copy {} to all nodes that have their own, then 'scontrol reconfigure'"
 

@@ -27,12 +27,10 @@ class Check:
 
     name: str
     found: str
-    cure: str = ""
-    """Remedy; empty for ``ok``."""
+    cure: str = ""  # Remedy; empty for ``ok``.
     status: str = "ok"
     """``ok``, ``warning`` (works, but not as well as it could), ``failed``, ``skipped``."""
-    lines: tuple[str, ...] = ()
-    """What the cure adds to a file, to be copied."""
+    lines: tuple[str, ...] = ()  # What the cure adds to a file, to be copied.
 
 
 ok = Check
@@ -51,8 +49,7 @@ class DoctorContext:
     """Configuration, Slurm and store for the checks; to read them may raise AwareError."""
 
     config: Config
-    ask_nodes: bool = False
-    """Start a job on each idle node, which looks at its files."""
+    ask_nodes: bool = False  # Start a job on each idle node, which looks at its files.
     now: float = field(default_factory=time.time)
     silence: str | None = None
     """Why Slurm has not answered; it is not asked again, as each question waits for its end."""

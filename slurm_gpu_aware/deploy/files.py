@@ -21,8 +21,7 @@ CLI_FILTER = "cli_filter.lua"
 OUR_CLI_FILTER = "gpu_aware_cli_filter.lua"
 FILTER_CODE = "gpu_aware.lua"
 LUA_CONF = "gpu_aware_conf.lua"
-BACKUP = ".before-gpu-aware"
-"""End of the name of a file's first version, which setup keeps."""
+BACKUP = ".before-gpu-aware"  # End of the name of a file's first version, which setup keeps.
 
 COMMAND_TIMEOUT_S = 20.0
 _LUAC = ("luac5.1", "luac", "luac5.3", "luac5.4")

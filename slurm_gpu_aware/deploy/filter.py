@@ -46,10 +46,8 @@ class _Plugin(Owned, ABC):
 
     words = ("lua",)
     script = ""
-    ours = ""
-    """The script of the installation."""
-    user = ""
-    """What fails without the script, if slurm.conf lists the plugin."""
+    ours = ""  # The script of the installation.
+    user = ""  # What fails without the script, if slurm.conf lists the plugin.
 
     def needed(self, path: Path, settings: Mapping[str, str]) -> str:
         """The script stays while Slurm loads it."""

@@ -46,8 +46,7 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, record_id, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-REPEAT_S = 60.0
-"""Interval between reports of an unchanged wait."""
+REPEAT_S = 60.0  # Interval between reports of an unchanged wait.
 _LARGEST = 1 << 24
 _COUNT_BYTES = 4
 
@@ -216,10 +215,8 @@ class _Return:
     """Updates of a job. A refused one may be applied in part, so the feature goes last."""
 
     job: SlurmJob
-    typed: Fields
-    """GPU types, beside the feature."""
-    opened: Fields
-    """The constraint without the feature; licences and AdminComment without us."""
+    typed: Fields  # GPU types, beside the feature.
+    opened: Fields  # The constraint without the feature; licences and AdminComment without us.
 
     def command(self) -> str:
         """What does the same by hand."""

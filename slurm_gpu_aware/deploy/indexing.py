@@ -43,18 +43,12 @@ _UNREAD = (
 class NodeForm:
     """Form of a node's GPUs in the files."""
 
-    count: int
-    """GPUs in slurm.conf."""
-    indices: tuple[int, ...]
-    """Indices of its types; empty: it cannot be indexed, see ``problem``."""
-    model: str | None
-    """In lower case; None: unknown."""
-    indexed: bool
-    """It has one type per GPU now."""
-    ours: bool
-    """A rollout indexed it: the files keep its plain form."""
-    problem: str | None
-    """Why it cannot be indexed."""
+    count: int  # GPUs in slurm.conf.
+    indices: tuple[int, ...]  # Indices of its types; empty: it cannot be indexed, see ``problem``.
+    model: str | None  # In lower case; None: unknown.
+    indexed: bool  # It has one type per GPU now.
+    ours: bool  # A rollout indexed it: the files keep its plain form.
+    problem: str | None  # Why it cannot be indexed.
 
 
 class _Record(NamedTuple):
@@ -62,8 +56,7 @@ class _Record(NamedTuple):
 
     names: list[str]
     pairs: Pairs
-    values: dict[str, str]
-    """As `node_fields`."""
+    values: dict[str, str]  # As `node_fields`.
 
 
 @dataclass(frozen=True)

@@ -59,10 +59,8 @@ class Restored:
     """Outcome for the placed jobs that wait."""
 
     left: list[str] = field(default_factory=list)
-    wrong: dict[str, str] = field(default_factory=dict)
-    """Job -> why it could not be restored."""
-    kept: list[str] = field(default_factory=list)
-    """Unchanged jobs, for the reason ``kept_why``."""
+    wrong: dict[str, str] = field(default_factory=dict)  # Job -> why it could not be restored.
+    kept: list[str] = field(default_factory=list)  # Unchanged jobs, for the reason ``kept_why``.
     kept_why: str = ""
 
 

@@ -37,14 +37,11 @@ class Owned:
     further lines are to be copied.
     """
 
-    group = ""
-    """The check of doctor to which its check belongs; empty: it has none."""
+    group = ""  # The check of doctor to which its check belongs; empty: it has none.
     list_key = ""
     """A setting of slurm.conf that is a list with entries of ours; empty: there is none."""
-    words: tuple[str, ...] = ()
-    """These entries."""
-    by_name = False
-    """An entry with the name of one of ours is ours, whatever else it says."""
+    words: tuple[str, ...] = ()  # These entries.
+    by_name = False  # An entry with the name of one of ours is ours, whatever else it says.
 
     def entries(self, config: Config) -> dict[str, str]:
         """Our entries of the list: name -> entry."""

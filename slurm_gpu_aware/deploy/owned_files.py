@@ -47,12 +47,9 @@ class Hook(Owned):
 
     folder: str
     script: str
-    key: str
-    """The setting."""
-    without: str
-    """Effect of its absence."""
-    on_nodes: bool = True
-    """Slurm runs it on the compute nodes."""
+    key: str  # The setting.
+    without: str  # Effect of its absence.
+    on_nodes: bool = True  # Slurm runs it on the compute nodes.
     group = "prolog, epilog"
 
     @property

@@ -61,8 +61,7 @@ _LOOK = """echo "$SLURMD_NODENAME" $(
         sha256sum "$file"
     done 2>/dev/null)"""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-MAX_NODES = 256
-"""Nodes of one job."""
+MAX_NODES = 256  # Nodes of one job.
 _SILENT = re.compile(r"DOWN|NOT_RESPONDING|POWER|UNKNOWN|FUTURE")
 
 
@@ -73,23 +72,16 @@ class Reconfiguration:
     """
 
     HOLD_S = 60.0
-    LONGER_S = 120.0
-    """Duration of the reservation; its duration from the reconfigure on."""
+    LONGER_S = 120.0  # Duration of the reservation; its duration from the reconfigure on.
     TRIES = 3
-    COMMAND_S = 120.0
-    """Time limit of ``scontrol reconfigure``."""
-    LAUNCH_S = 20.0
-    """Longest wait for jobs that are being launched; shorter than the reservation."""
-    QUIET_S = 1.0
-    """Time without such a job after which none is expected."""
+    COMMAND_S = 120.0  # Time limit of ``scontrol reconfigure``.
+    LAUNCH_S = 20.0  # Longest wait for jobs that are being launched; shorter than the reservation.
+    QUIET_S = 1.0  # Time without such a job after which none is expected.
     SLURMDS_S = 20.0
     """Longest wait for slurmds to read their files, and to register with a new slurmctld."""
-    ANSWER_S = 30.0
-    """Silence of slurmctld before a message."""
-    REPEAT_S = 60.0
-    """Interval between such messages."""
-    RELEASE_S = 30.0
-    """Time limit for deleting the reservation."""
+    ANSWER_S = 30.0  # Silence of slurmctld before a message.
+    REPEAT_S = 60.0  # Interval between such messages.
+    RELEASE_S = 30.0  # Time limit for deleting the reservation.
     POLL_S = 0.25
 
     def __init__(
@@ -242,8 +234,7 @@ class Reconfiguration:
 class Delivery:
     """Whether the nodes get a change of the folder of slurm.conf when Slurm is reconfigured."""
 
-    arrives: bool | None
-    """None: it is not known."""
+    arrives: bool | None  # None: it is not known.
     why: str
 
 

@@ -45,8 +45,7 @@ from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.watch_state import PREFIX
 
 SYSTEMCTL_S = 60.0
-RELOAD_S = 10.0
-"""Longest wait until slurmctld has read a changed job_submit.lua."""
+RELOAD_S = 10.0  # Longest wait until slurmctld has read a changed job_submit.lua.
 _TRIES = 5
 """Rounds of release, as jobs that were submitted before the filter went may still arrive."""
 

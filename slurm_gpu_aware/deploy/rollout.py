@@ -29,8 +29,7 @@ from slurm_gpu_aware.deploy.site import feature_of
 from slurm_gpu_aware.errors import SourceError, StoppedError
 from slurm_gpu_aware.slurm.records import ENDED
 
-Result = tuple[str, str]
-"""(`Outcome.result`, why)."""
+Result = tuple[str, str]  # (`Outcome.result`, why).
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,14 @@ class Outcome:
     result: str
     """``changed``, ``already``, ``skipped``, ``failed`` (moved back) or ``left`` (interrupted)."""
     why: str
-    waited_s: float
-    """Wait until it was empty."""
+    waited_s: float  # Wait until it was empty.
 
 
 @dataclass
 class Summary:
     """Outcome of a run."""
 
-    direction: str
-    """``rollout`` or ``undo``."""
+    direction: str  # ``rollout`` or ``undo``.
     nodes: list[Outcome] = field(default_factory=list)
     untyped_jobs: list[str] = field(default_factory=list)
     """Pending jobs that now ask for a feature instead of a type."""

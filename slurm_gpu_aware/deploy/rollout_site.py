@@ -26,18 +26,15 @@ from slurm_gpu_aware.slurm.records import HOLDING, SlurmNode
 from slurm_gpu_aware.slurm.words import expand_hostlist, hostlist
 from slurm_gpu_aware.store.files import REMOVAL_STATE
 
-REASON = "gpu-aware setup --roll"
-"""Reason of nodes that a rollout drains."""
+REASON = "gpu-aware setup --roll"  # Reason of nodes that a rollout drains.
 DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
 _INVALID = frozenset({"DOWN", "INVAL", "INVALID_REG"})
 _AWAY = re.compile("DOWN|ERROR|FAIL|FUTURE|INVAL|MAINT|NOT_RESPONDING|POWER|REBOOT")
 _ON_NODE = HOLDING | {"SIGNALING", "STAGE_OUT"}
 
 POLL_S = 1.0
-SETTLE_S = 30.0
-"""Wait for a silent node before it is skipped."""
-REPEAT_S = 60.0
-"""Interval between reports of an unchanged wait."""
+SETTLE_S = 30.0  # Wait for a silent node before it is skipped.
+REPEAT_S = 60.0  # Interval between reports of an unchanged wait.
 _LUA_MODELS = re.compile(r"^(\s*models\s*=\s*)\{[^}]*\}", re.MULTILINE)
 _Node = Annotated[str, records.text(NODE_NAME, "a node name")]
 
@@ -259,10 +256,8 @@ class RolloutState:
     """An unfinished run."""
 
     direction: Annotated[str, records.words("rollout", "undo")]
-    scope: tuple[_Node, ...]
-    """Nodes."""
-    in_hand: _Node | None
-    """The node that was drained last."""
+    scope: tuple[_Node, ...]  # Nodes.
+    in_hand: _Node | None  # The node that was drained last.
 
     def save(self, path: Path) -> None:
         """Replace the state file. Raises SourceError."""

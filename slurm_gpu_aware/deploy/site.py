@@ -27,10 +27,8 @@ class NodeGpus:
     """The GPUs of one node."""
 
     name: str
-    indices: tuple[int, ...]
-    """Slurm's GPU indices = minor numbers of /dev/nvidiaN, ascending."""
-    model: str | None = None
-    """Short name (``a100``); None: unknown or mixed."""
+    indices: tuple[int, ...]  # Slurm's GPU indices = minor numbers of /dev/nvidiaN, ascending.
+    model: str | None = None  # Short name (``a100``); None: unknown or mixed.
     cores: tuple[str | None, ...] = ()
     """``Cores=`` of each GPU, parallel to ``indices``; see `cores_of`."""
 
@@ -40,18 +38,14 @@ class ConfNode:
     """One node of slurm.conf. A number of 0 is not given."""
 
     has_gpus: bool
-    indexed: bool
-    """It has one GRES type per GPU."""
-    types: tuple[str, ...]
-    """GRES types of its GPUs that are no index, as Slurm has them."""
+    indexed: bool  # It has one GRES type per GPU.
+    types: tuple[str, ...]  # GRES types of its GPUs that are no index, as Slurm has them.
     features: tuple[str, ...]
     sockets: int
     cores_per_socket: int
-    cpus: int
-    """At least as many as Slurm derives from the line."""
+    cpus: int  # At least as many as Slurm derives from the line.
     memory_mb: int
-    shards: int
-    """Of its GPU with the most of them."""
+    shards: int  # Of its GPU with the most of them.
 
 
 @dataclass(frozen=True)
@@ -59,14 +53,11 @@ class Site:
     """Configuration, files and nodes of a site."""
 
     config: Config
-    slurm_dir: Path
-    """Folder of slurm.conf."""
+    slurm_dir: Path  # Folder of slurm.conf.
     unit_dir: Path
     conf: ConfFiles
-    conf_nodes: Mapping[str, ConfNode]
-    """Nodes of slurm.conf."""
-    nodes: tuple[NodeGpus, ...]
-    """Nodes of the profile."""
+    conf_nodes: Mapping[str, ConfNode]  # Nodes of slurm.conf.
+    nodes: tuple[NodeGpus, ...]  # Nodes of the profile.
     for_review: bool = False
     """The folders are for review of what we bring, and have nothing of the site."""
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from slurm_gpu_aware.deploy.files import FILTER_CODE, OUR_CLI_FILTER, Change
 from slurm_gpu_aware.errors import FileFault, SourceError
 
-MAX_BYTES = 1 << 20
-"""A longer file is no script."""
+MAX_BYTES = 1 << 20  # A longer file is no script.
 _JOIN = re.compile(
     r"^[ \t]*local loaded, gpu_aware = pcall\(dofile, [^\n]*\)\r?\n"
     r"[ \t]*if loaded then(?:[ \t]+gpu_aware\.join\(\)[ \t]+"

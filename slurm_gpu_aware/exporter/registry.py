@@ -20,16 +20,13 @@ class ExporterState:
     """What one refresh found, before these metrics. Times are Unix seconds."""
 
     at: float
-    took_s: float = 0.0
-    """Of the refresh, up to here."""
+    took_s: float = 0.0  # Of the refresh, up to here.
     read_at: Mapping[str, float] = field(default_factory=dict)
     """Source -> from when it is; a source that cannot be read is absent."""
-    missing: Collection[str] = ()
-    """Sources that this host does not have, so that nothing is wrong."""
+    missing: Collection[str] = ()  # Sources that this host does not have, so that nothing is wrong.
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Family that could be computed -> series beyond its limit."""
-    failed: int = 0
-    """Facts and families that could not be computed."""
+    failed: int = 0  # Facts and families that could not be computed.
 
 
 SOURCES = ("store", "slurm", "counters", "watch")

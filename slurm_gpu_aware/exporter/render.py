@@ -24,8 +24,7 @@ except ImportError:
 
 log = logging.getLogger(__name__)
 
-_LONGEST_LABEL = 200
-"""Characters of a label's value; the rest is cut."""
+_LONGEST_LABEL = 200  # Characters of a label's value; the rest is cut.
 
 
 @dataclass

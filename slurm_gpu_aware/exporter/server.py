@@ -37,10 +37,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SHARE = 10.0
-"""Refreshes take at most one part in so many of the time."""
-_SIGN_S = 60.0
-"""Between two signs of life in a pause."""
+_SHARE = 10.0  # Refreshes take at most one part in so many of the time.
+_SIGN_S = 60.0  # Between two signs of life in a pause.
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,7 @@ class Exporter:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_AT_ONCE = 8
-_CLIENT_S = 10.0
-"""A client that is silent for longer, or not done after this time, is cut off."""
+_CLIENT_S = 10.0  # A client that is silent for longer, or not done after this time, is cut off.
 _INDEX = b'<html><body><a href="/metrics">metrics of slurm-gpu-aware</a></body></html>\n'
 
 

@@ -47,53 +47,38 @@ _NODES = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
 class OriginalRequest:
     """A request in Slurm's own words; None: not given."""
 
-    tres_per_node: str | None = None
-    """``gres/gpu:2``: ``--gres``, ``--gpus-per-node``."""
-    tres_per_job: str | None = None
-    """``--gpus``."""
+    tres_per_node: str | None = None  # ``gres/gpu:2``: ``--gres``, ``--gpus-per-node``.
+    tres_per_job: str | None = None  # ``--gpus``.
     tres_per_task: str | None = None
     """``--gpus-per-task`` (``gres/gpu=1``), and ``cpu=N`` where Slurm writes ``-c`` this way."""
-    tres_per_socket: str | None = None
-    """``--gpus-per-socket``."""
+    tres_per_socket: str | None = None  # ``--gpus-per-socket``.
     tres_bind: str | None = None
-    cpus_per_tres: str | None = None
-    """``--cpus-per-gpu``."""
-    mem_per_tres: str | None = None
-    """``--mem-per-gpu``."""
-    nodes: tuple[int, int | None] | None = None
-    """(least, most) nodes; most None: no upper bound."""
-    licenses: str | None = None
-    """Those of the user, without the gate's."""
-    features: str | None = None
-    """``--constraint``, with the model's feature."""
+    cpus_per_tres: str | None = None  # ``--cpus-per-gpu``.
+    mem_per_tres: str | None = None  # ``--mem-per-gpu``.
+    nodes: tuple[int, int | None] | None = None  # (least, most) nodes; most None: no upper bound.
+    licenses: str | None = None  # Those of the user, without the gate's.
+    features: str | None = None  # ``--constraint``, with the model's feature.
     req_nodes: str | None = None
     exc_nodes: str | None = None
     num_tasks: int | None = None
     cpus_per_task: int | None = None
     ntasks_per_node: int | None = None
-    ntasks_per_tres: int | None = None
-    """``--ntasks-per-gpu``."""
+    ntasks_per_tres: int | None = None  # ``--ntasks-per-gpu``.
     sockets_per_node: int | None = None
     min_cpus: int | None = None
-    min_cpus_node: int | None = None
-    """``--mincpus``."""
+    min_cpus_node: int | None = None  # ``--mincpus``.
     memory: bool = False
     """``--mem`` or ``--mem-per-cpu`` was given, so ``DefMemPerGPU`` does not apply."""
     tres_freq: str | None = None
-    model: str | None = None
-    """GPU model that the user typed as GRES type (``a100``)."""
-    exclusive: bool = False
-    """``--exclusive``: whole nodes."""
-    interactive: bool = False
-    """No batch script: salloc or srun."""
+    model: str | None = None  # GPU model that the user typed as GRES type (``a100``).
+    exclusive: bool = False  # ``--exclusive``: whole nodes.
+    interactive: bool = False  # No batch script: salloc or srun.
     begin_s: int | None = None
     """Begin time that the filter gave, Unix seconds; see `gate.licence_gate`."""
     environment: str | None = None
     """Hints of the environment variable (`filter_rules.ENVIRONMENT`) of a batch job."""
-    admin_comment: str | None = None
-    """AdminComment that a script of the site set before."""
-    left: str | None = None
-    """Why the job is left to Slurm, as the filter found; None: it is not."""
+    admin_comment: str | None = None  # AdminComment that a script of the site set before.
+    left: str | None = None  # Why the job is left to Slurm, as the filter found; None: it is not.
     resizable: str | None = None
     """What becomes of its tasks if it gets another number of GPUs: ``gpus``: as many more or fewer,
     ``nodes``: they stay. None: it must not."""
@@ -148,11 +133,9 @@ def _read(kind: str, text: str) -> object | None:
 class JobMarker:
     """The last step of the selector with a job."""
 
-    phase: JobPhase
-    """One of `MARKED`."""
+    phase: JobPhase  # One of `MARKED`.
     restarts: int
-    at: float
-    """Unix seconds."""
+    at: float  # Unix seconds.
 
 
 def marker_of(admin_comment: str | None) -> JobMarker | None:

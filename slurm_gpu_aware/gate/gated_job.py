@@ -51,11 +51,9 @@ class GatedJob:
     """A job that the filter parked, as Slurm shows it."""
 
     job: SlurmJob
-    original: OriginalRequest
-    """The user's request, as the filter recorded it."""
+    original: OriginalRequest  # The user's request, as the filter recorded it.
     marker: JobMarker | None
-    phase: JobPhase
-    """Never ``planned``, which only the ledger knows."""
+    phase: JobPhase  # Never ``planned``, which only the ledger knows.
 
     @property
     def id(self) -> str:
@@ -262,10 +260,8 @@ def unbound_orphan(job: SlurmJob, gate: GateConfig) -> GatedJob:
 class Change:
     """A change of a job by its owner."""
 
-    job: GatedJob
-    """The job as it was read, with the request before the change."""
-    record: str
-    """Record of the changed request."""
+    job: GatedJob  # The job as it was read, with the request before the change.
+    record: str  # Record of the changed request.
     refused: str | None
     """Why Slurm refused the changed request, so that the job has its old one; None: it did not."""
 

@@ -82,21 +82,17 @@ _NUMBERS = {
 """Updated field -> field of `OriginalRequest`."""
 _NO_MAXIMUM = 0
 """As Slurm keeps a request without a maximum: it takes as many nodes as any other one allows."""
-_MOST_NODES = 500_000
-"""Slurm's own bound."""
+_MOST_NODES = 500_000  # Slurm's own bound.
 
 
 @dataclass(frozen=True)
 class Form:
     """The option that asks for GPUs, and how many."""
 
-    kind: str
-    """``node``, ``job``, ``task`` or ``socket``."""
+    kind: str  # ``node``, ``job``, ``task`` or ``socket``.
     item: GpuItem
-    sockets: int = 1
-    """Sockets per node that give GPUs (kind ``socket``)."""
-    shards: int = 0
-    """Shards of the one GPU that it stands for; 0: whole GPUs."""
+    sockets: int = 1  # Sockets per node that give GPUs (kind ``socket``).
+    shards: int = 0  # Shards of the one GPU that it stands for; 0: whole GPUs.
 
     @property
     def on_node(self) -> int | None:
@@ -118,8 +114,7 @@ class Binding:
     """GPUs in total, if the job may get another number than it asks for (`gate.resizing`)."""
     direct: bool = False
     """A direct ``srun`` may have made the job: its step repeats what stands in TresPerNode."""
-    power_limit_w: int | None = None
-    """Power limit of each GPU, W; None: the site's own."""
+    power_limit_w: int | None = None  # Power limit of each GPU, W; None: the site's own.
 
 
 def form_of(original: OriginalRequest) -> Form | None:

@@ -48,8 +48,7 @@ from slurm_gpu_aware.slurm.updates import JobUpdate
 
 log = logging.getLogger(__name__)
 
-FEW = 20
-"""Up to this many jobs are read one by one; for more, it is quicker to read all."""
+FEW = 20  # Up to this many jobs are read one by one; for more, it is quicker to read all.
 _MAX_TASKS = 500
 """Tasks of one array that a round updates one by one; later rounds update the others."""
 
@@ -62,8 +61,7 @@ class Restoration:
     """Jobs behind the closed gate, as read back; restored unless ``wrong`` names them."""
     left: dict[str, list[str]] = field(default_factory=dict)
     """Job -> ids of its records with a gate that was opened for good."""
-    wrong: dict[str, str] = field(default_factory=dict)
-    """Job -> why it could not be restored."""
+    wrong: dict[str, str] = field(default_factory=dict)  # Job -> why it could not be restored.
     refused: set[str] = field(default_factory=set)
     """Those of ``wrong`` of which Slurm refused an update."""
     untouched: list[GatedJob] = field(default_factory=list)

@@ -30,8 +30,7 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.slurm.words import plugins_of
 
-NAME = "gpu-aware-trial"
-"""Name of test jobs; they belong to SlurmUser or root."""
+NAME = "gpu-aware-trial"  # Name of test jobs; they belong to SlurmUser or root.
 _COMMENT = "move=no"  # a job without a comment of ours is left to Slurm at some sites
 _CLOCK_MHZ = 1000  # so that Extra and TresFreq are changed, too
 _PARTITIONS = 3  # that are tried until one takes the test job
@@ -41,8 +40,7 @@ _PARTITIONS = 3  # that are tried until one takes the test job
 class Trial:
     """Outcome of a trial."""
 
-    passed: bool | None
-    """None: there was no test job to change."""
+    passed: bool | None  # None: there was no test job to change.
     why: str = ""
     cure: str = ""
 

@@ -21,24 +21,18 @@ class Assignment:
     """Exact nodes and GPUs for one job."""
 
     job_id: str
-    nodes: tuple[int, ...]
-    """Node indices, ascending."""
+    nodes: tuple[int, ...]  # Node indices, ascending.
     slots: tuple[tuple[int, ...], ...]
     """Slots (Slurm's GPU indices) per node, ascending, parallel to ``nodes``."""
-    policy: str
-    """Registry name of the policy that chose."""
+    policy: str  # Registry name of the policy that chose.
     score: float
     """max V over the chosen GPUs for the job's class (binned PM score; lower is better)."""
-    level: str
-    """Name of the locality level that the set needs."""
-    slowdown: float
-    """Predicted t_iter / t_orig = L x max V (PAL, eq. 1)."""
+    level: str  # Name of the locality level that the set needs.
+    slowdown: float  # Predicted t_iter / t_orig = L x max V (PAL, eq. 1).
     exact: bool = True
     """False on plain nodes and with ``--exclusive``: Slurm chooses the GPUs on the nodes."""
-    clock_mhz: int | None = None
-    """SM clock to lock; None: the default clock."""
-    power_limit_w: int | None = None
-    """Power limit of each GPU, W; None: the site's own."""
+    clock_mhz: int | None = None  # SM clock to lock; None: the default clock.
+    power_limit_w: int | None = None  # Power limit of each GPU, W; None: the site's own.
     victims: tuple[str, ...] = ()
     """Running jobs that Slurm preempts for this job; unless ``exact``, Slurm chooses among them."""
     kept_off: tuple[int, ...] = ()
@@ -69,8 +63,7 @@ class RunningJobs(tuple[RunningJob, ...]):
     The simulator, in which few jobs change from round to round, knows them and sets them.
     """
 
-    known_until: FloatArray | None = None
-    """:meth:`until`, if it is known."""
+    known_until: FloatArray | None = None  # :meth:`until`, if it is known.
 
     @classmethod
     def of(cls, running: Sequence[RunningJob]) -> Self:

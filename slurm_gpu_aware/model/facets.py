@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-Rules = Iterator[tuple[bool, str, str]]
-"""(whether the rule holds, key, error if not)."""
+Rules = Iterator[tuple[bool, str, str]]  # (whether the rule holds, key, error if not).
 
 
 def changed(value: T, **fields: Any) -> T:
@@ -28,12 +27,9 @@ def changed(value: T, **fields: Any) -> T:
 class Facet(Generic[T_co]):
     """A value that a feature adds, and that only modules which import this object read."""
 
-    name: str
-    """Also in records; no two facets have the same."""
-    empty: T_co
-    """The value where none was set."""
-    kind: Any = None
-    """Type of the value in a record; None: no record holds it."""
+    name: str  # Also in records; no two facets have the same.
+    empty: T_co  # The value where none was set.
+    kind: Any = None  # Type of the value in a record; None: no record holds it.
 
 
 def named(facet: Facet[T], value: T) -> dict[str, T]:
@@ -45,8 +41,7 @@ def named(facet: Facet[T], value: T) -> dict[str, T]:
 class Faceted:
     """What may have facets. How it is compared is said by the class that has them."""
 
-    facets: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    """Name -> value."""
+    facets: Mapping[str, Any] = field(default_factory=dict, kw_only=True)  # Name -> value.
 
     def get(self, facet: Facet[T]) -> T:
         """The value of a facet."""

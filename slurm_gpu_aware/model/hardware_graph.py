@@ -34,8 +34,7 @@ _VARIANT_WORDS = {"ti", "super", "ada", "nvl", "maxq", "laptop", "d", "v2"}
 _BOARD = re.compile(
     r"pcie|(?P<sxm>sxm)\d?|nvl|fhhl|lc|sff|hbm\w{1,3}|3e|server|workstation|(?P<size>\d{1,4})gi?b?"
 )
-PCIE_GBPS = 12.0
-"""PCIe gen3 x16 (MAPA, table 1)."""
+PCIE_GBPS = 12.0  # PCIe gen3 x16 (MAPA, table 1).
 # One direct link in one direction. xGMI (Infinity Fabric) of MI200: 16 lanes of 25 GT/s (AMD,
 # "MI250 microarchitecture"); MI100 (23 GT/s) has 46, MI300 (32 GT/s) 64.
 _DIRECT_GBPS = {"NV": NVLINK_GBPS[4], "XGMI": 50.0}
@@ -115,16 +114,12 @@ class HardwareGraph:
     (``machines.machine``). These check the input and return the shared object.
     """
 
-    gbps: FloatArray
-    """(n, n) GB/s in one direction, symmetric, zero diagonal, read-only."""
-    classes: tuple[tuple[str, ...], ...]
-    """(n, n) words of `LINK_CLASS`; ``X`` on the diagonal."""
-    groups: tuple[int, ...]
-    """CPU socket of each GPU, length n."""
+    gbps: FloatArray  # (n, n) GB/s in one direction, symmetric, zero diagonal, read-only.
+    classes: tuple[tuple[str, ...], ...]  # (n, n) words of `LINK_CLASS`; ``X`` on the diagonal.
+    groups: tuple[int, ...]  # CPU socket of each GPU, length n.
     effbw: tuple[float, ...] | None
     """Coefficients of MAPA's eq. 2, fitted to such GPUs; None: no fit."""
-    key: bytes
-    """Digest of the other fields, for equality and hash."""
+    key: bytes  # Digest of the other fields, for equality and hash.
 
     @property
     def n(self) -> int:
@@ -243,16 +238,12 @@ def uniform_graph(n: int, link_class: str = "PHB", gbps: float = PCIE_GBPS) -> H
 class Nic(NamedTuple):
     """A network adapter with its place in the PCIe tree."""
 
-    name: str
-    """Its InfiniBand device, ``mlx5_0``, else its network interface."""
-    pci: str
-    """``0000:1a:00.0``"""
-    numa: int | None
-    """NUMA node; None: not known."""
+    name: str  # Its InfiniBand device, ``mlx5_0``, else its network interface.
+    pci: str  # ``0000:1a:00.0``
+    numa: int | None  # NUMA node; None: not known.
     gpus: Mapping[int, str]
     """Slurm's index of a GPU -> class of the path, in nvidia-smi's words (PIX .. SYS)."""
-    nics: Mapping[str, str]
-    """Name of another NIC of the node -> class of the path."""
+    nics: Mapping[str, str]  # Name of another NIC of the node -> class of the path.
 
 
 class PairBandwidth(NamedTuple):
@@ -260,30 +251,21 @@ class PairBandwidth(NamedTuple):
 
     node: str
     a: int
-    b: int
-    """``a < b``, Slurm's indices."""
-    taken_at: float
-    """Unix time."""
-    ab_gbps: float | None = None
-    """From ``a`` to ``b``."""
+    b: int  # ``a < b``, Slurm's indices.
+    taken_at: float  # Unix time.
+    ab_gbps: float | None = None  # From ``a`` to ``b``.
     ba_gbps: float | None = None
-    both_gbps: float | None = None
-    """Sum of both directions at once."""
-    latency_us: float | None = None
-    """One way, mean of both directions."""
+    both_gbps: float | None = None  # Sum of both directions at once.
+    latency_us: float | None = None  # One way, mean of both directions.
 
 
 class Collective(NamedTuple):
     """Bandwidth of one collective operation over GPUs of one node."""
 
     node: str
-    gpus: tuple[int, ...]
-    """Slurm's indices, ascending; two or more."""
-    operation: str
-    """One of ``OPERATIONS``."""
-    taken_at: float
-    """Unix time."""
+    gpus: tuple[int, ...]  # Slurm's indices, ascending; two or more.
+    operation: str  # One of ``OPERATIONS``.
+    taken_at: float  # Unix time.
     gbps: float
     """Bus bandwidth as nccl-tests defines it; of a ring: that of its slowest link. GB/s."""
-    size_bytes: int | None = None
-    """Size of the message; None: not known."""
+    size_bytes: int | None = None  # Size of the message; None: not known.

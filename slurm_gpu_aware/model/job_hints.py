@@ -28,10 +28,8 @@ _DURATION = re.compile(r"([0-9]+)([a-z]+)\Z")
 _TIME = re.compile(r"(20\d{2})-(\d{2})-(\d{2})T(\d{2}):(\d{2})(?::(\d{2}))?\Z", re.ASCII)
 _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _PYTHON_ONLY = ("by_site", "carried")
-AUTO = "auto"
-"""The class by the user's earlier jobs."""
-OFF = "off"
-"""Slurm places the job."""
+AUTO = "auto"  # The class by the user's earlier jobs.
+OFF = "off"  # Slurm places the job.
 # Blanks as C and Lua have them, of a text of bytes
 _MARK = re.compile(rf"(?:\A|(?<=[ \t\n\v\f\r])){rules.COMMENT_MARK}")
 
@@ -39,8 +37,7 @@ _MARK = re.compile(rf"(?:\A|(?<=[ \t\n\v\f\r])){rules.COMMENT_MARK}")
 class Form(Protocol):
     """A form of values; its fields are constants that Lua has, too."""
 
-    kind: ClassVar[str]
-    """The name of its reader in Lua."""
+    kind: ClassVar[str]  # The name of its reader in Lua.
 
     def read(self, text: str) -> HintValue | None:
         """The value of a text; None: it has not this form."""
@@ -98,8 +95,7 @@ class Name:
 class Duration:
     """A whole number of one of the units: ``36h``."""
 
-    units: Mapping[str, int]
-    """Unit -> seconds."""
+    units: Mapping[str, int]  # Unit -> seconds.
     most_s: int
     kind: ClassVar[str] = "duration"
 
@@ -155,8 +151,7 @@ class Hint(Generic[T_co]):
 
     key: str
     words: tuple[str, ...] = ()
-    forms: tuple[Form, ...] = ()
-    """Tried in their order."""
+    forms: tuple[Form, ...] = ()  # Tried in their order.
     says: str = ""
     """The valid values in words, after "valid: "; the words themselves, for a key without forms."""
     listed: str = ""
@@ -164,12 +159,9 @@ class Hint(Generic[T_co]):
     configuration (``gpu_aware_conf.lua``), and of `parse_comment`'s ``lists``."""
     switch: str = ""
     """A key of the filter's configuration; without it the filter has only the listed words."""
-    none: str = ""
-    """The word that asks for nothing."""
-    of_shards: bool = True
-    """Whether it plays a part in jobs of shards."""
-    by_site: bool = True
-    """Whether ``[site.defaults]`` may give it."""
+    none: str = ""  # The word that asks for nothing.
+    of_shards: bool = True  # Whether it plays a part in jobs of shards.
+    by_site: bool = True  # Whether ``[site.defaults]`` may give it.
     carried: bool = False
     """Whether requests hold it for a stage (`HINTED`); else admission makes of it what counts."""
 
@@ -237,8 +229,7 @@ class JobHints:
         return JobHints({key: self.values[key] for key in given})
 
 
-NO_HINTS = JobHints()
-"""Those of a job that says nothing."""
+NO_HINTS = JobHints()  # Those of a job that says nothing.
 HINTED: Facet[JobHints] = Facet("hints", NO_HINTS, JobHints)
 """Of a request: those for stages (`Hint.carried`)."""
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 NETWORK_LEVELS = ("switch", "rack", "row")
 """Levels of Slurm's topology, tightest first; ``switch``: leaf switches or blocks."""
-INSIDE_NODE = ("nvlink", "socket", "node")
-"""Levels within a node, tightest first."""
+INSIDE_NODE = ("nvlink", "socket", "node")  # Levels within a node, tightest first.
 LEVELS = (*INSIDE_NODE, *NETWORK_LEVELS, "cluster")
 """All levels that may have a penalty, tightest first."""
 
@@ -23,8 +22,7 @@ LEVELS = (*INSIDE_NODE, *NETWORK_LEVELS, "cluster")
 class Penalty(NamedTuple):
     """L of a level."""
 
-    value: float
-    """>= 1."""
+    value: float  # >= 1.
     source: str = ""
     """``configured``, ``measured``, ``default``, or ``as LEVEL``; after a comma the bound that
     replaced the value: ``not below LEVEL``, ``not above LEVEL``. Empty: 1, or not known."""
@@ -34,20 +32,16 @@ class LevelTime(NamedTuple):
     """One run of a class at a level."""
 
     app_class: str
-    level: str
-    """Tightest level that holds the GPUs of the run."""
-    value_ms: float
-    """Time of an iteration or any fixed work; > 0."""
-    model: str = ""
-    """GPU model; empty: the site has one."""
+    level: str  # Tightest level that holds the GPUs of the run.
+    value_ms: float  # Time of an iteration or any fixed work; > 0.
+    model: str = ""  # GPU model; empty: the site has one.
 
 
 @dataclass(frozen=True)
 class LevelPenalties:
     """L of every used level, tightest first, for every class."""
 
-    general: Mapping[str, Penalty]
-    """Level -> L for classes that were not measured."""
+    general: Mapping[str, Penalty]  # Level -> L for classes that were not measured.
     by_class: Mapping[str, Mapping[str, Penalty]] = field(default_factory=dict)
     """Class -> level -> L, for measured classes; the same levels."""
 

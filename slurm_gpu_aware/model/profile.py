@@ -12,10 +12,8 @@ THROTTLED = frozenset(
     ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 )
 """Reasons for a lower clock that no well GPU has: heat, or a power supply that is overloaded."""
-Gpu = tuple[str, int]
-"""(node, Slurm's index)."""
-IDLE, LOADED = "idle", "loaded"
-"""Whether the other GPUs of the node work during a run."""
+Gpu = tuple[str, int]  # (node, Slurm's index).
+IDLE, LOADED = "idle", "loaded"  # Whether the other GPUs of the node work during a run.
 
 
 @dataclass(frozen=True)
@@ -24,26 +22,19 @@ class GpuHealth:
 
     pcie_gen: int | None = None
     """Generation of the PCIe link now; idle GPUs lower it in states other than P0."""
-    pcie_gen_most: int | None = None
-    """The best generation of this GPU in this slot."""
-    pcie_gen_gpu: int | None = None
-    """The best generation of the GPU itself, in whatever slot."""
-    pcie_lanes: int | None = None
-    """Width of the link now."""
-    pcie_lanes_most: int | None = None
-    """The best width of this GPU in this slot."""
-    performance_state: int | None = None
-    """0: full clocks (P0)."""
+    pcie_gen_most: int | None = None  # The best generation of this GPU in this slot.
+    pcie_gen_gpu: int | None = None  # The best generation of the GPU itself, in whatever slot.
+    pcie_lanes: int | None = None  # Width of the link now.
+    pcie_lanes_most: int | None = None  # The best width of this GPU in this slot.
+    performance_state: int | None = None  # 0: full clocks (P0).
     active_nvlinks: int | None = None
     """Those to CPUs and switches, too; 0: the GPU has links and none is active."""
-    ecc_now: int | None = None
-    """Uncorrectable memory errors since the driver was loaded."""
+    ecc_now: int | None = None  # Uncorrectable memory errors since the driver was loaded.
     remapped: int | None = None
     """Rows of memory that were replaced after uncorrectable errors, over the GPU's life."""
     remap_pending: bool | None = None
     """Whether a row, or before Ampere a page, waits for a reset to be replaced."""
-    remap_failed: bool | None = None
-    """Whether a row could not be replaced."""
+    remap_failed: bool | None = None  # Whether a row could not be replaced.
     throttle: str | None = None
     """Reasons for a lower clock at this moment, separated by blanks; empty: none."""
 
@@ -53,46 +44,34 @@ class GpuRecord:
     """One GPU as the probe saw it. None: not known."""
 
     uuid: str | None = None
-    name: str | None = None
-    """NVML's product name."""
-    model: str | None = None
-    """The users' word, ``v100``."""
+    name: str | None = None  # NVML's product name.
+    model: str | None = None  # The users' word, ``v100``.
     pci: str | None = None
     numa: int | None = None
-    cpus: str | None = None
-    """CPU list near the GPU, ``0-3``."""
+    cpus: str | None = None  # CPU list near the GPU, ``0-3``.
     memory_mb: int | None = None
-    clocks_mhz: tuple[int, ...] = ()
-    """Supported SM clocks, descending."""
+    clocks_mhz: tuple[int, ...] = ()  # Supported SM clocks, descending.
     max_clock_mhz: int | None = None
     default_clock_mhz: int | None = None
     power_limit_w: float | None = None
-    min_limit_w: float | None = None
-    """The lowest power limit that can be set."""
+    min_limit_w: float | None = None  # The lowest power limit that can be set.
     power_profiles: str | None = None
     """Workload power profiles that it offers, ``max_p max_q``; None: it has none."""
     requested_profiles: str | None = None
     """Those that were requested at the time of the probe; empty: none."""
-    temperature_c: float | None = None
-    """At the time of the probe."""
-    ecc_corrected: int | None = None
-    """Corrected memory errors over the GPU's life."""
+    temperature_c: float | None = None  # At the time of the probe.
+    ecc_corrected: int | None = None  # Corrected memory errors over the GPU's life.
     ecc_uncorrected: int | None = None
-    nvlink_version: str | None = None
-    """``3.0``; None also for a GPU without NVLink."""
-    nvlinks: int | None = None
-    """Active NVLinks."""
-    nvswitch_links: int | None = None
-    """How many of them end at a switch."""
+    nvlink_version: str | None = None  # ``3.0``; None also for a GPU without NVLink.
+    nvlinks: int | None = None  # Active NVLinks.
+    nvswitch_links: int | None = None  # How many of them end at a switch.
 
 
 class LimitRange(NamedTuple):
     """Power limits that a job may get on each of some GPUs, as far as is known. Units: W."""
 
-    least_w: float = 0.0
-    """The lowest one that all of them accept."""
-    below_w: float = math.inf
-    """The lowest one in force; that of a job is below it."""
+    least_w: float = 0.0  # The lowest one that all of them accept.
+    below_w: float = math.inf  # The lowest one in force; that of a job is below it.
 
     @classmethod
     def of(cls, limits: Iterable[tuple[float | None, float | None]]) -> Self:
@@ -110,10 +89,8 @@ class Link(NamedTuple):
 
     a: int
     b: int
-    link_class: str
-    """Word of `hardware_graph.LINK_CLASS`: NVn, XGMIn, PIX, PXB, PHB, NODE, SYS."""
-    gbps: float | None
-    """Bandwidth in one direction; None: the nominal one of the class."""
+    link_class: str  # Word of `hardware_graph.LINK_CLASS`: NVn, XGMIn, PIX, PXB, PHB, NODE, SYS.
+    gbps: float | None  # Bandwidth in one direction; None: the nominal one of the class.
 
 
 @dataclass(frozen=True)
@@ -131,23 +108,16 @@ class RunConditions(NamedTuple):
     Clocks, power and energy are means over the measured part of the run, without its warm-up.
     """
 
-    neighbours: str = IDLE
-    """``idle`` or ``loaded``."""
-    clock_mhz: int = 0
-    """Locked SM clock; 0: not locked."""
-    limit_w: int = 0
-    """Power limit that was set for the run, at a locked clock; 0: the site's own."""
-    samples: int | None = None
-    """Iterations of which the time is the median."""
-    spread: float | None = None
-    """Relative spread of the iterations (1.4826 MAD / median)."""
+    neighbours: str = IDLE  # ``idle`` or ``loaded``.
+    clock_mhz: int = 0  # Locked SM clock; 0: not locked.
+    limit_w: int = 0  # Power limit that was set for the run, at a locked clock; 0: the site's own.
+    samples: int | None = None  # Iterations of which the time is the median.
+    spread: float | None = None  # Relative spread of the iterations (1.4826 MAD / median).
     sm_mhz: float | None = None
     memory_mhz: float | None = None
     power_w: float | None = None
-    energy_j: float | None = None
-    """Energy of one iteration."""
-    temperature_c: float | None = None
-    """Highest temperature."""
+    energy_j: float | None = None  # Energy of one iteration.
+    temperature_c: float | None = None  # Highest temperature.
     throttle: str = ""
     """Reasons for a lower clock that the driver gave, separated by blanks; empty: none."""
 
@@ -159,10 +129,8 @@ class GpuTiming(NamedTuple):
     slot: int
     app_class: str
     value_ms: float
-    taken_at: float
-    """Unix time."""
-    model: str
-    """Empty: not known."""
+    taken_at: float  # Unix time.
+    model: str  # Empty: not known.
     board: str = ""
     """What `hardware_graph.board_of` the product name is: boards of one model are not compared."""
 
@@ -175,13 +143,10 @@ class GpuScore:
     slot: int
     app_class: str
     value_ms: float
-    raw: float
-    """PM score before binning."""
+    raw: float  # PM score before binning.
     binned: float
-    bin: int
-    """Bin number of its class and model, counted from the best (0)."""
-    outlier: int
-    """0 no, 1 binned among outliers, 2 keeps its own score."""
+    bin: int  # Bin number of its class and model, counted from the best (0).
+    outlier: int  # 0 no, 1 binned among outliers, 2 keeps its own score.
     taken_at: float
     model: str | None = None
     uuid: str | None = None
@@ -193,13 +158,10 @@ class Profile:
 
     scores: Mapping[str, Mapping[Gpu, float]]
     """Class -> GPU -> binned PM score (lower is better), for policies."""
-    raw_scores: Mapping[str, Mapping[Gpu, float]]
-    """Class -> GPU -> PM score before binning."""
+    raw_scores: Mapping[str, Mapping[Gpu, float]]  # Class -> GPU -> PM score before binning.
     gpus: Mapping[Gpu, GpuRecord]
-    links: Mapping[str, tuple[Link, ...]]
-    """Node -> links; a node without links is absent."""
-    taken_at: Mapping[str, float]
-    """Node -> Unix time of its newest measurement."""
+    links: Mapping[str, tuple[Link, ...]]  # Node -> links; a node without links is absent.
+    taken_at: Mapping[str, float]  # Node -> Unix time of its newest measurement.
     faults: Mapping[str, tuple[Fault, ...]]
     """Node -> faults of its newest probe; a node without faults is absent."""
     level_ratios: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -245,12 +207,10 @@ class Pair(NamedTuple):
     node: str
     slot: int
     app_class: str
-    model: str
-    """Empty: not known."""
+    model: str  # Empty: not known.
     before_ms: Sequence[float]
     now_ms: Sequence[float]
-    before_at: float
-    """Unix time."""
+    before_at: float  # Unix time.
     now_at: float
 
 
@@ -260,7 +220,5 @@ class Alarm(NamedTuple):
     node: str
     slot: int
     app_class: str
-    before: float
-    """PM score before the GPU became slow."""
-    now: float
-    """PM score in the report."""
+    before: float  # PM score before the GPU became slow.
+    now: float  # PM score in the report.

@@ -31,16 +31,11 @@ def least_energy(time_s: FloatArray, power: FloatArray | IntArray) -> int | None
 class LimitedSettings:
     """Settings with a power limit on each GPU, beside the clocks of a size table."""
 
-    clocks_mhz: IntArray
-    """(L,) locked SM clocks."""
-    limits_w: IntArray
-    """(L,) power limits of each GPU."""
-    time_s: FloatArray
-    """(S, L) as of the table."""
-    power_w: FloatArray
-    """(S, L) as of the table."""
-    time_error: FloatArray
-    """(L,) as of the table."""
+    clocks_mhz: IntArray  # (L,) locked SM clocks.
+    limits_w: IntArray  # (L,) power limits of each GPU.
+    time_s: FloatArray  # (S, L) as of the table.
+    power_w: FloatArray  # (S, L) as of the table.
+    time_error: FloatArray  # (L,) as of the table.
 
     def __post_init__(self) -> None:
         count = len(self.clocks_mhz)
@@ -65,12 +60,10 @@ class Settings(NamedTuple):
     """
 
     clocks_mhz: IntArray
-    limits_w: IntArray
-    """0: the site's own."""
+    limits_w: IntArray  # 0: the site's own.
     time_s: FloatArray
     power_w: FloatArray
-    error: FloatArray
-    """Relative error of the time; NaN: not known."""
+    error: FloatArray  # Relative error of the time; NaN: not known.
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,16 +74,12 @@ class SizeTable:
     iteration is ``time_s * power_w`` (PowerFlow, E_iter).
     """
 
-    gpus: IntArray
-    """(S,) numbers of GPUs, ascending."""
-    clocks_mhz: IntArray
-    """(F,) SM clocks that can be locked, ascending."""
+    gpus: IntArray  # (S,) numbers of GPUs, ascending.
+    clocks_mhz: IntArray  # (F,) SM clocks that can be locked, ascending.
     time_s: FloatArray
     """(S, F) time of one iteration, or of any other unit of work; NaN: not known."""
-    power_w: FloatArray
-    """(S, F) mean power of all GPUs of the job together; NaN: not known."""
-    source: str = ""
-    """Name of the model and its quality, in words."""
+    power_w: FloatArray  # (S, F) mean power of all GPUs of the job together; NaN: not known.
+    source: str = ""  # Name of the model and its quality, in words.
     time_error: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(F,) relative error of the times at a clock; NaN, and (0,): it is not known."""
     limited: LimitedSettings | None = None

@@ -28,8 +28,7 @@ class Mark(NamedTuple):
     """A GPU in a row of GPUs."""
 
     slot: int
-    use: str
-    """One of `USES`."""
+    use: str  # One of `USES`.
     slow: bool
     ill: bool
 
@@ -126,13 +125,10 @@ class Circle:
 class Wires(NamedTuple):
     """The links of a kind, in a drawing."""
 
-    path: str
-    """As in SVG."""
+    path: str  # As in SVG.
     width: float
-    dashes: str
-    """As in SVG; empty: solid."""
-    words: str
-    """Of the legend."""
+    dashes: str  # As in SVG; empty: solid.
+    words: str  # Of the legend.
 
 
 @dataclass(frozen=True)
@@ -163,14 +159,10 @@ class Series(NamedTuple):
     """A line of a chart, whose letter stands at its end."""
 
     letter: str
-    name: object
-    """Cell of the legend."""
-    points: str
-    """As in SVG."""
-    end: tuple[float, float]
-    """Where the letter stands."""
-    style: int
-    """Number of its dashes and its colour."""
+    name: object  # Cell of the legend.
+    points: str  # As in SVG.
+    end: tuple[float, float]  # Where the letter stands.
+    style: int  # Number of its dashes and its colour.
 
 
 @dataclass(frozen=True)
@@ -204,8 +196,7 @@ class Key:
 
 
 Block = Sentences | Pairs | Table | Drawing | Chart | Side | Key
-Words = Sentences | Pairs | Table
-"""Blocks that a terminal shows, too."""
+Words = Sentences | Pairs | Table  # Blocks that a terminal shows, too.
 
 
 @dataclass(frozen=True)
@@ -215,7 +206,5 @@ class Page:
     path: str
     title: str
     blocks: Sequence[Block]
-    section: str = ""
-    """Name of the section that it belongs to."""
-    above: Sequence[Link] = field(default=())
-    """The pages above it."""
+    section: str = ""  # Name of the section that it belongs to.
+    above: Sequence[Link] = field(default=())  # The pages above it.

@@ -10,20 +10,15 @@ from typing import NamedTuple
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
 from slurm_gpu_aware.page.blocks import Chart, Circle, Drawing, Mark, Series, Tick, Wires
 
-SIDE = 320.0
-"""Side of a drawing."""
-WIDTH, HEIGHT = 360.0, 210.0
-"""Size of a chart."""
+SIDE = 320.0  # Side of a drawing.
+WIDTH, HEIGHT = 360.0, 210.0  # Size of a chart.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 18.0, 10.0, 24.0
 _RING = 122.0
-_FILLED = 0.88
-"""Share of the ring that circles take."""
+_FILLED = 0.88  # Share of the ring that circles take.
 _WIDEST, _THINNEST = 7.0, 1.5
-_NEAR = ("PIX", "PXB")
-"""Paths through PCIe that are drawn where a node has no direct link."""
+_NEAR = ("PIX", "PXB")  # Paths through PCIe that are drawn where a node has no direct link.
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_APART = 11.0
-"""Least distance of two letters at the ends of lines."""
+_APART = 11.0  # Least distance of two letters at the ends of lines.
 _TICKS = 4
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -107,12 +102,9 @@ def _counted(count: int) -> str:
 class Curve(NamedTuple):
     """Values over time."""
 
-    name: object
-    """Cell of the legend."""
-    points: Sequence[tuple[float, float]]
-    """(Unix time, value), ascending, at least one."""
-    steps: bool = False
-    """A value holds until the next one."""
+    name: object  # Cell of the legend.
+    points: Sequence[tuple[float, float]]  # (Unix time, value), ascending, at least one.
+    steps: bool = False  # A value holds until the next one.
 
 
 def chart(

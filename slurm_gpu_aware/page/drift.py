@@ -16,19 +16,16 @@ from slurm_gpu_aware.time_text import stamp
 from slurm_gpu_aware.variability.drift import Change, Drift, drift
 
 DAYS = 90
-MOST_CURVES = 6
-"""GPUs of a class whose scores are drawn."""
+MOST_CURVES = 6  # GPUs of a class whose scores are drawn.
 _SINCE_S = 30 * 86_400.0
 """Age of the measurements with which the newest ones are compared, as in `drift --since`."""
-_SAMPLE = 96
-"""GPUs of a model with which the drawn ones are compared."""
+_SAMPLE = 96  # GPUs of a model with which the drawn ones are compared.
 _MOST_MODELS = 16
 _MOST_ROWS = 100
 _POINTS = 90
 _BAND = (5, 95)
 
-Points = Sequence[tuple[float, float]]
-"""(Unix time, value)."""
+Points = Sequence[tuple[float, float]]  # (Unix time, value).
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,7 @@ class History:
     """Scores of a class over time."""
 
     app_class: str
-    curves: Mapping[Gpu, Points]
-    """The GPUs with the largest rises and the highest scores."""
+    curves: Mapping[Gpu, Points]  # The GPUs with the largest rises and the highest scores.
     band: Sequence[tuple[float, float, float]]
     """(Unix time, 5th and 95th percentile of the scores of the GPUs that were compared)."""
 
@@ -48,8 +44,7 @@ class DriftFacts:
 
     drift: Drift
     histories: Sequence[History]
-    compared: int
-    """GPUs whose measurements were read for the charts."""
+    compared: int  # GPUs whose measurements were read for the charts.
 
 
 def read_drift(source: Source) -> DriftFacts:

@@ -22,11 +22,9 @@ from slurm_gpu_aware.page.sections import Section
 from slurm_gpu_aware.time_text import duration, stamp
 
 MOST_SLOW = 20
-_MOST_CLASSES = 6
-"""Drawings of a node."""
+_MOST_CLASSES = 6  # Drawings of a node.
 _SCORE = "Score: time of a GPU over that of the median GPU of its model; 1.1 is 10% slower."
-_MOST_JOBS = 8
-"""Jobs that are named at a GPU."""
+_MOST_JOBS = 8  # Jobs that are named at a GPU.
 
 
 def fleet_blocks(fleet: Fleet) -> list[Block]:

@@ -21,8 +21,7 @@ from slurm_gpu_aware.time_text import duration
 MOST_NODES, MOST_RACKS = 100, 200
 """Nodes of a page of a rack, and racks. Beyond these, groups of nodes take their place."""
 _SLOW = 1.0
-_WATCHES_S = 3 * 86_400.0
-"""What watch found longer ago is no fact any more: it has been stopped."""
+_WATCHES_S = 3 * 86_400.0  # What watch found longer ago is no fact any more: it has been stopped.
 CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "MAINT", "NOT_RESPONDING", "POWERED_DOWN", "ERROR"})
 """States of a node that takes no jobs."""
 
@@ -32,13 +31,10 @@ class GpuFacts:
     """One GPU."""
 
     mark: Mark
-    scores: Mapping[str, GpuScore] = field(default_factory=dict)
-    """Class -> score."""
+    scores: Mapping[str, GpuScore] = field(default_factory=dict)  # Class -> score.
     jobs: Sequence[str] = ()
-    slow: Sequence[str] = ()
-    """Why it counts as slow."""
-    ill: Sequence[str] = ()
-    """What its newest probe, or watch, found wrong."""
+    slow: Sequence[str] = ()  # Why it counts as slow.
+    ill: Sequence[str] = ()  # What its newest probe, or watch, found wrong.
     record: GpuRecord | None = None
 
     @property
@@ -54,13 +50,10 @@ class NodeFacts:
     name: str
     rack: str
     gpus: Sequence[GpuFacts]
-    states: str | None = None
-    """Slurm's words; None: Slurm does not know it, or does not answer."""
+    states: str | None = None  # Slurm's words; None: Slurm does not know it, or does not answer.
     reason: str = ""
-    taken_at: float | None = None
-    """Newest measurement, Unix time."""
-    faults: Sequence[str] = ()
-    """Faults of the node itself."""
+    taken_at: float | None = None  # Newest measurement, Unix time.
+    faults: Sequence[str] = ()  # Faults of the node itself.
     graph: HardwareGraph | None = None
 
     @property
@@ -88,14 +81,11 @@ class Fleet:
     """All of it."""
 
     racks: Sequence[Rack]
-    racks_from: str
-    """Where the racks come from, a sentence without a full stop."""
+    racks_from: str  # Where the racks come from, a sentence without a full stop.
     classes: Sequence[str]
     now: float
-    explained: Mapping[str, str]
-    """Job -> path of its page."""
-    watched: str
-    """When watch last passed, or why that is not known."""
+    explained: Mapping[str, str]  # Job -> path of its page.
+    watched: str  # When watch last passed, or why that is not known.
 
     @property
     def nodes(self) -> list[NodeFacts]:

@@ -31,14 +31,10 @@ class Source:
     """What sections read."""
 
     config: Config
-    store: Store
-    """Open, read-only."""
-    now: float
-    """Unix time."""
-    public: bool = False
-    """Users and names of jobs are left out."""
-    nodes: Sequence[SlurmNode] | None = None
-    """None: Slurm does not answer."""
+    store: Store  # Open, read-only.
+    now: float  # Unix time.
+    public: bool = False  # Users and names of jobs are left out.
+    nodes: Sequence[SlurmNode] | None = None  # None: Slurm does not answer.
     jobs: Sequence[SlurmJob] = ()
     switches: Sequence[SlurmSwitch] = ()
     explained: Mapping[str, str] = field(default_factory=dict)
@@ -61,13 +57,10 @@ class Section(Generic[F]):
     ``read`` collects its facts, a value; ``blocks`` and ``details`` are pure functions of them.
     """
 
-    name: str
-    """Its page is ``NAME.html``; letters only."""
+    name: str  # Its page is ``NAME.html``; letters only.
     title: str
-    read: Callable[[Source], F]
-    """May raise SourceError, StoreError; the others go on without it."""
-    blocks: Callable[[F], Sequence[Block]]
-    """What its page shows."""
+    read: Callable[[Source], F]  # May raise SourceError, StoreError; the others go on without it.
+    blocks: Callable[[F], Sequence[Block]]  # What its page shows.
     details: Callable[[F], Iterable[Page]] = _no_pages
     """Further pages; they lie in one folder each."""
 

@@ -22,12 +22,9 @@ from slurm_gpu_aware.page import drawing
 from slurm_gpu_aware.page.blocks import USES, Page, Table
 from slurm_gpu_aware.time_text import stamp
 
-MARKER = ".gpu-aware-page"
-"""File that says that a folder is ours; also the lock of the command."""
-LONGEST = 1_000
-"""Characters of a value that are shown."""
-_LONG = 24
-"""Characters beyond which a cell may wrap."""
+MARKER = ".gpu-aware-page"  # File that says that a folder is ours; also the lock of the command.
+LONGEST = 1_000  # Characters of a value that are shown.
+_LONG = 24  # Characters beyond which a cell may wrap.
 _FRESH = ".new-"
 _PATH = re.compile(r"(?:[a-z]{1,20}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,254}\.html")
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -36,14 +33,10 @@ _TEMPLATES = Path(__file__).parent / "templates"
 class Frame(NamedTuple):
     """What is alike on all pages."""
 
-    site: str
-    """Name of the cluster."""
-    sections: Sequence[tuple[str, str]]
-    """(name, title) of each."""
-    now: float
-    """Unix time."""
-    notes: Sequence[str] = ()
-    """Sentences at the top of each page."""
+    site: str  # Name of the cluster.
+    sections: Sequence[tuple[str, str]]  # (name, title) of each.
+    now: float  # Unix time.
+    notes: Sequence[str] = ()  # Sentences at the top of each page.
 
 
 class Html:

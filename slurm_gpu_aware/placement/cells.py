@@ -32,8 +32,7 @@ class Tried(NamedTuple):
 
     level: LevelView
     bound_index: int
-    found: bool
-    """The cell holds a set."""
+    found: bool  # The cell holds a set.
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +54,12 @@ class Cell:
     level: LevelView
     bound_index: int
     split: Split
-    tried: tuple[Tried, ...] = ()
-    """Cells that the search tested, in its order."""
+    tried: tuple[Tried, ...] = ()  # Cells that the search tested, in its order.
     part: tuple[IntArray, MaskArray] | None = None
     """``units`` and ``masks`` of a part of the cell; None: the whole cell."""
     units: IntArray = field(init=False)
     """(C,) node index of each candidate row; at levels below the node a node has several rows."""
-    masks: MaskArray = field(init=False)
-    """(C,) candidate GPUs of each row as bit masks."""
+    masks: MaskArray = field(init=False)  # (C,) candidate GPUs of each row as bit masks.
 
     def __post_init__(self) -> None:
         part = self.part

@@ -121,8 +121,7 @@ class _Common(NamedTuple):
     """Index sets of one group of wide nodes, the lowest first."""
 
     sets: IntArray
-    complete: bool
-    """There are no other sets."""
+    complete: bool  # There are no other sets.
     work: int
 
 

@@ -26,8 +26,7 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 
 _NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
 
-MaskArray = npt.NDArray[Any]
-"""Unsigned integers; bit s stands for slot s."""
+MaskArray = npt.NDArray[Any]  # Unsigned integers; bit s stands for slot s.
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 _SIZE = 24  # results of each function
@@ -143,10 +142,8 @@ class LevelView:
     groups: int
     domains: MaskArray | None
     """(N, J) masks of the GPUs of each domain within a node; None: the whole node."""
-    one_node: bool
-    """The sets of this level lie on one node."""
-    any_span: bool = False
-    """Sets on one or several nodes belong to this level (PM-First)."""
+    one_node: bool  # The sets of this level lie on one node.
+    any_span: bool = False  # Sets on one or several nodes belong to this level (PM-First).
 
     @cached_property
     def known(self) -> BoolArray | None:

@@ -52,10 +52,8 @@ def option_number(value: object) -> float:
 class Reason:
     """Reason why a request has no place."""
 
-    text: str
-    """One sentence without a full stop."""
-    own: bool = False
-    """A rule of the policy forbids GPUs that fit. Slurm does not keep this rule."""
+    text: str  # One sentence without a full stop.
+    own: bool = False  # A rule of the policy forbids GPUs that fit. Slurm does not keep this rule.
 
 
 class WaitRule(NamedTuple):
@@ -63,10 +61,8 @@ class WaitRule(NamedTuple):
 
     cap: float
     """Longest wait from the first time that the job is postponed / its expected run time."""
-    margin: float
-    """Least gain for which a job waits / its expected run time."""
-    weight: float
-    """Hours of running that count as much as an hour of waiting."""
+    margin: float  # Least gain for which a job waits / its expected run time.
+    weight: float  # Hours of running that count as much as an hour of waiting.
     longest_s: float
     """Longest wait since the first submission to which waiting by choice may lead; inf: any."""
 
@@ -90,8 +86,7 @@ class Policy(ABC):
     the request, the cluster and the policy's options.
     """
 
-    name: ClassVar[str]
-    """Name in the registry and in assignments."""
+    name: ClassVar[str]  # Name in the registry and in assignments.
     options_type: ClassVar[type[PolicyOptions]] = PolicyOptions
     of_traces: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Options for requests that do not tell by which of Slurm's options they ask for GPUs."""
@@ -99,8 +94,7 @@ class Policy(ABC):
     """The policy takes only sets in one group of a locality level of the cluster."""
     may_postpone: bool = False
     """The policy may refuse free GPUs that fit and wait for better ones (see `place`)."""
-    has_rules: bool = False
-    """The policy has rules that forbid sets that fit (see `own_reason`)."""
+    has_rules: bool = False  # The policy has rules that forbid sets that fit (see `own_reason`).
 
     def __init__(self, options: PolicyOptions | None = None) -> None:
         self.options = self.options_type() if options is None else options
@@ -147,12 +141,9 @@ class Policy(ABC):
         return None
 
 
-DEFAULT = "eft"
-"""The policy of a round that names none."""
-SLURM = "slurm"
-"""The policy that places like Slurm."""
-PACKED = "packed"
-"""The policy that packs jobs onto few nodes: gains of others are told against it."""
+DEFAULT = "eft"  # The policy of a round that names none.
+SLURM = "slurm"  # The policy that places like Slurm.
+PACKED = "packed"  # The policy that packs jobs onto few nodes: gains of others are told against it.
 
 _POLICIES = {
     "best-fit": "pal.BestFit",

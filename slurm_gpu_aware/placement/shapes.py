@@ -44,12 +44,9 @@ _FEW = 16  # columns up to which one operation for each is quicker than one for 
 class Split:
     """One way to spread a request's GPUs over nodes. Compared by identity, as a search key."""
 
-    nodes: int
-    """Number of nodes; 0: uneven, any number within the request's bounds."""
-    per_node: int
-    """GPUs on each node; 0: uneven."""
-    same_slots: bool = False
-    """Every node gives the same slots (one GRES line)."""
+    nodes: int  # Number of nodes; 0: uneven, any number within the request's bounds.
+    per_node: int  # GPUs on each node; 0: uneven.
+    same_slots: bool = False  # Every node gives the same slots (one GRES line).
     pool: Pool = "all"
 
     @property
@@ -100,10 +97,8 @@ class LeastSlowdown:
     gpus: int
     table: ScoreTable
     choices: tuple[Split, ...]
-    inside: float
-    """Least L of a set on one node; inf if the request needs several."""
-    beyond: float
-    """Least L of a set over several nodes; inf if the request does not allow any."""
+    inside: float  # Least L of a set on one node; inf if the request needs several.
+    beyond: float  # Least L of a set over several nodes; inf if the request does not allow any.
     inner: tuple[LevelView, ...] = ()
     """Levels of sets on one node; of those inside a node only the ones with a lower L."""
 

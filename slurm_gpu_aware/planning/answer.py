@@ -25,17 +25,13 @@ class Answer:
     """Placement of one policy, and its bandwidths."""
 
     policy: str
-    assignment: Assignment | None
-    """None: nothing fits, or the policy postpones the job."""
-    reason: str = ""
-    """Reason for no assignment; one sentence without a full stop."""
-    postponed: bool = False
-    """GPUs that fit are free, but the job waits for better ones."""
+    assignment: Assignment | None  # None: nothing fits, or the policy postpones the job.
+    reason: str = ""  # Reason for no assignment; one sentence without a full stop.
+    postponed: bool = False  # GPUs that fit are free, but the job waits for better ones.
     nodes: tuple[str, ...] = ()
     agg_gbps: float | None = None
     """AggBW (MAPA, eq. 1) of the best embedding, sum over nodes. None: links not known."""
-    eff_gbps: float | None = None
-    """EffBW of the slowest node, bottleneck model."""
+    eff_gbps: float | None = None  # EffBW of the slowest node, bottleneck model.
     preserved_gbps: float | None = None
     """PreservedBW (eq. 3): links among the GPUs that stay free on the used nodes."""
     links: tuple[tuple[Pair, ...], ...] = ()

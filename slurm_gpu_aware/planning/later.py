@@ -43,17 +43,12 @@ _by_time, _until_s = attrgetter("time_s"), attrgetter("until_s")
 class Later:
     """A set that frees up later, and the best set now; times on the clock of the round."""
 
-    start_s: float
-    """Expected start on the later set."""
+    start_s: float  # Expected start on the later set.
     assignment: Assignment
-    cluster: Cluster
-    """The cluster at ``start_s``, by the expected ends."""
-    end_s: float
-    """Expected end of the job on the later set."""
-    now: Assignment
-    """The set that the job does not take."""
-    now_end_s: float
-    """Expected end of the job there."""
+    cluster: Cluster  # The cluster at ``start_s``, by the expected ends.
+    end_s: float  # Expected end of the job on the later set.
+    now: Assignment  # The set that the job does not take.
+    now_end_s: float  # Expected end of the job there.
 
     @property
     def sooner_s(self) -> float:
@@ -199,10 +194,8 @@ class _Steps:
     """
 
     ends: list[_End]
-    rows: list[int]
-    """Number of rows up to and with each end."""
-    nodes: IntArray
-    """(R,) node of each row."""
+    rows: list[int]  # Number of rows up to and with each end.
+    nodes: IntArray  # (R,) node of each row.
     free: BoolArray
     """(R, W) GPUs that are free there after the end, without those reserved for other jobs."""
     bound: list[float]
@@ -287,8 +280,7 @@ class _Search:
     steps: _Steps
     now: float
     weight: float
-    goal: float
-    """Time that is to be beaten."""
+    goal: float  # Time that is to be beaten.
     best: _Trial | None = None
     left: int = _MOST_TRIALS
 

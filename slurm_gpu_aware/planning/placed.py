@@ -27,10 +27,8 @@ class Placement:
 
     plan: Plan
     queue: Sequence[Request]
-    cluster: Cluster
-    """The cluster as the placement found it."""
-    started: Sequence[Started]
-    """The jobs of ``plan.assignments``."""
+    cluster: Cluster  # The cluster as the placement found it.
+    started: Sequence[Started]  # The jobs of ``plan.assignments``.
     spare: Cluster
     """The cluster after the placement, without what a waiting job can use, now or when the first of
     them starts."""
@@ -44,13 +42,10 @@ class Round(Faceted):
     Times are seconds on one clock.
     """
 
-    queue: Sequence[Request]
-    """Jobs that may start, in any order."""
-    cluster: Cluster
-    """The snapshot; ``running`` has the ends for the shadow."""
+    queue: Sequence[Request]  # Jobs that may start, in any order.
+    cluster: Cluster  # The snapshot; ``running`` has the ends for the shadow.
     settings: PlanSettings
-    now: float
-    """On the clock of ``RunningJob.end_s``."""
+    now: float  # On the clock of ``RunningJob.end_s``.
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Policy -> its options; a request's own ones override them."""
     explain: bool = True
@@ -69,8 +64,7 @@ class Round(Faceted):
     """A stage gives jobs what is spare after the placement, so the head gets a reservation in any
     case."""
     plan: Plan = field(default_factory=lambda: Plan((), ()))
-    placement: Placement | None = None
-    """None: the queue has not been placed yet."""
+    placement: Placement | None = None  # None: the queue has not been placed yet.
 
     @property
     def whole_plan(self) -> Plan:

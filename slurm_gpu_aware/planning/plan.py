@@ -16,21 +16,17 @@ from slurm_gpu_aware.placement.policy import DEFAULT
 class PlanSettings:
     """Settings of a site."""
 
-    policy: str = DEFAULT
-    """Default policy; a request may name another."""
+    policy: str = DEFAULT  # Default policy; a request may name another.
     classes: tuple[str, ...] = ("A", "B", "C")
     """Most sensitive first: the order of placement in the guaranteed prefix."""
     class_clock_mhz: Mapping[str, int] = field(default_factory=dict)
     """Class -> SM clock for requests without one or with ``auto``; absent: default clock."""
-    max_clock_mhz: int | None = None
-    """SM clock of ``freq=max``; None: the default clock."""
-    backfill: bool = True
-    """Backfill behind the first job that does not fit."""
+    max_clock_mhz: int | None = None  # SM clock of ``freq=max``; None: the default clock.
+    backfill: bool = True  # Backfill behind the first job that does not fit.
     reservations: int = 1
     """Most jobs that do not fit and have a reservation, which no job behind them delays. 1: the
     first one only, as in EASY."""
-    backfill_depth: int = 1000
-    """Most jobs behind the head that backfill tries."""
+    backfill_depth: int = 1000  # Most jobs behind the head that backfill tries.
     auto_clocks: bool = False
     """Under a power limit a round chooses the clock of requests that name none, too."""
     guarded: bool = False
@@ -68,22 +64,18 @@ class Waiting:
     """A job that stays parked, and the reason."""
 
     job_id: str
-    reason: str
-    """One sentence for the user."""
+    reason: str  # One sentence for the user.
     turn: Literal["next", "behind"] | None = None
     """Its turn as the reason: the job is next in line (`NEXT`), or others come before it."""
     shadow_start_s: float | None = None
     """Latest start by the shadow reservation; None: the job has no reservation."""
-    reserved: Gpus = ()
-    """GPUs of the shadow reservation."""
-    kept: Kept | None = None
-    """Reservation of a job behind the first one that waits."""
+    reserved: Gpus = ()  # GPUs of the shadow reservation.
+    kept: Kept | None = None  # Reservation of a job behind the first one that waits.
     infeasible: bool = False
     """The job has no place even on the empty cluster of the nodes that are usable now."""
     by_policy: bool = False
     """An option of the policy is the reason; Slurm does not keep this option."""
-    failed: bool = False
-    """Its policy cannot be used."""
+    failed: bool = False  # Its policy cannot be used.
     postponement: Postponement | None = None
     """GPUs that fit are free, but the job ends sooner on a set that frees up later. A round should
     consider it again at its ``start_s``, and be given it in the request."""
@@ -94,8 +86,7 @@ class Waiting:
         return self.postponement is not None
 
 
-NEXT = "next in line: "
-"""Start of the reason of a job whose turn is next."""
+NEXT = "next in line: "  # Start of the reason of a job whose turn is next.
 
 
 def waits_behind(job: str) -> str:
@@ -108,20 +99,16 @@ class ClockChange:
     """A new SM clock for all GPUs of a running job."""
 
     job_id: str
-    clock_mhz: int | None
-    """None: the default clock."""
-    power_w: float
-    """Power of the job at the new clock."""
+    clock_mhz: int | None  # None: the default clock.
+    power_w: float  # Power of the job at the new clock.
 
 
 class Note(NamedTuple):
     """An event of a job for the ledger, which holds the first of each kind."""
 
     job_id: str
-    kind: str
-    """One of the folder's ``events.py``."""
-    detail: Mapping[str, Any]
-    """Plain values."""
+    kind: str  # One of the folder's ``events.py``.
+    detail: Mapping[str, Any]  # Plain values.
 
 
 @dataclass(frozen=True)
@@ -137,5 +124,4 @@ class Plan(Faceted):
     each round."""
     moved: tuple[Assignment, ...] = ()
     """New GPUs of running jobs that begin to move, before the starts."""
-    notes: tuple[Note, ...] = ()
-    """What the ledger is told of jobs."""
+    notes: tuple[Note, ...] = ()  # What the ledger is told of jobs.

@@ -42,8 +42,7 @@ class RecordedRound:
     asked: Round
     placed: Placed
     clocks: Clocks = field(default_factory=dict)
-    moved: Placed = field(default_factory=dict)
-    """Running job that begins to move -> its new GPUs."""
+    moved: Placed = field(default_factory=dict)  # Running job that begins to move -> its new GPUs.
 
 
 def record_round(asked: Round, plan: Plan, stages: Sequence[Stage]) -> dict[str, Any]:
@@ -75,8 +74,7 @@ def record_round(asked: Round, plan: Plan, stages: Sequence[Stage]) -> dict[str,
 class _Shared:
     """What several requests or nodes share, and its number."""
 
-    facets: Sequence[Facet[Any]]
-    """Those of requests that the record holds."""
+    facets: Sequence[Facet[Any]]  # Those of requests that the record holds.
     masks: dict[bytes, int] = field(default_factory=dict)
     groups: dict[NodeGroups, int] = field(default_factory=dict)
     tables: dict[SizeTable, int] = field(default_factory=dict)
@@ -211,8 +209,7 @@ class _Stored:
     """What stands once in a record for several requests or nodes."""
 
     values: Mapping[str, Sequence[Any]]
-    kinds: Mapping[str, Any]
-    """Facet of requests -> its type."""
+    kinds: Mapping[str, Any]  # Facet of requests -> its type.
 
     def in_place(self, value: Any) -> Any:
         """A value with what is shared in the place of its numbers, and with facets of requests."""
@@ -268,8 +265,7 @@ class Difference:
 
     now: float
     job_id: str
-    then: object
-    """(node names, slots), or the clock, in the recorded round."""
+    then: object  # (node names, slots), or the clock, in the recorded round.
     again: object
 
 

@@ -21,14 +21,10 @@ from slurm_gpu_aware.planning.timeline import take
 @dataclass
 class _Refusal:
     request: Request
-    start_s: float
-    """Its expected start."""
-    users: Collection[str]
-    """Those for whose jobs it waits."""
-    left: Cluster
-    """What is free then for sure, after the jobs that the round has started."""
-    seen: int
-    """Number of these."""
+    start_s: float  # Its expected start.
+    users: Collection[str]  # Those for whose jobs it waits.
+    left: Cluster  # What is free then for sure, after the jobs that the round has started.
+    seen: int  # Number of these.
 
 
 class Refusals:

@@ -35,8 +35,7 @@ class Stage:
     """What it must be told of the world; a record of a round holds it. See `told`."""
     reads: ClassVar[tuple[Facet[Any], ...]] = ()
     """What it reads of requests; a record of a round holds it."""
-    optional: ClassVar[bool] = False
-    """The round goes on without the stage if that fails."""
+    optional: ClassVar[bool] = False  # The round goes on without the stage if that fails.
     passes: ClassVar[bool] = False
     """Jobs may start although others that stand before them wait, without backfill, too."""
     sees_running: ClassVar[bool] = False

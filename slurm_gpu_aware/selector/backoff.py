@@ -13,8 +13,7 @@ HELD_BY = "held by "
 TRIES = 3
 """Starts that Slurm does not explain: so often a job's GPUs are kept while it waits. If it is left
 to Slurm, its gate then opens in its turn until it starts."""
-MOST = 5
-"""Refusals in a row after which the gate opens."""
+MOST = 5  # Refusals in a row after which the gate opens.
 
 
 @dataclass
@@ -44,8 +43,7 @@ class Backoff:
     """
 
     base_s: float
-    timer: Callable[[], float] = time.monotonic
-    """Seconds of a clock that is never set."""
+    timer: Callable[[], float] = time.monotonic  # Seconds of a clock that is never set.
     _waits: dict[str, _Waits] = field(default_factory=dict)
 
     def knows(self, job_id: str) -> bool:
@@ -139,12 +137,9 @@ class Refusals:
     ended: Callable[[], Set[str]] = frozenset
     """Slurm's sentences for jobs that have ended: they are no refusals."""
     count: int = 0
-    why: str = ""
-    """Of the last one: job and Slurm's sentence."""
-    who: set[str] = field(default_factory=set)
-    """The users of these jobs."""
-    through: bool = True
-    """A job got through since the gate was last opened, or it never was."""
+    why: str = ""  # Of the last one: job and Slurm's sentence.
+    who: set[str] = field(default_factory=set)  # The users of these jobs.
+    through: bool = True  # A job got through since the gate was last opened, or it never was.
 
     @property
     def too_many(self) -> bool:

@@ -28,8 +28,7 @@ class Slower(NamedTuple):
     """GPUs that became slower within 30 days."""
 
     gpus: Sequence[tuple[GpuLabels, Change]]
-    unjudged: int
-    """GPUs and classes with too few runs to judge."""
+    unjudged: int  # GPUs and classes with too few runs to judge.
 
 
 def _read(store: Store, config: Config, now: float) -> Slower:

@@ -44,8 +44,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 3.0
 _TRY_S = 120.0  # first pause until an open gate closes if it can; it doubles
 _LONGEST_TRY_S = 3600.0
-WAIT_S = 0.5
-"""Pause between two decisions."""
+WAIT_S = 0.5  # Pause between two decisions.
 CALL_S = 2.5
 """Longest call to Slurm until the gate is taken: 2 s to find that the other host is dead
 (TCPTimeout), then the answer. While no slurmctld is in control, calls do not end by themselves, and
@@ -62,22 +61,18 @@ class Heartbeat:
     pool: HoldingPool
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.monotonic
-    stall_s: float = 300.0
-    """Without a successful round for this long, the heartbeat stops."""
-    held_until: float = 0.0
-    """Unix time until which the gate is closed for certain."""
+    stall_s: float = 300.0  # Without a successful round for this long, the heartbeat stops.
+    held_until: float = 0.0  # Unix time until which the gate is closed for certain.
     events: SimpleQueue[tuple[str, dict[str, Any], float]] = field(default_factory=SimpleQueue)
     """What happened to the gate (kind, detail, Unix time), for the main loop to record."""
-    refusals: Refusals = field(default_factory=Refusals)
-    """Of the selector's changes."""
+    refusals: Refusals = field(default_factory=Refusals)  # Of the selector's changes.
     other: Holder | None = None
     """Selector of another host that has taken the gate since; this one must stand by."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _controllers: Controllers | None = None
     _stalled: bool = False
     _deferring: bool = True
-    _open: bool = False
-    """The gate is open, and closes only after a trial."""
+    _open: bool = False  # The gate is open, and closes only after a trial.
     _open_why: str = ""
     _try_at: float = -math.inf
     _pause_s: float = _TRY_S

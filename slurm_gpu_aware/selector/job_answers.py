@@ -39,8 +39,7 @@ class Reader:
 
     store: Store
     ledger: Ledger
-    copy_age_s: float | None
-    """Age of the public copy; None: the live store is open."""
+    copy_age_s: float | None  # Age of the public copy; None: the live store is open.
 
     def note(self) -> str | None:
         """A sentence for readers of the copy; None for the live store."""
@@ -129,12 +128,10 @@ def still_open(
 class SlurmAnswer(NamedTuple):
     """What Slurm says now."""
 
-    jobs: Mapping[str, LiveJob] | None
-    """By id; None: it does not answer."""
+    jobs: Mapping[str, LiveJob] | None  # By id; None: it does not answer.
     silence: Silence | None
     gate: GateState | None
-    error: str | None
-    """Why it did not answer, or not completely."""
+    error: str | None  # Why it did not answer, or not completely.
 
 
 class Answers:

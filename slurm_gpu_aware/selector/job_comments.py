@@ -39,8 +39,7 @@ from slurm_gpu_aware.store.ledger import Decision
 
 log = logging.getLogger(__name__)
 
-_SHOWN = "gpu-aware "
-"""Start of the AdminComment of a running job that shows its state."""
+_SHOWN = "gpu-aware "  # Start of the AdminComment of a running job that shows its state.
 _FREED_AT_ONCE = 200  # jobs of one round; the others follow in the next
 _TOLD_AT_ONCE = 20  # waiting jobs whose text changes, in ...
 _TOLD_S = 5.0  # ... so much time
@@ -83,8 +82,7 @@ class JobComments:
     client: SlurmClient
     gate: GateConfig
     tracker: JobTracker
-    _virtual: frozenset[int] = frozenset()
-    """Running jobs whose record was read from the ledger."""
+    _virtual: frozenset[int] = frozenset()  # Running jobs whose record was read from the ledger.
     _told: float = field(default=-_TOLD_S)
     _others: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """(Number, restarts) of requeued GPU jobs that the ledger does not know, so not of ours -> when

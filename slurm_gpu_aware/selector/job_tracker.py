@@ -24,23 +24,18 @@ _AFTER_OPENING = frozenset({"opened_by_hand", "started", "ended"})  # not record
 class Tracked:
     """A job with an open decision."""
 
-    decision: Entry | None
-    """Its entry in the ledger; None: no decision."""
+    decision: Entry | None  # Its entry in the ledger; None: no decision.
     phase: JobPhase
     nodes: tuple[str, ...]
-    slots: tuple[int, ...] | None
-    """None: Slurm chooses the GPUs."""
+    slots: tuple[int, ...] | None  # None: Slurm chooses the GPUs.
     restarts: int
     released_s: float | None = None
     """When this selector opened the gate, in seconds of the monotonic clock."""
-    released_at: float | None = None
-    """The same time, Unix seconds."""
-    raw_id: int | None = None
-    """Slurm's number of the record; None: not seen since it was placed."""
+    released_at: float | None = None  # The same time, Unix seconds.
+    raw_id: int | None = None  # Slurm's number of the record; None: not seen since it was placed.
     victims: frozenset[str] = frozenset()
     """Jobs that Slurm preempts for it, possibly after a grace time."""
-    record: str | None = None
-    """AdminComment with which it was parked; None: not known."""
+    record: str | None = None  # AdminComment with which it was parked; None: not known.
 
 
 @dataclass

@@ -206,8 +206,7 @@ class Turns:
     """Records that planning cannot place, and jobs whose gate opens until they start."""
 
     backoff: Backoff
-    wake: Callable[[], object] = lambda: None
-    """Starts another round."""
+    wake: Callable[[], object] = lambda: None  # Starts another round.
     unplaceable: dict[int, str] = field(default_factory=dict)
     """Number of a record -> why rounds plan it by counts only."""
     lasting: set[str] = field(default_factory=set)

@@ -50,8 +50,7 @@ _MOST_CLASSES = 50_000  # decisions of which the class is read at the start
 class Entry:
     """A decision for the ledger."""
 
-    number: int | None = None
-    """Its number in the ledger; None: not written yet, or lost."""
+    number: int | None = None  # Its number in the ledger; None: not written yet, or lost.
 
 
 class LedgerWriter:

@@ -24,14 +24,10 @@ class LiveJob:
     """A job as Slurm shows it to every user."""
 
     job: SlurmJob
-    reason: str
-    """``Licenses`` for each job that waits for the selector."""
-    parked: bool
-    """It waits at the gate."""
-    placed_at: float | None
-    """When the selector placed it, Unix seconds; None: not placed."""
-    ours: bool
-    """The filter parked it at submission."""
+    reason: str  # ``Licenses`` for each job that waits for the selector.
+    parked: bool  # It waits at the gate.
+    placed_at: float | None  # When the selector placed it, Unix seconds; None: not placed.
+    ours: bool  # The filter parked it at submission.
     by_hand: bool
     """Its gate was opened for good: by an operator, or by the selector, which left it to Slurm."""
     passed: bool
@@ -111,17 +107,12 @@ def why_by_form(job: SlurmJob) -> str | None:
 class GateView:
     """The gate's reservation. Times are Unix seconds."""
 
-    exists: bool
-    """It is there and has not ended: parked jobs wait."""
-    silent: bool
-    """The last heartbeat is older than that of a running selector."""
-    start_s: float | None = None
-    """None: there is no reservation."""
+    exists: bool  # It is there and has not ended: parked jobs wait.
+    silent: bool  # The last heartbeat is older than that of a running selector.
+    start_s: float | None = None  # None: there is no reservation.
     end_s: float | None = None
-    heartbeat_s: float | None = None
-    """Of the last heartbeat."""
-    used: bool = True
-    """False: there is no reservation, and no selector has worked on this host."""
+    heartbeat_s: float | None = None  # Of the last heartbeat.
+    used: bool = True  # False: there is no reservation, and no selector has worked on this host.
 
 
 @dataclass(frozen=True)
@@ -131,8 +122,7 @@ class SlurmView:
     at: float
     jobs: Sequence[LiveJob]
     nodes: Sequence[SlurmNode]
-    gate: GateView | None
-    """None: Slurm hides reservations from this user."""
+    gate: GateView | None  # None: Slurm hides reservations from this user.
 
 
 def slurm_view(

@@ -46,19 +46,15 @@ class UsedGpu(NamedTuple):
 
     labels: GpuLabels
     job: SlurmJob
-    ours: OpenJob | None
-    """None: Slurm placed the job."""
+    ours: OpenJob | None  # None: Slurm placed the job.
 
 
 class Nodes(NamedTuple):
     """Nodes with GPUs."""
 
-    nodes: Mapping[str, int]
-    """State -> nodes."""
-    gpus: Mapping[str, int]
-    """State -> GPUs."""
-    out: Sequence[tuple[str, str]]
-    """(node, state) of those that take no jobs."""
+    nodes: Mapping[str, int]  # State -> nodes.
+    gpus: Mapping[str, int]  # State -> GPUs.
+    out: Sequence[tuple[str, str]]  # (node, state) of those that take no jobs.
 
 
 def _open_jobs(store: Store) -> tuple[OpenJob, ...]:

@@ -68,10 +68,8 @@ class RoundPlanner:
     firsts: FirstSubmissions
     notes: Notes
     config: Config
-    guards: bool = True
-    """Whether the GPUs of the head are held against jobs that pass the gate."""
-    features: Sequence[Stage] = FEATURES
-    """The stages of a round."""
+    guards: bool = True  # Whether the GPUs of the head are held against jobs that pass the gate.
+    features: Sequence[Stage] = FEATURES  # The stages of a round.
     promises: Promises = field(default_factory=Promises)
 
     @property

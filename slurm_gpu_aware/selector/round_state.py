@@ -55,16 +55,11 @@ class Outcome:
 
     queued: int = 0
     placed: list[str] = field(default_factory=list)
-    blocked: int = 0
-    """Parked jobs that something other than the gate holds."""
-    untried: int = 0
-    """Parked jobs that have a place and that Slurm must try first."""
-    unpooled: int = 0
-    """Parked jobs that a later round puts into the holding pool."""
-    doubtful: int = 0
-    """Jobs that seem impossible, which only the next round can say."""
-    full: bool = False
-    """No GPU is free after the round."""
+    blocked: int = 0  # Parked jobs that something other than the gate holds.
+    untried: int = 0  # Parked jobs that have a place and that Slurm must try first.
+    unpooled: int = 0  # Parked jobs that a later round puts into the holding pool.
+    doubtful: int = 0  # Jobs that seem impossible, which only the next round can say.
+    full: bool = False  # No GPU is free after the round.
     ahead: bool = False
     """So many jobs are open that each GPU which is freed before the next round gets one."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
@@ -175,8 +170,7 @@ class Interrupted:
 ROUND_BOUNDS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Upper bounds of the histogram of rounds' durations, without the infinite one."""
 _WRITE_S = 5.0
-_LONGEST = 16_384
-"""Bytes of a file that is read."""
+_LONGEST = 16_384  # Bytes of a file that is read.
 
 Unix = Annotated[float, number(0, MAX_TIME_S)]
 Count = Annotated[int, whole(0, 1 << 53)]
@@ -187,17 +181,13 @@ class Counters:
     """Counts since the start of the selector. Times are Unix seconds."""
 
     started_at: Unix
-    at: Unix
-    """When this was written."""
-    round_at: Unix = 0.0
-    """End of the last round that succeeded; 0: none yet."""
+    at: Unix  # When this was written.
+    round_at: Unix = 0.0  # End of the last round that succeeded; 0: none yet.
     failed_rounds: Count = 0
-    placed: Count = 0
-    """Jobs that rounds have placed."""
+    placed: Count = 0  # Jobs that rounds have placed.
     round_buckets: tuple[Count, ...] = (0,) * (len(ROUND_BOUNDS_S) + 1)
     """Rounds that succeeded, by `ROUND_BOUNDS_S`; the last ones took longer than all bounds."""
-    rounds_s: Annotated[float, number(0, 1e12)] = 0.0
-    """Duration of all these rounds."""
+    rounds_s: Annotated[float, number(0, 1e12)] = 0.0  # Duration of all these rounds.
     calls: dict[str, Count] = field(default_factory=dict)
     """Outcome (`libslurm.CALLS`) -> calls to Slurm."""
     updates: dict[str, Count] = field(default_factory=dict)

@@ -48,10 +48,8 @@ class _Cause:
     """Why a released job is parked again."""
 
     kind: _Kind
-    why: str
-    """For its user."""
-    held_by: str = ""
-    """Slurm's reason."""
+    why: str  # For its user.
+    held_by: str = ""  # Slurm's reason.
 
 
 @dataclass

@@ -25,8 +25,7 @@ EARLIER_TASK = "an earlier task of its array goes first"
 _MOST_ENTRIES = 5000
 _TOO_MANY = f"more jobs wait than reasons are kept; those of the first {_MOST_ENTRIES} kinds are"
 _JOBS = re.compile(r"([0-9]{1,10})(?:_([0-9]{1,10})|_\[([0-9,-]{1,100000})\])?(?:,|\Z)")
-_SLACK_S = 30.0
-"""Slurm ends jobs up to half a minute after their limit; less is no other time."""
+_SLACK_S = 30.0  # Slurm ends jobs up to half a minute after their limit; less is no other time.
 
 
 def folded(waiting: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -102,12 +101,9 @@ class _Promise:
     """A time by which a job starts, and what it rests on."""
 
     latest_s: float
-    ends: Mapping[str, float]
-    """Job on the reserved nodes -> its latest end."""
-    usable: frozenset[str]
-    """Usable ones of the reserved nodes."""
-    broken: str = ""
-    """What broke an earlier one; one sentence."""
+    ends: Mapping[str, float]  # Job on the reserved nodes -> its latest end.
+    usable: frozenset[str]  # Usable ones of the reserved nodes.
+    broken: str = ""  # What broke an earlier one; one sentence.
 
 
 @dataclass

@@ -25,75 +25,53 @@ from slurm_gpu_aware.slurm.multifactor import (
     summed,
 )
 
-_SLACK_GPU_S = 1e-3
-"""Tolerance of the threshold: attained service is a sum of many rounded steps."""
+_SLACK_GPU_S = 1e-3  # Tolerance of the threshold: attained service is a sum of many rounded steps.
 
 
 @dataclass(slots=True)
 class ActiveJob:
     """A job that waits or runs."""
 
-    position: int
-    """Index in the trace."""
+    position: int  # Index in the trace.
     job: TraceJob
     request: Request
     turn: tuple[tuple[int, ...], str]
     """``order.id_key`` of the job: breaks ties in the queue as the planner does."""
-    done_s: float = 0.0
-    """Work done so far, in seconds at slowdown 1."""
-    done_before_s: float = 0.0
-    """Work done before it got its current GPUs."""
+    done_s: float = 0.0  # Work done so far, in seconds at slowdown 1.
+    done_before_s: float = 0.0  # Work done before it got its current GPUs.
     estimated_at: tuple[int, float] | None = None
     """Runs of its user that its estimate is based on, and its work done then."""
-    service_gpu_s: float = 0.0
-    """Attained service: GPU seconds held."""
-    placed: Assignment | None = None
-    """GPUs that it holds; None: it waits."""
-    last: Assignment | None = None
-    """GPUs that it held last; None: it never ran."""
+    service_gpu_s: float = 0.0  # Attained service: GPU seconds held.
+    placed: Assignment | None = None  # GPUs that it holds; None: it waits.
+    last: Assignment | None = None  # GPUs that it held last; None: it never ran.
     target: Assignment | None = None
     """GPUs to which it moves while it waits to run again; None: it is on no move."""
-    alone: float = 1.0
-    """Slowdown on its GPUs without interference."""
+    alone: float = 1.0  # Slowdown on its GPUs without interference.
     slowdown: float = 1.0
-    run_s: float = 0.0
-    """Time on GPUs so far."""
-    start_s: float = math.nan
-    """First start; NaN: it never started."""
+    run_s: float = 0.0  # Time on GPUs so far.
+    start_s: float = math.nan  # First start; NaN: it never started.
     end_s: float = math.nan
-    killed: bool = False
-    """It ended at its time limit, with work left."""
+    killed: bool = False  # It ended at its time limit, with work left.
     preemptions: int = 0
     migrations: int = 0
-    size: int = 0
-    """GPUs that it holds, or asks for while it waits."""
-    clock_mhz: int | None = None
-    """SM clock of its GPUs; None: the default clock."""
-    power_limit_w: int | None = None
-    """Power limit of each of its GPUs; None: the site's own."""
+    size: int = 0  # GPUs that it holds, or asks for while it waits.
+    clock_mhz: int | None = None  # SM clock of its GPUs; None: the default clock.
+    power_limit_w: int | None = None  # Power limit of each of its GPUs; None: the site's own.
     stretch: float = 1.0
     """Time at its present size and clock / time at the size of the trace and the default clock."""
-    least_stretch: float = 1.0
-    """The same at the size that it asks for, its least one."""
-    energy_j: float = 0.0
-    """Energy of its GPUs up to ``metered_s``."""
+    least_stretch: float = 1.0  # The same at the size that it asks for, its least one.
+    energy_j: float = 0.0  # Energy of its GPUs up to ``metered_s``.
     above_idle_w: float = 0.0
     """Power that its GPUs draw beyond that of idle ones while it makes progress."""
     metered_s: float = 0.0
-    moved_s: float | None = None
-    """When it last moved (``SimSettings.moves``); None: never."""
-    placed_s: float = math.nan
-    """When it got its current GPUs; NaN: it waits."""
-    limit_end_s: float = math.inf
-    """Time at which it is killed if it still has its current GPUs."""
-    since_s: float = 0.0
-    """Time up to which progress is credited."""
+    moved_s: float | None = None  # When it last moved (``SimSettings.moves``); None: never.
+    placed_s: float = math.nan  # When it got its current GPUs; NaN: it waits.
+    limit_end_s: float = math.inf  # Time at which it is killed if it still has its current GPUs.
+    since_s: float = 0.0  # Time up to which progress is credited.
     resume_s: float = 0.0
     """Time from which it progresses (later than ``since_s`` after a migration)."""
-    version: int = 0
-    """Changes with the time of its end."""
-    holder: RunningJob | None = None
-    """Cache of :meth:`as_holder`."""
+    version: int = 0  # Changes with the time of its end.
+    holder: RunningJob | None = None  # Cache of :meth:`as_holder`.
 
     def gpus(self) -> Gpus:
         """The GPUs that it holds; empty while it waits."""
@@ -166,8 +144,7 @@ def order_key(settings: SimSettings) -> Callable[[ActiveJob], tuple[float, ...]]
     return lambda active: (first(active), active.job.submit_s)
 
 
-_UNNAMED = "(none)"
-"""Account or user of a job that has none."""
+_UNNAMED = "(none)"  # Account or user of a job that has none.
 
 
 class FairShares:
@@ -220,20 +197,13 @@ class FairShares:
 class Kind(IntEnum):
     """Kinds of events; of those of one time the lesser kind happens first."""
 
-    END = 0
-    """The work of a job is done at its present pace, or its limit is reached."""
-    FREE = 1
-    """A background job ends."""
-    HOLD = 2
-    """A background job starts."""
-    TAKE = 3
-    """Background jobs take GPUs that they lacked."""
-    ARRIVAL = 4
-    """A job is submitted."""
-    CROSSING = 5
-    """A job, if it has kept its GPUs, reaches the LAS threshold."""
-    WAKE = 6
-    """The policy accepts a worse set for a postponed job, or a job should grow."""
+    END = 0  # The work of a job is done at its present pace, or its limit is reached.
+    FREE = 1  # A background job ends.
+    HOLD = 2  # A background job starts.
+    TAKE = 3  # Background jobs take GPUs that they lacked.
+    ARRIVAL = 4  # A job is submitted.
+    CROSSING = 5  # A job, if it has kept its GPUs, reaches the LAS threshold.
+    WAKE = 6  # The policy accepts a worse set for a postponed job, or a job should grow.
     ROUND = 7
 
 

@@ -20,20 +20,13 @@ Of = Callable[["Result", "Mask | None", str], Any]
 class Column(NamedTuple):
     """A number of a run."""
 
-    key: str
-    """In a run's summary; behind a dot the key in its value."""
-    of: Of | None = None
-    """None: it is a part of another value, or compares runs (`over_seeds`)."""
-    page: str = ""
-    """Header in the page; empty: not there."""
-    table: str = ""
-    """Header in the table of the terminal; empty: not there."""
-    form: str | Callable[[Any], str] = "{:g}"
-    """How a known value is written."""
-    needs: str = ""
-    """Key that a run of the folder has to know; empty: the column is always there."""
-    compared: bool = False
-    """Its ratio to the first run is in the summary, too."""
+    key: str  # In a run's summary; behind a dot the key in its value.
+    of: Of | None = None  # None: it is a part of another value, or compares runs (`over_seeds`).
+    page: str = ""  # Header in the page; empty: not there.
+    table: str = ""  # Header in the table of the terminal; empty: not there.
+    form: str | Callable[[Any], str] = "{:g}"  # How a known value is written.
+    needs: str = ""  # Key that a run of the folder has to know; empty: the column is always there.
+    compared: bool = False  # Its ratio to the first run is in the summary, too.
 
     def text(self, value: Any) -> str:
         """A known value in words."""

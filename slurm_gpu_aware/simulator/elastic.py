@@ -41,10 +41,8 @@ from slurm_gpu_aware.sizing.baselines import afs
 from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 
-_LEAST_S = 1.0
-"""Growth that is due earlier waits so long."""
-_MODEL = "gpu"
-"""All GPUs of a simulation are of one model."""
+_LEAST_S = 1.0  # Growth that is due earlier waits so long.
+_MODEL = "gpu"  # All GPUs of a simulation are of one model.
 
 
 class ElasticRounds(Rounds):
@@ -171,12 +169,9 @@ class ElasticRounds(Rounds):
 class StsSizes:
     """A decision of the stochastic scheduler."""
 
-    sized: Mapping[str, Sized]
-    """What each job gets, at the default clock."""
-    nodes: Mapping[str, int]
-    """Job -> node of its GPUs."""
-    wake_s: float
-    """When to decide again; inf: at the next arrival or end."""
+    sized: Mapping[str, Sized]  # What each job gets, at the default clock.
+    nodes: Mapping[str, int]  # Job -> node of its GPUs.
+    wake_s: float  # When to decide again; inf: at the next arrival or end.
 
 
 def sts_sizes(

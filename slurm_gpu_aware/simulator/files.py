@@ -19,8 +19,7 @@ from slurm_gpu_aware.text_file import parse_json, read_table, read_text
 
 _SUMMARY = "summary.json"
 _NUMBERS = ("submit_s", "gpus", "start_s", "end_s", "wait_s", "jct_s", "run_s", "slowdown")
-_MOST = 1e12
-"""Limit of any number in these files: a hundred times the longest time of a trace."""
+_MOST = 1e12  # Limit of any number in these files: a hundred times the longest time of a trace.
 _COUNTS = ("preemptions", "migrations", "killed")
 _COLUMNS = ("job_id", *_NUMBERS, "class", "model", *_COUNTS, "user")
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -32,14 +31,11 @@ class SavedRun:
     """One policy of a result folder."""
 
     label: str
-    app_class: tuple[str, ...]
-    """Class of each job that ended in every run of the folder."""
-    columns: Mapping[str, FloatArray]
-    """``_NUMBERS`` of these jobs."""
+    app_class: tuple[str, ...]  # Class of each job that ended in every run of the folder.
+    columns: Mapping[str, FloatArray]  # ``_NUMBERS`` of these jobs.
     used_s: FloatArray
     used_gpus: FloatArray
-    power_s: FloatArray
-    """Times at which the power changed; empty: it is not known."""
+    power_s: FloatArray  # Times at which the power changed; empty: it is not known.
     power_w: FloatArray
 
 

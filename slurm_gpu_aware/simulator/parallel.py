@@ -18,8 +18,7 @@ from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 
 _EVERY_S = 0.25
-_PR_SET_PDEATHSIG = 1
-"""Option of prctl(2)."""
+_PR_SET_PDEATHSIG = 1  # Option of prctl(2).
 _work: tuple[Any, ...] = ()
 """Runs, timer and counts of a worker, inherited by fork so that no trace is copied per run."""
 Timer = Callable[[], float]

@@ -13,8 +13,7 @@ from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import PICTURES, POWER_PICTURE, draw_picture
 from slurm_gpu_aware.simulator.result import as_good
 
-_SAME_PERCENT = 0.05
-"""Below it a difference is printed as 0.0%."""
+_SAME_PERCENT = 0.05  # Below it a difference is printed as 0.0%.
 _ONE_SEED = (
     "One run of each policy says nothing about chance; with --seeds 8, gpu-aware simulate draws "
     "GPUs of --variability and jobs of --synthetic anew, and gpu-aware tune the days of a history."

@@ -17,15 +17,11 @@ from slurm_gpu_aware.simulator.columns import COLUMNS
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 
-_ROUNDING_S = 1e-3
-"""Lateness that is rounding."""
+_ROUNDING_S = 1e-3  # Lateness that is rounding.
 _SMALL = 0.01
-SHORT_S = 10.0
-"""The bounded slowdown counts shorter jobs as so long."""
-_SLOWER = 1e-3
-"""A job is slower if its completion time is longer by more than this share."""
-Mask = BoolArray
-"""(jobs,) True for the jobs that count."""
+SHORT_S = 10.0  # The bounded slowdown counts shorter jobs as so long.
+_SLOWER = 1e-3  # A job is slower if its completion time is longer by more than this share.
+Mask = BoolArray  # (jobs,) True for the jobs that count.
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,34 +31,25 @@ class Result:
     trace: Trace
     settings: SimSettings
     total_gpus: int
-    start_s: FloatArray
-    """First start; NaN: the job did not start (see ``infeasible``)."""
-    end_s: FloatArray
-    """End, also of a job that was killed."""
-    run_s: FloatArray
-    """Time on GPUs, restarts included."""
-    done_s: FloatArray
-    """Work done, in seconds at slowdown 1; ``duration_s`` for a job that ended."""
+    start_s: FloatArray  # First start; NaN: the job did not start (see ``infeasible``).
+    end_s: FloatArray  # End, also of a job that was killed.
+    run_s: FloatArray  # Time on GPUs, restarts included.
+    done_s: FloatArray  # Work done, in seconds at slowdown 1; ``duration_s`` for a job that ended.
     preemptions: IntArray
     migrations: IntArray
-    killed: Mask
-    """(jobs,) True for jobs that reached their time limit unfinished."""
+    killed: Mask  # (jobs,) True for jobs that reached their time limit unfinished.
     infeasible: tuple[tuple[str, str], ...]
     """(job id, reason) of jobs that can never be placed on this cluster."""
-    used_s: FloatArray
-    """Times at which the number of used GPUs changed, ascending."""
-    used_gpus: IntArray
-    """GPUs in use from the same entry of ``used_s`` on."""
+    used_s: FloatArray  # Times at which the number of used GPUs changed, ascending.
+    used_gpus: IntArray  # GPUs in use from the same entry of ``used_s`` on.
     fragmented_gpu_s: float | None
     """Integral over time of free GPUs on nodes that are partly used; None: not known."""
-    placement_ms: FloatArray
-    """Time of each round's planning; empty without a timer."""
+    placement_ms: FloatArray  # Time of each round's planning; empty without a timer.
     energy: Energy | None = None
     """Energy and power over time; None: the power of a job, or of the GPUs, is not known."""
     placements: list[dict[str, Any]] = field(default_factory=list)
     """Every start, in order: job_id, at_s, nodes, slots, slowdown; empty unless requested."""
-    recorded: bool = False
-    """The result is a record of the site, not a simulation."""
+    recorded: bool = False  # The result is a record of the site, not a simulation.
 
     @property
     def done(self) -> Mask:

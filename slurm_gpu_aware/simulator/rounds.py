@@ -38,8 +38,7 @@ Place = tuple[tuple[float, ...], tuple[tuple[int, ...], str], int]
 """Key of the order, key of the job's id, position in the trace."""
 
 
-_FIRST = (-math.inf,)
-"""Key of a job on a move, before all others."""
+_FIRST = (-math.inf,)  # Key of a job on a move, before all others.
 
 
 class Outcome(NamedTuple):
@@ -48,8 +47,7 @@ class Outcome(NamedTuple):
     plan: Plan
     keep: set[int] | None
     """Positions of the running jobs that keep their GPUs; None: all. Others may lose theirs."""
-    queue: list[ActiveJob]
-    """The jobs to place."""
+    queue: list[ActiveJob]  # The jobs to place.
     clocks: Mapping[int, int | None] = {}
     """Position of a running job -> its SM clock, if that may change; None: the default clock."""
 

@@ -20,8 +20,7 @@ from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, is_sacct, sacct_rows
 from slurm_gpu_aware.text_file import BadRow, decoded, read_data, read_text
 
-PROBE = "probe of gpu-aware-profile sweep"
-"""Reason under which ``read_sacct`` counts our own jobs."""
+PROBE = "probe of gpu-aware-profile sweep"  # Reason under which ``read_sacct`` counts our own jobs.
 _JOB_ID = re.compile(r"[0-9]{1,10}(_([0-9]{1,10}|\[.*\])|\+[0-9]{1,10})?(\..+)?")
 """Job, array task or pending tasks, component of a heterogeneous job; the step is optional."""
 _REQUEUE_S = 86_400.0
@@ -37,14 +36,10 @@ class _Run:
     job_id: str
     user: str
     submit_s: float
-    end_s: float
-    """End of the run; submission if it did not start."""
-    job: TraceJob | None
-    """None: not a GPU job that started."""
-    ended: bool
-    """A GPU job that started and has ended."""
-    given: bool
-    """Whether its comment named the class."""
+    end_s: float  # End of the run; submission if it did not start.
+    job: TraceJob | None  # None: not a GPU job that started.
+    ended: bool  # A GPU job that started and has ended.
+    given: bool  # Whether its comment named the class.
 
 
 def read_trace(

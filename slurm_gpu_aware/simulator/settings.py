@@ -40,8 +40,7 @@ SHARES: Mapping[str, float] = {
     "deepspeech2": 0.020,
 }
 """Application, in lower case without separators -> communication share, with its source."""
-MEASURED_SHARE = SHARES["alexnet"]
-"""Communication share for applications without a measured one."""
+MEASURED_SHARE = SHARES["alexnet"]  # Communication share for applications without a measured one.
 ORDERS: Mapping[str, str] = {
     "fifo": "first in, first out",
     "las": "least attained service, two-level queue (Tiresias)",
@@ -76,13 +75,10 @@ SIZINGS: Mapping[str, str] = {
     "sts-preempt": "the same, but more pressing jobs may stop running ones, as its authors do",
 }
 """What decides on GPU counts and clocks of jobs with a size table."""
-STS = ("sts", "sts-preempt")
-"""Those of the stochastic scheduler."""
-ANEW = ("powerflow", "afs", *STS)
-"""Those that size running jobs, too: these restart."""
+STS = ("sts", "sts-preempt")  # Those of the stochastic scheduler.
+ANEW = ("powerflow", "afs", *STS)  # Those that size running jobs, too: these restart.
 _ORDERED = "@"
-_NO_DUE = ":no-due"
-"""Ends the name of a run that ignores due dates."""
+_NO_DUE = ":no-due"  # Ends the name of a run that ignores due dates.
 _MODES = ("sticky", "non-sticky", "moves", *(s for s in SIZINGS if s != "round"))
 
 
@@ -101,10 +97,8 @@ def share_of(application: str | None) -> float | None:
 class PowerSettings:
     """Power of the GPUs, which are all of one model, and of the site."""
 
-    idle_w: float
-    """Power of a GPU without a job."""
-    max_w: float
-    """Power limit of a GPU."""
+    idle_w: float  # Power of a GPU without a job.
+    max_w: float  # Power limit of a GPU.
     eta: float = math.inf
     """Limit of the site as a share of the power limits of all GPUs; inf: none."""
     known: Mapping[str, SizeTable] = field(default_factory=dict)
@@ -129,14 +123,12 @@ class SimSettings:
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     slurm_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the policy by which Slurm chooses GPUs on nodes that the policy has chosen."""
-    order: str = "fifo"
-    """A key of :data:`ORDERS`."""
+    order: str = "fifo"  # A key of :data:`ORDERS`.
     round_s: float | None = None
     """Plan at multiples of this (PAL: 300); None: at every arrival and end."""
     sticky: bool = True
     """A job keeps its GPUs until it ends or is preempted; False: every round places all jobs."""
-    backfill: bool = False
-    """Backfill; needs time limits (see ``LIMIT_FACTOR``)."""
+    backfill: bool = False  # Backfill; needs time limits (see ``LIMIT_FACTOR``).
     reservations: int = PlanSettings.reservations
     backfill_depth: int = PlanSettings.backfill_depth
     migration_s: float = 60.0
@@ -148,8 +140,7 @@ class SimSettings:
     """A key of :data:`OVERRUNS`: what becomes of a job that reaches its limit."""
     estimate: str | None = None
     """A key of :data:`ESTIMATES`; None: history for a trace with users, else limit."""
-    estimate_error: float = 0.0
-    """Of ``exact``: standard deviation of ln(estimate / work)."""
+    estimate_error: float = 0.0  # Of ``exact``: standard deviation of ln(estimate / work).
     moves: MoveSettings | None = None
     """Running jobs move to better GPUs, as the selector moves them; None: no job moves."""
     movable_share: float = 1.0
@@ -160,25 +151,21 @@ class SimSettings:
     """Of the order ``multifactor``: what priorities are made of."""
     due_dates: bool = True
     """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
-    due_order: str = PlanSettings.due_order
-    """As of `PlanSettings`."""
+    due_order: str = PlanSettings.due_order  # As of `PlanSettings`.
     sections: Mapping[type, Any] = field(default_factory=dict)
     """Settings of features for their stages, by their types."""
     queue: OrderRule = OrderRule()  # noqa: RUF009 - it is frozen
     """Which jobs go before others in ``order``."""
     classes: tuple[str, ...] = ("A", "B", "C")
-    locality: bool = True
-    """Jobs that span nodes (or other levels) are slowed by L."""
-    variability: bool = True
-    """Jobs run at the pace of their slowest GPU."""
+    locality: bool = True  # Jobs that span nodes (or other levels) are slowed by L.
+    variability: bool = True  # Jobs run at the pace of their slowest GPU.
     communication_share: float | None = None
     """Share of a bandwidth-sensitive job's time that is communication at the best bandwidth for
     its GPU count on the machine, for applications without a measured one (``communication``) and
     jobs without their own. None: bandwidth does not affect run times."""
     interference: InterferenceProfile | None = None
     """Measured slowdown of pairs of jobs; None: no interference."""
-    sizing: str = "round"
-    """A key of :data:`SIZINGS`; other than ``round`` it needs ``power``."""
+    sizing: str = "round"  # A key of :data:`SIZINGS`; other than ``round`` it needs ``power``.
     slowdown: float | None = None
     """Bound on time of clocks that save energy, in place of the site's (`bounded`); 0: all jobs run
     at default clocks, whatever they say."""

@@ -26,8 +26,7 @@ DRAWS: Mapping[str, str] = {
     "runs": "single runs, with repetition, as in PAL's own simulation",
 }
 _Medians = tuple[tuple[str, ...], tuple[str, ...], FloatArray]
-PENALTIES: Mapping[str, float] = {"node": 1.0, "cluster": 1.5}
-"""L of the two levels of PAL."""
+PENALTIES: Mapping[str, float] = {"node": 1.0, "cluster": 1.5}  # L of the two levels of PAL.
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +36,7 @@ class Timings:
     name: str
     gpu: tuple[str, ...]
     """Row -> GPU: the ``gpu`` column, prefixed with the node if it is an index."""
-    node: tuple[str, ...]
-    """Row -> node; empty: unknown."""
+    node: tuple[str, ...]  # Row -> node; empty: unknown.
     value_ms: FloatArray
     bad_rows: tuple[BadRow, ...] = ()
 
@@ -55,8 +53,7 @@ class Draw:
 
     scores: dict[str, FloatArray]
     """Class -> (N, W) PM scores, relative to the median GPU of the profile."""
-    how: str
-    """The origin in words."""
+    how: str  # The origin in words.
 
 
 def read_timings(path: Path | str) -> Timings:
@@ -167,11 +164,9 @@ class SimulatedSite:
     """An idle cluster in two views: binned scores for the planner, exact ones for the jobs."""
 
     cluster: Cluster
-    truth: Mapping[str, FloatArray]
-    """Class -> (N, W) scores at which jobs run."""
+    truth: Mapping[str, FloatArray]  # Class -> (N, W) scores at which jobs run.
     label: str
-    variability: str = "none: all GPUs are equal"
-    """Origin of the scores."""
+    variability: str = "none: all GPUs are equal"  # Origin of the scores.
 
     def as_json(self) -> dict[str, Any]:
         """Size, levels, and per class the range of the scores and the number of bins."""

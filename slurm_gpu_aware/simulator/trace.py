@@ -50,26 +50,20 @@ class TraceJob:
     """Work: run time on GPUs of score 1.0 inside one node. For a recorded job the recorded run
     time, until ``history.with_work``."""
     app_class: str = "B"
-    model: str | None = None
-    """Application (``resnet50``)."""
-    nodes: int | None = None
-    """Fixed node count; None: any even split."""
+    model: str | None = None  # Application (``resnet50``).
+    nodes: int | None = None  # Fixed node count; None: any even split.
     time_limit_s: float = math.inf
-    deadline_s: float | None = None
-    """Relative to the trace's start, like ``submit_s``."""
-    weight: float = 1.0
-    """Of its due date; live its QOS has it."""
+    deadline_s: float | None = None  # Relative to the trace's start, like ``submit_s``.
+    weight: float = 1.0  # Of its due date; live its QOS has it.
     bandwidth_sensitive: bool = False
     communication_share: float | None = None
     """Share of its time that is communication at the best bandwidth; None: its application's."""
     pattern: str = "ring"
     priority: float = 0.0
     user: str | None = None
-    name: str | None = None
-    """Job name; None: not recorded, the model stands for it."""
+    name: str | None = None  # Job name; None: not recorded, the model stands for it.
     account: str | None = None
-    recorded_start_s: float | None = None
-    """Recorded start; None: not a recorded job."""
+    recorded_start_s: float | None = None  # Recorded start; None: not a recorded job.
     recorded_run_s: float | None = None
     recorded_nodes: tuple[str, ...] = ()
     recorded_slots: tuple[int, ...] = ()
@@ -83,8 +77,7 @@ class TraceJob:
     table: SizeTable | None = None
     """Time and power by size and clock, as they are; None: not known. ``duration_s`` is the work at
     ``gpus`` and the default clock, as without a table."""
-    hints: JobHints = NO_HINTS
-    """Those for stages (`HINTED`)."""
+    hints: JobHints = NO_HINTS  # Those for stages (`HINTED`).
     options: Mapping[str, object] = field(default_factory=dict)
     """Passed to the policy with the request (``minimal_utility``, ``profile``, ...)."""
 

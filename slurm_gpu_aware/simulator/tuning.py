@@ -21,16 +21,13 @@ from slurm_gpu_aware.simulator.report import counted
 from slurm_gpu_aware.simulator.result import Mask, Result, ended_in_all
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
-LEAST_DAYS = 14
-"""Two of each weekday."""
+LEAST_DAYS = 14  # Two of each weekday.
 LEAST_JOBS = 200
 LEAST_SEEDS = 4
 MOST_HARM = 0.02
 """A candidate may be worse than another by this share in each measure of `MEASURES` with a harm."""
-MOST_LOST = 0.001
-"""Share of the jobs that a candidate may finish less than another."""
-WIDE = 8
-"""GPUs of a wide job."""
+MOST_LOST = 0.001  # Share of the jobs that a candidate may finish less than another.
+WIDE = 8  # GPUs of a wide job.
 _DAY_S = 86_400.0
 _WEEK = 7
 
@@ -100,14 +97,10 @@ def covered_days(trace: Trace, days: int) -> range:
 class Measure(NamedTuple):
     """A number by which candidates are compared; less is better."""
 
-    of: Callable[[Result, Mask], float]
-    """Its value over the jobs of a mask; NaN: there are none."""
-    header: str = ""
-    """Of its change in the table of candidates; empty: not there."""
-    harm: str = ""
-    """What gets worse, in words; empty: that is no reason against a candidate."""
-    least: float = 1e-9
-    """A value below which differences do not count."""
+    of: Callable[[Result, Mask], float]  # Its value over the jobs of a mask; NaN: there are none.
+    header: str = ""  # Of its change in the table of candidates; empty: not there.
+    harm: str = ""  # What gets worse, in words; empty: that is no reason against a candidate.
+    least: float = 1e-9  # A value below which differences do not count.
 
 
 def _gpus(result: Result) -> IntArray:
@@ -175,10 +168,8 @@ def measures(results: Sequence[Result]) -> list[dict[str, float]]:
 class Comparison:
     """One candidate against another over the same seeds. Shares: 0.04 is 4%."""
 
-    gain: float
-    """Shorter average completion time: geometric mean over the seeds."""
-    low: float
-    """Ends of the 95% interval."""
+    gain: float  # Shorter average completion time: geometric mean over the seeds.
+    low: float  # Ends of the 95% interval.
     high: float
     changes: Mapping[str, float]
     """Measure -> its geometric mean change; ``lost``: the difference. NaN: not known."""
@@ -232,12 +223,9 @@ class Verdict:
     """The best candidate, and whether it replaces the present one."""
 
     best: str
-    pays: bool
-    """The best is ahead of packed placement beyond the uncertainty."""
-    changes: bool
-    """The best is ahead of the present candidate, too, and is another one."""
-    text: str
-    """In plain words."""
+    pays: bool  # The best is ahead of packed placement beyond the uncertainty.
+    changes: bool  # The best is ahead of the present candidate, too, and is another one.
+    text: str  # In plain words.
 
 
 def verdict(

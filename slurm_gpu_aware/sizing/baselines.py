@@ -87,12 +87,9 @@ class _Step:
     """The next larger size of a job that makes it faster."""
 
     to: Sized
-    gpus: int
-    """GPUs added."""
-    length_s: float
-    """Time of the work that is left, before the step."""
-    speedup: float
-    """Throughput after the step over that before it."""
+    gpus: int  # GPUs added.
+    length_s: float  # Time of the work that is left, before the step.
+    speedup: float  # Throughput after the step over that before it.
 
 
 def _step(job: SizingJob, now: Sized) -> _Step | None:

@@ -7,18 +7,15 @@ from itertools import chain
 
 from slurm_gpu_aware.model.arrays import BoolArray
 
-ROUNDING = 1e-9
-"""Of sums of shares."""
+ROUNDING = 1e-9  # Of sums of shares.
 
 
 @dataclass(frozen=True)
 class DueNode:
     """A node, as a source of GPUs for jobs with due dates."""
 
-    model: str
-    """GPU model."""
-    gpus: int
-    """GPUs for these jobs, those that they hold included."""
+    model: str  # GPU model.
+    gpus: int  # GPUs for these jobs, those that they hold included.
 
 
 @dataclass(frozen=True)
@@ -26,10 +23,8 @@ class Share:
     """GPUs of one node that a job holds."""
 
     node: int
-    gpus: float
-    """Below 1: a share of one GPU."""
-    slot: int | None = None
-    """Number of the shared GPU on its node, if it is a share."""
+    gpus: float  # Below 1: a share of one GPU.
+    slot: int | None = None  # Number of the shared GPU on its node, if it is a share.
 
 
 class FreeGpus:

@@ -43,22 +43,14 @@ class DueJob:
     """A job with a due date. Times, costs and work are in any units, the same for all jobs."""
 
     job_id: str
-    due: float
-    """Time by which it should end."""
-    late_cost: float
-    """Cost of a unit of time that it ends late."""
-    work: WorkDistribution
-    """Given what is done."""
-    speeds: Mapping[str, Speeds]
-    """GPU model -> sizes on one node of that model."""
-    held: Share | None = None
-    """What it runs on."""
-    movable: bool = True
-    """It may be stopped and started elsewhere, or with more GPUs."""
-    weight: float = 1.0
-    """Of its pressure; see `pressing`."""
-    allowed: BoolArray | None = None
-    """(N,) nodes that it may get; None: all."""
+    due: float  # Time by which it should end.
+    late_cost: float  # Cost of a unit of time that it ends late.
+    work: WorkDistribution  # Given what is done.
+    speeds: Mapping[str, Speeds]  # GPU model -> sizes on one node of that model.
+    held: Share | None = None  # What it runs on.
+    movable: bool = True  # It may be stopped and started elsewhere, or with more GPUs.
+    weight: float = 1.0  # Of its pressure; see `pressing`.
+    allowed: BoolArray | None = None  # (N,) nodes that it may get; None: all.
 
 
 @dataclass(frozen=True)
@@ -75,12 +67,9 @@ class Given:
 class Decision:
     """What all jobs get."""
 
-    jobs: Mapping[str, Given]
-    """Those that run, in the order of pressure."""
-    waiting: tuple[str, ...]
-    """Those that do not, in the order of pressure."""
-    wake: float
-    """Time at which the first job should grow; inf: none should."""
+    jobs: Mapping[str, Given]  # Those that run, in the order of pressure.
+    waiting: tuple[str, ...]  # Those that do not, in the order of pressure.
+    wake: float  # Time at which the first job should grow; inf: none should.
     wanted: Mapping[str, tuple[str, float]]
     """Job that waits though GPUs are free -> (GPU model, size) at which it is expected to cost
     least."""

@@ -41,8 +41,7 @@ _KEPT = {
     "Comment": "; if users write comments, AccountingStoreFlags=job_comment in slurm.conf keeps"
     " those of later jobs"
 }
-_MANY = 100
-"""Jobs without GPUs that make a begin without any worth a word."""
+_MANY = 100  # Jobs without GPUs that make a begin without any worth a word.
 UNKNOWN = frozenset({"", "Unknown", "None", "Partition_Limit", "None assigned", "(null)"})
 """Cells that tell nothing."""
 
@@ -52,8 +51,7 @@ class Gap(NamedTuple):
 
     found: str
     cost: str
-    cure: str
-    """With the line to add."""
+    cure: str  # With the line to add.
 
     def __str__(self) -> str:
         return f"{self.found}: {self.cost}; {self.cure}"

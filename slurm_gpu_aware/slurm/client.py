@@ -27,8 +27,7 @@ from slurm_gpu_aware.slurm.words import check_node_names
 
 log = logging.getLogger(__name__)
 
-_UNLIMITED = 0xFFFFFFFF
-"""INFINITE: as a priority, Slurm computes it, which releases a held job."""
+_UNLIMITED = 0xFFFFFFFF  # INFINITE: as a priority, Slurm computes it, which releases a held job.
 
 
 def open_client(timeout_s: float) -> SlurmClient:

@@ -10,8 +10,7 @@ from contextlib import suppress
 
 from slurm_gpu_aware.errors import SourceError
 
-_MOST_SAID = 1000
-"""Bytes at the end of what a command has complained of that count."""
+_MOST_SAID = 1000  # Bytes at the end of what a command has complained of that count.
 
 
 def clean_environment() -> dict[str, str]:

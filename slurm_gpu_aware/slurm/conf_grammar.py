@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-Pairs = list[tuple[str, str]]
-"""Key as the site spells it, value with its quotes."""
-MAX_BYTES = 1 << 24
-"""Size limit of a file."""
+Pairs = list[tuple[str, str]]  # Key as the site spells it, value with its quotes.
+MAX_BYTES = 1 << 24  # Size limit of a file.
 _BLANKS = " \t\n\r\f\v"
 _OPERATORS = ("+", "-", "*", "/")  # Slurm takes them all for a plain "="
 _MOST_FILES, _DEEPEST = 4096, 16

@@ -55,10 +55,8 @@ class Entry:
 
     origin: tuple[str, ...]
     """The site's lines with continuations and comments; empty: the block replaces no line."""
-    ours: tuple[str, ...] | None = None
-    """Lines that hold instead; None: the site's lines hold."""
-    in_block: bool = False
-    """A line of our block of settings."""
+    ours: tuple[str, ...] | None = None  # Lines that hold instead; None: the site's lines hold.
+    in_block: bool = False  # A line of our block of settings.
 
     @property
     def text(self) -> str:

@@ -13,8 +13,7 @@ from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 from slurm_gpu_aware.slurm.words import UNSET, parse_indices
 
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTPE]?)\Z")
-_UNITS = ("", "K", "M", "G", "T", "P", "E")
-"""Of 1024 each."""
+_UNITS = ("", "K", "M", "G", "T", "P", "E")  # Of 1024 each.
 _ITEMS = re.compile(r",(?![^()]*\))")
 _GPU = re.compile(
     r"gpu(?::(?!no_consume[:(]|[0-9]+[KMGTP]?(?:\(|\Z))([A-Za-z0-9._+-]+))?"
@@ -67,12 +66,9 @@ class GresItem:
     """Of a GRES line: GPUs of one type, or a GRES that shares GPUs (``mps``, ``shard``)."""
 
     name: str
-    kind: str | None
-    """Type; None: untyped."""
-    count: int
-    """Number of GPUs or shards; 0 for MPS."""
-    indices: tuple[int, ...] | None
-    """Slurm's GPU indices; None: not in the entry."""
+    kind: str | None  # Type; None: untyped.
+    count: int  # Number of GPUs or shards; 0 for MPS.
+    indices: tuple[int, ...] | None  # Slurm's GPU indices; None: not in the entry.
     sockets: tuple[int, ...] | None = None
     """Sockets that the GPUs are bound to (``S:0-1``); None: not in the entry."""
     parts: tuple[tuple[int, int], ...] = ()
@@ -148,14 +144,10 @@ def _shards(item: str) -> GresItem:
 class Asked:
     """An entry of GPUs or shards in the TRES list of a request: ``gres/gpu:a100:2``."""
 
-    start: str
-    """``gres/gpu``, as it is written."""
-    name: str
-    """``gpu`` or ``shard``."""
-    kind: str | None
-    """Type; None: any."""
-    end: str
-    """``:2``, as it is written; may be empty."""
+    start: str  # ``gres/gpu``, as it is written.
+    name: str  # ``gpu`` or ``shard``.
+    kind: str | None  # Type; None: any.
+    end: str  # ``:2``, as it is written; may be empty.
 
     @property
     def count(self) -> int:
@@ -180,8 +172,7 @@ class GpuItem:
 
     count: int
     kind: str | None
-    others: tuple[str, ...]
-    """The other entries, unchanged."""
+    others: tuple[str, ...]  # The other entries, unchanged.
 
 
 def typed_gres(slots: Iterable[int], nodes: int = 1) -> str:

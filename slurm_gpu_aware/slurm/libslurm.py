@@ -27,12 +27,10 @@ from slurm_gpu_aware.slurm.libslurm_fields import RecordKind
 CALLS = ("answered", "refused", "failed", "timeout")
 """Outcomes of a call; ``failed``: slurmctld was not reached. A call that was not waited for any
 longer counts as ``timeout``, and once more when it ends."""
-UPDATES = ("done", "refused", "unknown")
-"""Outcomes of an update; ``unknown``: there was no answer."""
+UPDATES = ("done", "refused", "unknown")  # Outcomes of an update; ``unknown``: there was no answer.
 _T = TypeVar("_T")
 _CONF_FILES = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/usr/local/etc/slurm.conf")
-_LOG_PREFIX = re.compile(r"^\S+: (?:(?:error|fatal): )?")
-"""Start of each line that libslurm logs."""
+_LOG_PREFIX = re.compile(r"^\S+: (?:(?:error|fatal): )?")  # Start of each line that libslurm logs.
 _INIT_S = 10.0
 """Time limit of reading the configuration; without one libslurm tries for a minute, then exits."""
 _SYSTEM = (

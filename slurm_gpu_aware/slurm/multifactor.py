@@ -22,8 +22,7 @@ from slurm_gpu_aware.slurm.read_cluster import parse_settings
 from slurm_gpu_aware.slurm.words import parse_duration
 
 COMMAND = "(scontrol show config; sshare --all --parsable2)"
-_MOST = 100_000
-"""Associations of a site."""
+_MOST = 100_000  # Associations of a site.
 _MOST_LEVELS = 32
 _TIMEOUT_S = 60.0
 _SHARES = 2**31
@@ -41,10 +40,8 @@ class Associations:
 
     names: tuple[tuple[str, str], ...]
     """(account, user) of each; user empty: an account. The first one is the root account."""
-    parent: IntArray
-    """(n,) place of the account above; -1 for the root."""
-    shares: FloatArray
-    """(n,) raw shares; inf: a user with the shares of its account (``parent``)."""
+    parent: IntArray  # (n,) place of the account above; -1 for the root.
+    shares: FloatArray  # (n,) raw shares; inf: a user with the shares of its account (``parent``).
 
     @cached_property
     def places(self) -> Mapping[tuple[str, str], int]:
@@ -136,8 +133,7 @@ class Multifactor:
     weight_fairshare: float = 0.0
     weight_job_size: float = 0.0
     max_age_s: float = 7 * 86_400.0
-    half_life_s: float = 7 * 86_400.0
-    """0: usage does not decay."""
+    half_life_s: float = 7 * 86_400.0  # 0: usage does not decay.
     calc_period_s: float = 300.0
     favor_small: bool = False
     associations: Associations = NO_ASSOCIATIONS

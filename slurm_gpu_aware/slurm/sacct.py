@@ -34,8 +34,7 @@ BAD_ROW = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, 
 _SEPARATOR = re.compile(r"JobID(\|~[\w-]+\|)User")
 """In the first line of a live answer: what separates its columns."""
 _TIMEOUT_S = 600.0
-_MOST_BEFORE = 100
-"""Lines in which the header is looked for."""
+_MOST_BEFORE = 100  # Lines in which the header is looked for.
 _NEEDED = (
     ("JobID", "JobIDRaw"),
     *(("Submit",), ("Start",), ("ElapsedRaw", "Elapsed"), ("State",), ("AllocTRES", "ReqTRES")),
@@ -51,8 +50,7 @@ class SacctRow:
     A property of a damaged row raises one of ``BAD_ROW``.
     """
 
-    cells: Mapping[str, str]
-    """Column of the text form -> cell."""
+    cells: Mapping[str, str]  # Column of the text form -> cell.
 
     def text(self, column: str) -> str:
         """A cell, such as ``User`` or ``Comment``; empty: not recorded."""

@@ -40,10 +40,8 @@ _AGAIN_S = 60.0
 _WAIT_S = 0.5  # longest wait for another answer; Slurm is slow while its first controller is down
 """The topology is read again after this time."""
 _LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})\D*\Z")
-_MOST_APART = 128
-"""Numbers that are further apart are no positions in racks."""
-_IN_RACK = 16
-"""Nodes that a rack is taken to have if the names do not say it."""
+_MOST_APART = 128  # Numbers that are further apart are no positions in racks.
+_IN_RACK = 16  # Nodes that a rack is taken to have if the names do not say it.
 
 
 def parse_topology(text: str) -> list[SlurmSwitch]:
@@ -134,14 +132,11 @@ class Fabric:
     - **topology/tree**: all nodes must be below one switch. One below no switch reaches no other.
     """
 
-    kind: str = ""
-    """`BLOCK`, `TREE`; empty: no groups."""
+    kind: str = ""  # `BLOCK`, `TREE`; empty: no groups.
     groups: Mapping[str, str] = field(default_factory=dict)
     """Node -> its base block, or the topmost switch above it."""
-    block_size: int = 0
-    """Base BlockSize."""
-    doubt: str | None = None
-    """Why the groups are not clear; None: they are."""
+    block_size: int = 0  # Base BlockSize.
+    doubt: str | None = None  # Why the groups are not clear; None: they are.
 
     def of(self, nodes: Sequence[str]) -> NodeGroups | None:
         """Groups of these nodes, numbered in their order; None: no job is bound by them."""
@@ -224,8 +219,7 @@ class Place(NamedTuple):
     """Where a node is."""
 
     rack: str
-    position: int
-    """The last number of its name, or counted from 1 in its rack."""
+    position: int  # The last number of its name, or counted from 1 in its rack.
 
 
 def places(

@@ -8,13 +8,11 @@ from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-_JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
-"""``98`` or ``98_3``."""
+_JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")  # ``98`` or ``98_3``.
 _RECORD_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9][0-9,:-]{0,65535})?\Z")
 """The same, or the rest of an array by its tasks: ``98_4-9,12``."""
 _COUNT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?\Z")
-_MOST = (1 << 32) - 3
-"""Greatest count; larger numbers mean "not given" and "unlimited"."""
+_MOST = (1 << 32) - 3  # Greatest count; larger numbers mean "not given" and "unlimited".
 _LONGEST = 65536
 TRES_FIELDS = {
     "TresPerNode": "tres_per_node",
@@ -47,10 +45,8 @@ _COUNTS = {
 ``MIN-MAX``."""
 _FLAGS = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER": "NO_HOLD_JOBS"}
 """Flags of reservations whose names in ``slurm.h`` are others."""
-Update: TypeAlias = tuple[str, Mapping[str, str], Mapping[str, int]]
-"""Job id, texts, numbers."""
-_LANES = 4
-"""Requests sent at the same time: most of a request's time passes outside slurmctld."""
+Update: TypeAlias = tuple[str, Mapping[str, str], Mapping[str, int]]  # Job id, texts, numbers.
+_LANES = 4  # Requests sent at the same time: most of a request's time passes outside slurmctld.
 
 
 def check_job_ids(ids: Iterable[str]) -> None:
@@ -110,16 +106,11 @@ class NewReservation:
 
     name: str
     end_s: float
-    start_s: float | None = None
-    """None: now."""
-    users: str = "root"
-    """Users that may use it; ``-alice``: all others."""
-    licenses: str = ""
-    """``name:count``; such a reservation holds no node."""
-    nodes: str = ""
-    """Host list, or ``ALL``."""
-    tres: str = ""
-    """What it holds of the nodes, such as ``gres/gpu=2``; empty: the whole nodes."""
+    start_s: float | None = None  # None: now.
+    users: str = "root"  # Users that may use it; ``-alice``: all others.
+    licenses: str = ""  # ``name:count``; such a reservation holds no node.
+    nodes: str = ""  # Host list, or ``ALL``.
+    tres: str = ""  # What it holds of the nodes, such as ``gres/gpu=2``; empty: the whole nodes.
     flags: frozenset[str] = frozenset()
     """``ANY_NODES``, ``IGNORE_JOBS``, ``NO_HOLD_JOBS_AFTER``, ``OVERLAP``, ``PURGE_COMP``."""
     comment: str = ""

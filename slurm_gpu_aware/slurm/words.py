@@ -24,8 +24,7 @@ It reads each character once, as a text can have tens of thousands of commas.
 """
 _TOKEN = re.compile(r"\s*([()&|,]|[A-Za-z0-9_.:+=-]+)")
 """Of a constraint: operator, parenthesis or feature."""
-_MOST = 65_536
-"""Names of one list, with repetitions; Slurm has no more nodes (MAX_SLURM_NODES)."""
+_MOST = 65_536  # Names of one list, with repetitions; Slurm has no more nodes (MAX_SLURM_NODES).
 _LONGEST_NAME = 255
 
 

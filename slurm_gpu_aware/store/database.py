@@ -27,16 +27,12 @@ from slurm_gpu_aware.store.files import (
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import StoreConfig
 
-CLASS_CENTRES = "class_centres"
-"""Centres of the site's application classes, JSON."""
-EFFBW = "effbw"
-"""GPU model -> coefficients of its EffBW, JSON."""
-POLICY = "policy"
-"""The policy of the selector's last round, in words."""
+CLASS_CENTRES = "class_centres"  # Centres of the site's application classes, JSON.
+EFFBW = "effbw"  # GPU model -> coefficients of its EffBW, JSON.
+POLICY = "policy"  # The policy of the selector's last round, in words.
 POWER = "power"
 """Power of the site after the selector's last round, JSON (`selector.site_power.PowerReading`)."""
-SCORE_REFERENCE = "score_reference"
-"""What scores are relative to, see ``variability.scores``."""
+SCORE_REFERENCE = "score_reference"  # What scores are relative to, see ``variability.scores``.
 _OF_JOBS = ("decisions", "events", "shadow_jobs", "job_classes", "model_samples")
 """Tables with names of users, or with jobs."""
 _MAKE = "'gpu-aware-profile sweep' or 'gpu-aware-profile import' makes one"

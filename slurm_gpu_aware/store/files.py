@@ -19,11 +19,9 @@ from pathlib import Path
 from slurm_gpu_aware.errors import StoreBusyError, StoreError
 from slurm_gpu_aware.files import user_name
 
-BUSY_TIMEOUT_S = 15.0
-"""Longest wait for another writer; a transaction takes far less."""
+BUSY_TIMEOUT_S = 15.0  # Longest wait for another writer; a transaction takes far less.
 LIVE_MODE = 0o640
-_PRIMARY = 0xFF
-"""The bits of SQLite's extended result codes that are the primary code."""
+_PRIMARY = 0xFF  # The bits of SQLite's extended result codes that are the primary code.
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NOT_OPENED = "cannot be opened; check the owner and mode of the file and of its directory"
 _REASONS = {
@@ -36,8 +34,7 @@ _REASONS = {
 _ENDS = ("", "-wal", "-shm")
 ROLLOUT_STATE = "rollout.json"
 """State of ``setup --roll``, beside the store; its lock is named ``.lock``."""
-REMOVAL_STATE = "removal.json"
-"""State of ``setup --remove``, beside the store."""
+REMOVAL_STATE = "removal.json"  # State of ``setup --remove``, beside the store.
 OF_SETUP = (ROLLOUT_STATE, f"{ROLLOUT_STATE}.lock", REMOVAL_STATE)
 _STAYS = frozenset({*OF_SETUP, "tuned.json", "clock-locks", "clocks"})
 """Files that may stay root's: that state, what ``tune`` has set, and notes and records of the

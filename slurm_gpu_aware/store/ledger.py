@@ -19,12 +19,9 @@ from slurm_gpu_aware.time_text import stamp
 
 _LATE_S = 120.0  # a running selector is never later than this with what it wanted to do
 
-KEEP = 200
-"""Number of recorded rounds to keep; older ones are deleted."""
-KEEP_BYTES = 16 << 20
-"""Limit of the size of all recorded rounds; the newest is always kept."""
-RECORD = "record"
-"""Key in a decision's outcome: the AdminComment with which the job was parked."""
+KEEP = 200  # Number of recorded rounds to keep; older ones are deleted.
+KEEP_BYTES = 16 << 20  # Limit of the size of all recorded rounds; the newest is always kept.
+RECORD = "record"  # Key in a decision's outcome: the AdminComment with which the job was parked.
 
 STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
 """Phases of a decision's job; ``waiting``: the job went back to the queue, see the outcome."""
@@ -46,32 +43,23 @@ class Decision:
     user: str
     submitted_at: float
     decided_at: float
-    asked: Mapping[str, Any]
-    """The request, JSON-able."""
+    asked: Mapping[str, Any]  # The request, JSON-able.
     policy: str
     nodes: Sequence[str]
-    slots: Sequence[Sequence[int]]
-    """Slurm's GPU indices per node, parallel to ``nodes``."""
+    slots: Sequence[Sequence[int]]  # Slurm's GPU indices per node, parallel to ``nodes``.
     score: float
     level: str
     slowdown: float
-    clock_mhz: int | None = None
-    """None: the default clock."""
-    exact: bool = True
-    """False: Slurm chooses the GPUs of these nodes."""
+    clock_mhz: int | None = None  # None: the default clock.
+    exact: bool = True  # False: Slurm chooses the GPUs of these nodes.
     victims: Sequence[str] = ()
-    why: Mapping[str, Any] = field(default_factory=dict)
-    """The policy's account."""
+    why: Mapping[str, Any] = field(default_factory=dict)  # The policy's account.
     took_ms: float = 0.0
-    state: str = "planned"
-    """One of ``STATES``."""
-    restarts: int = 0
-    """Slurm's restart count of the job at the decision."""
-    outcome_at: float | None = None
-    """When ``state`` was last set; None: not since the decision."""
+    state: str = "planned"  # One of ``STATES``.
+    restarts: int = 0  # Slurm's restart count of the job at the decision.
+    outcome_at: float | None = None  # When ``state`` was last set; None: not since the decision.
     outcome: Mapping[str, Any] = field(default_factory=dict)
-    id: int | None = None
-    """Number in the ledger; None: not stored yet."""
+    id: int | None = None  # Number in the ledger; None: not stored yet.
 
     @property
     def gpus(self) -> tuple[int, ...] | None:
@@ -102,17 +90,13 @@ class RoundRecord:
 
     started_at: float
     took_ms: float
-    queued: int
-    """Parked jobs that the round saw."""
+    queued: int  # Parked jobs that the round saw.
     placed: int
     waiting: int
-    trigger: str = "timer"
-    """Cause of the round: submit, end, timer, ..."""
+    trigger: str = "timer"  # Cause of the round: submit, end, timer, ...
     detail: Mapping[str, Any] = field(default_factory=dict)
-    limit_w: float | None = None
-    """Power limit of all GPUs; None: there is none."""
-    planned_w: float | None = None
-    """Power of all GPUs after the round, as planned."""
+    limit_w: float | None = None  # Power limit of all GPUs; None: there is none.
+    planned_w: float | None = None  # Power of all GPUs after the round, as planned.
     measured_w: float | None = None
     """Power of all GPUs as the nodes last reported it; None: not all report it."""
     id: int | None = None
@@ -125,8 +109,7 @@ class OpenJob(NamedTuple):
     state: str
     slowdown: float
     policy: str
-    app_class: str
-    """Empty: none."""
+    app_class: str  # Empty: none.
 
 
 _DECISIONS = RecordTable("decisions", Decision)

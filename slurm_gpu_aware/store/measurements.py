@@ -30,8 +30,7 @@ class Run(NamedTuple):
     node: str
     slot: int
     app_class: str
-    taken_at: float
-    """Unix time. Several values of one moment are runs of one measurement."""
+    taken_at: float  # Unix time. Several values of one moment are runs of one measurement.
     value_ms: float
     conditions: RunConditions = RunConditions()
 

@@ -18,8 +18,7 @@ from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.measurements import unseen_gpus
 from slurm_gpu_aware.store.profiles import newest_spreads
 
-GpuLabels = tuple[str, ...]
-"""Values of `GPU_LABELS`."""
+GpuLabels = tuple[str, ...]  # Values of `GPU_LABELS`.
 
 
 class ScoredGpu(NamedTuple):
@@ -27,10 +26,8 @@ class ScoredGpu(NamedTuple):
 
     labels: GpuLabels
     app_class: str
-    score: float
-    """PM score before binning."""
-    spread: float | None
-    """Largest relative spread of its runs' iterations; None: not known."""
+    score: float  # PM score before binning.
+    spread: float | None  # Largest relative spread of its runs' iterations; None: not known.
     taken_at: float
 
 
@@ -38,8 +35,7 @@ class Fleet(NamedTuple):
     """Measured GPUs."""
 
     scored: Sequence[ScoredGpu]
-    gpus: Mapping[str, int]
-    """Product name -> number."""
+    gpus: Mapping[str, int]  # Product name -> number.
     unseen: int
     nodes: int
 
@@ -117,8 +113,7 @@ def _read_faults(store: Store) -> dict[GpuLabels, int]:
 
 FLEET = Fact("measured GPUs", ("store",), _read_fleet, sweeps)
 FAULTS = Fact("faults", ("store",), _read_faults)
-OF_CLASS = (*GPU_LABELS, "class")
-"""Labels of a GPU for a class."""
+OF_CLASS = (*GPU_LABELS, "class")  # Labels of a GPU for a class.
 
 METRICS: tuple[Metric[Any], ...] = (
     Metric(

@@ -84,15 +84,11 @@ class TimingRun(NamedTuple):
     node: str
     slot: int
     app_class: str
-    taken_at: float
-    """Unix time. Runs of one moment are one measurement."""
-    source: str
-    """Backend of the probe, or ``import``."""
+    taken_at: float  # Unix time. Runs of one moment are one measurement.
+    source: str  # Backend of the probe, or ``import``.
     value_ms: float
-    model: str
-    """Empty: not known."""
-    name: str
-    """Product name; empty: not known."""
+    model: str  # Empty: not known.
+    name: str  # Product name; empty: not known.
 
 
 def timing_runs(store: Store) -> Iterator[TimingRun]:

@@ -47,8 +47,7 @@ from slurm_gpu_aware.records import Text, number, text, whole, words
 from slurm_gpu_aware.store.measurements import Run
 
 SCHEMA = "gpu-aware-probe/2"
-MAX_RUNS = 50_000
-"""Runs of one report: 64 GPUs, 3 classes, 20 clocks, 10 runs are 38,400."""
+MAX_RUNS = 50_000  # Runs of one report: 64 GPUs, 3 classes, 20 clocks, 10 runs are 38,400.
 MAX_CLOCKS = 1_024
 MAX_NICS = 64
 MAX_COLLECTIVES = 4_096
@@ -57,11 +56,9 @@ _MOST = 1 << 53
 Slot = Annotated[int, whole(0, MAX_GPUS_PER_NODE - 1, "a GPU index")]
 Count = Annotated[int, whole(0, _MOST)]
 Numa = Annotated[int, whole(-1, _MOST)]
-Small = Annotated[int, whole(0, 99)]
-"""Generations and widths of PCIe, states."""
+Small = Annotated[int, whole(0, 99)]  # Generations and widths of PCIe, states.
 NvLinks = Annotated[int, whole(0, 99)]
-Number = Annotated[float, number(0, 1e9)]
-"""Watts, shares, MHz."""
+Number = Annotated[float, number(0, 1e9)]  # Watts, shares, MHz.
 Degrees = Annotated[float, number(-273, 1e9)]
 Gbps = Annotated[float, number(MIN_GBPS, MAX_GBPS)]
 Name = Annotated[str, text(NODE_NAME, "a name of letters, digits, '.', '_' and '-'")]
@@ -226,13 +223,11 @@ class Report(Struct):
 
 
 MAX_CLASSES = 32
-MAX_FAULTS = 256
-"""Faults of a report that are kept; of a broken node the first ones tell why."""
+MAX_FAULTS = 256  # Faults of a report that are kept; of a broken node the first ones tell why.
 _GPU_FIELDS = [field.name for field in fields(GpuRecord)]
 
 P = TypeVar("P", bound=Pair)
-Slots = Collection[int]
-"""Slurm's indices of the report's GPUs."""
+Slots = Collection[int]  # Slurm's indices of the report's GPUs.
 
 
 @dataclass(frozen=True)
@@ -242,16 +237,13 @@ class ProbeReport:
     node: str
     taken_at: float
     driver: str | None
-    cuda: str | None
-    """Newest CUDA version that the driver supports."""
+    cuda: str | None  # Newest CUDA version that the driver supports.
     backend: str | None
-    gpus: Mapping[int, GpuRecord]
-    """Slot (Slurm's IDX) -> record."""
+    gpus: Mapping[int, GpuRecord]  # Slot (Slurm's IDX) -> record.
     links: tuple[Link, ...]
     nics: tuple[Nic, ...]
     runs: tuple[Run, ...]
-    link_backend: str | None
-    """What measured the bandwidths; None: they were not measured."""
+    link_backend: str | None  # What measured the bandwidths; None: they were not measured.
     bandwidths: tuple[PairBandwidth, ...]
     collectives: tuple[Collective, ...]
     faults: tuple[Fault, ...]

@@ -25,10 +25,8 @@ from slurm_gpu_aware.store.files import copy_of, kept_path
 if TYPE_CHECKING:
     from sqlite_utils import Database
 
-APPLICATION_ID = 0x47505541
-"""Marks an SQLite file as a store of ours ("GPUA")."""
-VERSION = 13
-"""Version of the schema, raised with every change of it, together with a step."""
+APPLICATION_ID = 0x47505541  # Marks an SQLite file as a store of ours ("GPUA").
+VERSION = 13  # Version of the schema, raised with every change of it, together with a step.
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS settings (

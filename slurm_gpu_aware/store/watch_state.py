@@ -19,11 +19,9 @@ from slurm_gpu_aware.model.profile import GpuHealth
 from slurm_gpu_aware.records import Text, number, text, whole, words
 
 SCHEMA = "gpu-aware-watch/1"
-FILE = "watch.json"
-"""Its name beside the store."""
+FILE = "watch.json"  # Its name beside the store.
 WELL, SLOW, DRIFTED, ILL, UNKNOWN = "well", "slow", "drifted", "ill", "unknown"
-STATES = (ILL, SLOW, DRIFTED, UNKNOWN, WELL)
-"""Worst first."""
+STATES = (ILL, SLOW, DRIFTED, UNKNOWN, WELL)  # Worst first.
 BAD = frozenset({ILL, SLOW, DRIFTED})
 PREFIX = "gpu-aware: "
 """Start of the reason of each node that watch drains. It touches no other drained node."""
@@ -40,8 +38,7 @@ class Named(Struct, frozen=True):
     """A class for which the sweeps name a GPU: see `gpu_aware_profile.watch.slow_gpus`."""
 
     state: Annotated[str, words(SLOW, DRIFTED)]
-    since: When
-    """Unix time of the first sweep that was beyond."""
+    since: When  # Unix time of the first sweep that was beyond.
     before: float = 0.0
     """Of a drifted one: its level before, as a logarithm, relative to its peers."""
 
@@ -52,25 +49,19 @@ class Trouble(Struct, frozen=True):
     kind: Text
     text: Text
     since: When
-    clean: Counter = 0
-    """Probes, or readings while jobs ran, since then that did not find it."""
-    at: When = 0.0
-    """Unix time of the newest of these readings."""
+    clean: Counter = 0  # Probes, or readings while jobs ran, since then that did not find it.
+    at: When = 0.0  # Unix time of the newest of these readings.
 
 
 class Reading(Struct, frozen=True):
     """What the newest probe read of the hardware."""
 
-    name: Text = ""
-    """Product name; empty: not known."""
-    health: GpuHealth | None = None
-    """None: the GPU could not be read."""
-    faults: tuple[tuple[Text, Text], ...] = ()
-    """(call, error) of calls that failed."""
+    name: Text = ""  # Product name; empty: not known.
+    health: GpuHealth | None = None  # None: the GPU could not be read.
+    faults: tuple[tuple[Text, Text], ...] = ()  # (call, error) of calls that failed.
     throttled: tuple[Text, ...] = ()
     """Reasons for a lower clock while the probe measured it, by name."""
-    at: When = 0.0
-    """Unix time of the probe."""
+    at: When = 0.0  # Unix time of the probe.
 
 
 class GpuState(Struct, frozen=True):
@@ -82,12 +73,9 @@ class GpuState(Struct, frozen=True):
     by: float | None = None
     """Relative: 0.03 = 3% slower than its peers (drifted: than before), in its worst class. None:
     not known."""
-    since: When | None = None
-    """Unix time since which it is not well; None: it is."""
-    why: Text = ""
-    """One short sentence without a full stop."""
-    named: dict[Text, Named] = {}
-    """Class -> what the sweeps say."""
+    since: When | None = None  # Unix time since which it is not well; None: it is.
+    why: Text = ""  # One short sentence without a full stop.
+    named: dict[Text, Named] = {}  # Class -> what the sweeps say.
     troubles: tuple[Trouble, ...] = ()
     reading: Reading = Reading()
     told: Annotated[str, words(*STATES)] = WELL
@@ -112,14 +100,12 @@ class WatchState(Struct, frozen=True):
     """State of all GPUs."""
 
     schema: Annotated[str, words(SCHEMA)] = SCHEMA
-    at: When = 0.0
-    """Unix time of the newest pass; 0: there was none."""
+    at: When = 0.0  # Unix time of the newest pass; 0: there was none.
     gpus: list[GpuState] = []
     drained: dict[Name, Drained] = {}
     on_trial: tuple[Name, ...] = ()
     """Drained nodes that watch itself let take its jobs, and has not surely drained again."""
-    notes: list[Text] = field(default_factory=list)
-    """Sentences about the whole fleet."""
+    notes: list[Text] = field(default_factory=list)  # Sentences about the whole fleet.
 
     def bad(self) -> list[GpuState]:
         """GPUs that are not well, worst first."""

@@ -38,8 +38,7 @@ EQ2_TERMS = (
     *("x", "y", "z", "1/(x+1)", "1/(y+1)", "1/(z+1)", "xy", "yz", "zx"),
     *("1/(xy+1)", "1/(yz+1)", "1/(zx+1)", "xyz", "1/(xyz+1)"),
 )
-Counts = tuple[int, int, int]
-"""x, y, z of one ring, as in `bandwidth.eq2`."""
+Counts = tuple[int, int, int]  # x, y, z of one ring, as in `bandwidth.eq2`.
 _Errors = tuple[float, float, float | None]
 
 
@@ -47,8 +46,7 @@ _Errors = tuple[float, float, float | None]
 class EffBwModel:
     """A model of EffBW: ``BOTTLENECK``, ``PAPER`` or the result of :func:`eq2_model`."""
 
-    name: str
-    """``bottleneck``, ``paper`` or ``refit``."""
+    name: str  # ``bottleneck``, ``paper`` or ``refit``.
     coefficients: tuple[float, ...] | None = None
     """Coefficients of eq. 2; None: the bottleneck model."""
 
@@ -122,12 +120,10 @@ class Fit:
     rank: int
     """Independent terms in the samples; below the number of terms the fit has the smallest norm."""
     mae: float
-    rmse: float
-    """Errors on the samples themselves."""
+    rmse: float  # Errors on the samples themselves.
     left_out_rmse: float | None
     """Error on samples left out of their own fit; None: all have the same numbers of links."""
-    predicted: tuple[float, ...]
-    """Of each sample."""
+    predicted: tuple[float, ...]  # Of each sample.
 
 
 def fit_eq2(samples: Iterable[tuple[int, int, int, float]]) -> Fit:

@@ -26,10 +26,8 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import csv_records
 
 _LONGEST = 4096
-_MOST_PEERS = 1 << 20
-"""Pairs of communicator and peer that are kept."""
-_COUNTS = 0.1
-"""A pattern with less than this share of the traffic does not count."""
+_MOST_PEERS = 1 << 20  # Pairs of communicator and peer that are kept.
+_COUNTS = 0.1  # A pattern with less than this share of the traffic does not count.
 _NCCL = re.compile(
     r"(?:(?P<process>[\w.-]{1,255}:\d{1,10}):\d{1,10} )?\[\d{1,4}\] NCCL INFO (?P<text>.*)"
 )
@@ -71,14 +69,11 @@ _COLLECTIVES = frozenset({"AllReduce", "AllGather", "ReduceScatter", "Broadcast"
 class Communication:
     """What was read."""
 
-    pattern: str
-    """``ring``, ``tree``, ``ring+tree``, ``all-to-all`` or ``none``."""
+    pattern: str  # ``ring``, ``tree``, ``ring+tree``, ``all-to-all`` or ``none``.
     traffic: dict[str, float]
     """Pattern -> its share of what ran, in bytes or, of kernels, in time; empty: not known."""
-    ranks: int
-    """Ranks of the largest communicator; 0: not known."""
-    source: str
-    """``algorithms``, ``calls``, ``kernels`` or ``connections``."""
+    ranks: int  # Ranks of the largest communicator; 0: not known.
+    source: str  # ``algorithms``, ``calls``, ``kernels`` or ``connections``.
 
 
 def read_communication(lines: Iterable[str]) -> Communication:

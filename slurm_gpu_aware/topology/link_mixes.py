@@ -26,10 +26,8 @@ _Labels = npt.NDArray[np.int64]
 class LinkMix(NamedTuple):
     """A distinct mix of links."""
 
-    gpus: tuple[int, ...]
-    """The first set with this mix: the one with the lowest GPUs."""
-    sets: int
-    """How many sets of the machine have it."""
+    gpus: tuple[int, ...]  # The first set with this mix: the one with the lowest GPUs.
+    sets: int  # How many sets of the machine have it.
 
 
 def link_mixes(graph: HardwareGraph, counts: Iterable[int]) -> list[LinkMix]:

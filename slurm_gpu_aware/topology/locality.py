@@ -181,10 +181,8 @@ class Network:
     """The levels above the machine, tightest first; the last level holds all machines."""
 
     names: tuple[str, ...]
-    group: tuple[IntArray, ...]
-    """(N,) group number of each node per level; -1: in no group."""
-    distance: tuple[int, ...]
-    """Path length between machines with this tightest common level."""
+    group: tuple[IntArray, ...]  # (N,) group number of each node per level; -1: in no group.
+    distance: tuple[int, ...]  # Path length between machines with this tightest common level.
 
     def path_sum(self, nodes: IntArray, gpus: IntArray) -> int:
         """Sum of path lengths over all pairs of these GPUs per (distinct) node, across nodes."""

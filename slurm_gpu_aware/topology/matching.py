@@ -40,8 +40,7 @@ _edges_of = lru_cache(maxsize=512)(Pattern.edges_for)
 
 _Key = tuple[HardwareGraph, Pattern, int]
 _Tables = tuple[FloatArray, FloatArray]
-_tables: dict[_Key, _Tables] = {}
-"""Best sums and best bottlenecks, the last used ones at the end."""
+_tables: dict[_Key, _Tables] = {}  # Best sums and best bottlenecks, the last used ones at the end.
 _COUNT = 32.0  # base of the counts in a weight; rings have at most 16 links
 _STEPS = 1024.0  # bandwidths are whole multiples of 1/1024 GB/s
 
@@ -184,16 +183,13 @@ def exact_tables(graph: HardwareGraph, pattern: Pattern, k: int) -> bool:
 class Match:
     """A set of GPUs and its best embedding."""
 
-    gpus: tuple[int, ...]
-    """The set, ascending."""
+    gpus: tuple[int, ...]  # The set, ascending.
     order: tuple[tuple[int, ...], ...]
     """GPU of each position of the pattern; two entries for ``ring+tree``."""
     links_gbps: tuple[float, ...]
     """Bandwidth of each link that this embedding uses, in the order of ``Pattern.edges_for``."""
-    agg_gbps: float
-    """AggBW: the largest sum of any embedding on the set."""
-    eff_gbps: float
-    """EffBW: the largest of any embedding on the set."""
+    agg_gbps: float  # AggBW: the largest sum of any embedding on the set.
+    eff_gbps: float  # EffBW: the largest of any embedding on the set.
     exact: bool = True
     """False: the search did not compare all embeddings; the values are those of this one."""
 

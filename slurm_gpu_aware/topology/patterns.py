@@ -60,10 +60,8 @@ _MOST_AT_ONCE = 1 << 14  # splits in one expression, to stay in the caches
 class Pattern:
     """A named pattern, or an edge list."""
 
-    name: str
-    """One of the words of `PATTERN`, or ``edges``."""
-    edges: Edges = ()
-    """Only for ``edges``: pairs (a < b), sorted, each once."""
+    name: str  # One of the words of `PATTERN`, or ``edges``.
+    edges: Edges = ()  # Only for ``edges``: pairs (a < b), sorted, each once.
 
     def edges_for(self, k: int) -> Edges:
         """Edges between positions 0..k-1, each as often as it counts.

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 
-MAX_EXACT = 16
-"""Largest machine for which tables over all subsets are built."""
+MAX_EXACT = 16  # Largest machine for which tables over all subsets are built.
 
 Rows = npt.NDArray[np.floating[Any]]
 

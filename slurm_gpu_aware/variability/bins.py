@@ -13,17 +13,13 @@ import numpy.typing as npt
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 
-MAX_DISTINCT = 32_768
-"""Above this many distinct values :func:`weighted` merges neighbours."""
+MAX_DISTINCT = 32_768  # Above this many distinct values :func:`weighted` merges neighbours.
 MIN_BINS = 2
-MAX_BINS = 11
-"""Range of K."""
+MAX_BINS = 11  # Range of K.
 MAX_ERROR = 0.10
 """Largest relative distance of a GPU from the score of its bin, if any K achieves it."""
-OUTLIER_SIGMA = 3.0
-"""GPUs farther than this from the mean, on either side, are outliers."""
-EXTREME_SIGMA = 6.0
-"""GPUs farther than this from the mean keep their own score."""
+OUTLIER_SIGMA = 3.0  # GPUs farther than this from the mean, on either side, are outliers.
+EXTREME_SIGMA = 6.0  # GPUs farther than this from the mean keep their own score.
 MAX_OWN = 16
 """Most GPUs that keep their own score, the most extreme ones: it bounds the size of L x V."""
 
@@ -34,8 +30,7 @@ class Weighted:
 
     values: FloatArray
     counts: FloatArray
-    index: IntArray
-    """Position in ``values`` of each original value."""
+    index: IntArray  # Position in ``values`` of each original value.
 
 
 def weighted(values: npt.ArrayLike, limit: int = MAX_DISTINCT) -> Weighted:
@@ -179,12 +174,9 @@ def _trace(starts: list[IntArray], k: int) -> IntArray:
 class Binning:
     """Binned scores of one class."""
 
-    scores: FloatArray
-    """(n,) centroid of each GPU's bin, or its own score."""
-    labels: IntArray
-    """(n,) bin number; 0 is the best bin."""
-    outlier: IntArray
-    """(n,) 0: no outlier, 1: binned among outliers, 2: keeps its own score."""
+    scores: FloatArray  # (n,) centroid of each GPU's bin, or its own score.
+    labels: IntArray  # (n,) bin number; 0 is the best bin.
+    outlier: IntArray  # (n,) 0: no outlier, 1: binned among outliers, 2: keeps its own score.
 
 
 def bin_scores(raw: npt.ArrayLike) -> Binning:

@@ -28,8 +28,7 @@ _DCGM_UNITS = frozenset({"TENSO", "FP64A", "FP32A", "FP16A"})
 """dmon's column names of fields 1004, 1006, 1007, 1008."""
 Kernel = dict[str, float | None]
 """Our name of a metric -> value in percent or ns; None: ncu could not measure it (n/a)."""
-_Metric = tuple[object, str, str, str]
-"""Kernel, name, unit, value."""
+_Metric = tuple[object, str, str, str]  # Kernel, name, unit, value.
 
 
 def read_ncu(lines: Iterable[str]) -> Utilisation:

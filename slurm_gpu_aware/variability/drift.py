@@ -18,19 +18,15 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.profile import Alarm, Gpu, GpuTiming, Pair, gpu_names
 
-_FACTOR = 4.0
-"""Standard deviations of the difference of two medians that are no drift."""
+_FACTOR = 4.0  # Standard deviations of the difference of two medians that are no drift.
 LEAST = 0.03
 """Relative rise of a score that is never drift: days differ by more than the runs of one day."""
-FEWEST_RUNS = 3
-"""The median of fewer runs is as slow as a single unlucky one."""
+FEWEST_RUNS = 3  # The median of fewer runs is as slow as a single unlucky one.
 _LEAST_SHIFT = 0.01
-_FEWEST_GPUS = 3
-"""With fewer GPUs of a model each one moves the median that it is compared with."""
+_FEWEST_GPUS = 3  # With fewer GPUs of a model each one moves the median that it is compared with.
 _SOME_GPUS, _MANY_GPUS = 8, 64
 """From so many GPUs on the spread of their changes is known: roughly, and well enough alone."""
-_NORMAL_MAD = 0.674490
-"""Median of the absolute value of a standard normal variable."""
+_NORMAL_MAD = 0.674490  # Median of the absolute value of a standard normal variable.
 
 
 @dataclass(frozen=True)
@@ -41,15 +37,11 @@ class Change:
     slot: int
     app_class: str
     model: str
-    before: float
-    """PM score of the median of the runs, at ``before_at``."""
+    before: float  # PM score of the median of the runs, at ``before_at``.
     now: float
-    rise: float
-    """Relative: 0.15 = the score is 15% higher. Negative: lower."""
-    threshold: float
-    """Relative rise that runs and days explain; inf: their spread is not known."""
-    runs: int
-    """Runs of the newest measurement."""
+    rise: float  # Relative: 0.15 = the score is 15% higher. Negative: lower.
+    threshold: float  # Relative rise that runs and days explain; inf: their spread is not known.
+    runs: int  # Runs of the newest measurement.
     before_at: float
     now_at: float
 
@@ -70,16 +62,14 @@ class Shift(NamedTuple):
     app_class: str
     model: str
     gpus: int
-    ratio: float
-    """Median time now over that before."""
+    ratio: float  # Median time now over that before.
 
 
 @dataclass(frozen=True)
 class Drift:
     """What changed between two periods."""
 
-    changes: tuple[Change, ...]
-    """One per GPU and class, the largest rise first."""
+    changes: tuple[Change, ...]  # One per GPU and class, the largest rise first.
     shifts: tuple[Shift, ...]
 
     @property
@@ -207,11 +197,9 @@ def slow_again(
     return new, list(after.values())
 
 
-FAR = 2.0
-"""A time outside 1 / FAR .. FAR times the median is an outlier."""
+FAR = 2.0  # A time outside 1 / FAR .. FAR times the median is an outlier.
 
-Units = Mapping[float, str]
-"""Ratio of two values -> units that may be mixed up."""
+Units = Mapping[float, str]  # Ratio of two values -> units that may be mixed up.
 TIME_UNITS: Units = {
     60.0: "seconds and minutes",
     1e3: "milliseconds and seconds",
@@ -227,12 +215,10 @@ class Outlier(NamedTuple):
     """One GPU for one class."""
 
     app_class: str
-    model: str
-    """Empty if unknown."""
+    model: str  # Empty if unknown.
     node: str
     slot: int
-    ratio: float
-    """Time over that of the median GPU of the model on other nodes."""
+    ratio: float  # Time over that of the median GPU of the model on other nodes.
 
 
 def outliers(timings: Iterable[GpuTiming], unseen: Set[Gpu] = frozenset()) -> list[Outlier]:

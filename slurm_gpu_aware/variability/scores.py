@@ -153,10 +153,8 @@ def _scored(rows: Sequence[GpuTiming], unseen: Set[Gpu], reference: str) -> list
 class Utilisation:
     """GPU utilisation of an application. Units: percent of peak, 0..100."""
 
-    dram: float
-    """DRAM bandwidth."""
-    peak_fu: float
-    """The busiest functional unit (FP32, FP64, FP16, tensor, ...)."""
+    dram: float  # DRAM bandwidth.
+    peak_fu: float  # The busiest functional unit (FP32, FP64, FP16, tensor, ...).
 
     def __post_init__(self) -> None:
         for value in (self.dram, self.peak_fu):
@@ -164,8 +162,7 @@ class Utilisation:
                 raise ValueError(f"utilisation must be 0..100 percent, not {value!r}")
 
 
-Centres = Mapping[str, Utilisation]
-"""Class -> its centre, most compute bound first."""
+Centres = Mapping[str, Utilisation]  # Class -> its centre, most compute bound first.
 
 
 def distances(centres: Centres, use: Utilisation) -> dict[str, float]:
@@ -232,8 +229,7 @@ class JobRun(NamedTuple):
     kind: Hashable
     """Jobs of one kind do the same work: same user, name, number of GPUs and nodes, model."""
     gpus: Sequence[Gpu]
-    run_s: float
-    """> 0"""
+    run_s: float  # > 0
 
 
 class JobScore(NamedTuple):
@@ -242,8 +238,7 @@ class JobScore(NamedTuple):
     node: str
     slot: int
     app_class: str
-    score: float
-    """Median over the jobs of run time over the median of the kind; 1.1 = 10% slower."""
+    score: float  # Median over the jobs of run time over the median of the kind; 1.1 = 10% slower.
     jobs: int
 
 

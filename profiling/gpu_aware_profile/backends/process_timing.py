@@ -29,8 +29,7 @@ from slurm_gpu_aware.errors import SourceError, not_installed
 
 _PROGRAM = (sys.executable, "-P", "-m", "gpu_aware_profile.kernels.program")
 """``-P``: no module comes from the working directory, which may be /tmp."""
-_LIMIT_S = 300.0
-"""Time limit of a run: start, compilation, warm-up, and some seconds per kernel."""
+_LIMIT_S = 300.0  # Time limit of a run: start, compilation, warm-up, and some seconds per kernel.
 _CHECK_LIMIT_S = 120.0
 UNITS: dict[str, Callable[[float], float]] = {
     "ms": lambda number: number,
@@ -39,8 +38,7 @@ UNITS: dict[str, Callable[[float], float]] = {
 }
 """Unit of the program's number -> number to ms; a rate is iterations per second."""
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
-_LONGEST = 4096
-"""Characters of a line, from its end, in which a number is looked for."""
+_LONGEST = 4096  # Characters of a line, from its end, in which a number is looked for.
 _SEARCH_S = 10.0
 _SEARCH = """
 import re, sys

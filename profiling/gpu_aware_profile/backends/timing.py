@@ -38,16 +38,13 @@ class SickGpuError(SourceError):
 class RunSpec(NamedTuple):
     """One run to measure."""
 
-    slot: int
-    """Slurm's index of the GPU."""
+    slot: int  # Slurm's index of the GPU.
     uuid: str
-    environment: Mapping[str, str]
-    """Variables by which a process sees this GPU only."""
+    environment: Mapping[str, str]  # Variables by which a process sees this GPU only.
     app_class: str
     neighbours: str
     """``idle`` or ``loaded``: whether the other GPUs of the node are measured at the same time."""
-    number: int
-    """Counts the runs of a GPU and class under equal conditions from 0."""
+    number: int  # Counts the runs of a GPU and class under equal conditions from 0.
 
 
 class KernelTime(NamedTuple):
@@ -56,10 +53,8 @@ class KernelTime(NamedTuple):
     name: str
     value_ms: float
     rate: float
-    unit: str
-    """Of ``rate``: ``TFLOP/s`` or ``GB/s``."""
-    share: float | None
-    """``rate`` over the vendor's peak at the highest clock; None: not known."""
+    unit: str  # Of ``rate``: ``TFLOP/s`` or ``GB/s``.
+    share: float | None  # ``rate`` over the vendor's peak at the highest clock; None: not known.
 
 
 class Reading(NamedTuple):

@@ -37,10 +37,8 @@ _METRICS = (
     "regex:sm__inst_executed_pipe_.*.avg.pct_of_peak_sustained_active"
 )
 _FIELDS = "1002,1004,1005,1006,1007,1008"
-FIRST_SAMPLE_S = 15.0
-"""Longest wait for DCGM's first sample."""
-_ENDING = (signal.SIGINT, signal.SIGKILL)
-"""How a process is stopped; dcgmi ends on SIGINT."""
+FIRST_SAMPLE_S = 15.0  # Longest wait for DCGM's first sample.
+_ENDING = (signal.SIGINT, signal.SIGKILL)  # How a process is stopped; dcgmi ends on SIGINT.
 _POLL_S = 0.1
 _MOST_BYTES = 64 << 20  # of a tool's output that is read
 _PERMISSION = "ERR_NVGPUCTRPERM"

@@ -31,8 +31,7 @@ from slurm_gpu_aware.topology.matching import fitted_ring
 
 _LINKS = (0, 10_000)
 _GBPS = (MIN_GBPS, MAX_GBPS)
-_POLICIES = ("pal+mapa", "mapa-preserve")
-"""Policies that use EffBW."""
+_POLICIES = ("pal+mapa", "mapa-preserve")  # Policies that use EffBW.
 _OVERFITTED = 2.0
 """A fit whose error on left-out samples is this many times that on its own is not to be trusted."""
 

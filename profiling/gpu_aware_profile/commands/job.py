@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ["application", "batch_size", "class", "gpu_model", "gpus", "nodes", "clock_mhz"]
 _COLUMNS += ["time_s", "power_w"]
-_PATIENCE = 6
-"""Slices without a mark after which the user is told."""
+_PATIENCE = 6  # Slices without a mark after which the user is told.
 
 
 _HELP = {

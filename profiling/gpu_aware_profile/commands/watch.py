@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from gpu_aware_profile.watch.one_pass import Passed, Site
 
 _LOCK = "watch.lock"
-_HARDWARE_S = 600.0
-"""Time limit of a probe that measures no times."""
+_HARDWARE_S = 600.0  # Time limit of a probe that measures no times.
 
 
 _HELP = {

@@ -20,11 +20,9 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 from slurm_gpu_aware.errors import DeviceError
 
 T = TypeVar("T")
-Faults = list[dict[str, Any]]
-"""``errors`` of a report: calls that failed."""
+Faults = list[dict[str, Any]]  # ``errors`` of a report: calls that failed.
 
-ANSWER_S = 5.0
-"""Time limit of a query during a measurement."""
+ANSWER_S = 5.0  # Time limit of a query during a measurement.
 
 
 class NoAnswerError(DeviceError):
@@ -38,25 +36,18 @@ class Identity(NamedTuple):
     """What never changes of a GPU."""
 
     uuid: str
-    name: str
-    """The vendor's product name."""
-    model: str | None
-    """The users' word, ``v100``."""
-    pci: str
-    """``00000000:06:00.0``"""
+    name: str  # The vendor's product name.
+    model: str | None  # The users' word, ``v100``.
+    pci: str  # ``00000000:06:00.0``
 
 
 class PeerLink(NamedTuple):
     """One active link of a GPU to another GPU or to a switch, beside PCIe."""
 
-    kind: str
-    """Class of the link in a report, without the count: ``NV``, ``XGMI``."""
-    remote_pci: str | None
-    """PCI id of the GPU at the other end; None: a switch."""
-    gbps: float
-    """One direction, nominal. Units: GB/s."""
-    version: str | None
-    """``3.0``"""
+    kind: str  # Class of the link in a report, without the count: ``NV``, ``XGMI``.
+    remote_pci: str | None  # PCI id of the GPU at the other end; None: a switch.
+    gbps: float  # One direction, nominal. Units: GB/s.
+    version: str | None  # ``3.0``
 
 
 class Sample(NamedTuple):
@@ -66,8 +57,7 @@ class Sample(NamedTuple):
     memory_mhz: float | None
     power_w: float | None
     temperature_c: float | None
-    throttle: frozenset[str]
-    """Reasons for a clock below the highest one, an idle GPU's aside."""
+    throttle: frozenset[str]  # Reasons for a clock below the highest one, an idle GPU's aside.
 
 
 class EccErrors(NamedTuple):
@@ -81,8 +71,7 @@ class Event(NamedTuple):
     """A critical error that the driver reported of a GPU."""
 
     pci: str
-    call: str
-    """Kind of the event: ``xid``."""
+    call: str  # Kind of the event: ``xid``.
     error: str
     critical: bool = True
     """Whether what the GPU computed meanwhile may be wrong; False: only this query failed."""
@@ -180,8 +169,7 @@ class PciDevice(NamedTuple):
 
     path: tuple[str, ...]
     """Host bridge (``pci0000:17``), bridges, the function itself (``0000:1a:00.0``)."""
-    numa: int
-    """NUMA node; -1: not known, or the machine has one."""
+    numa: int  # NUMA node; -1: not known, or the machine has one.
 
     @property
     def address(self) -> str:

@@ -20,17 +20,13 @@ from slurm_gpu_aware.errors import DeviceError
 from slurm_gpu_aware.model.hardware_graph import NVLINK_GBPS, model_word
 
 _INVALID_ARGUMENT = 2
-_SM, _MEMORY = 1, 2
-"""nvmlClockType_t"""
+_SM, _MEMORY = 1, 2  # nvmlClockType_t
 _CORRECTED, _UNCORRECTED = 0, 1
-_VOLATILE, _AGGREGATE = 0, 1
-"""nvmlMemoryErrorType_t, nvmlEccCounterType_t"""
-_LINK_TO_GPU, _LINK_TO_CPU = 0, 1
-"""nvmlIntNvLinkDeviceType_t; any other end is a switch."""
+_VOLATILE, _AGGREGATE = 0, 1  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
+_LINK_TO_GPU, _LINK_TO_CPU = 0, 1  # nvmlIntNvLinkDeviceType_t; any other end is a switch.
 _MOST_LINKS = 18
 _MOST_PROCESSES = 256
-_MASK_WORDS = 64
-"""CPU masks of 4096 CPUs, in words of 64 bits."""
+_MASK_WORDS = 64  # CPU masks of 4096 CPUs, in words of 64 bits.
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t in nvidia-smi's words (``nvidia-smi topo -m``); 0: one board."""
 _NVLINK_VERSIONS = ("1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0")

@@ -8,8 +8,7 @@ import ctypes
 
 from slurm_gpu_aware.clocks.nvml import Gpu, NvmlError
 
-_Mask = ctypes.c_uint * 8
-"""nvmlMask255_t: a bit per profile, the lowest one first."""
+_Mask = ctypes.c_uint * 8  # nvmlMask255_t: a bit per profile, the lowest one first.
 _VERSION = 1 << 24
 _NAMES = (
     *("max_p", "max_q", "compute", "memory_bound", "network", "balanced", "llm_inference"),

@@ -30,8 +30,7 @@ from slurm_gpu_aware.text_file import decoded, read_table
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.csv\Z")
 _NAME = re.compile(rf"{NAME.pattern}\Z")
 _MOST_BYTES = 1 << 16
-_MOST_FILES = 1000
-"""Of one user in one call; the others are for the next one."""
+_MOST_FILES = 1000  # Of one user in one call; the others are for the next one.
 _SETTLED_S = 300.0
 """A job that runs writes its file anew; one that has not changed for this long is complete."""
 
@@ -39,8 +38,7 @@ _SETTLED_S = 300.0
 class Collected(NamedTuple):
     """What became of the files."""
 
-    stored: int
-    """Rows."""
+    stored: int  # Rows.
     refused: tuple[str, ...]
     """A sentence for each file that was deleted unread or in part, or that may not be read."""
 

@@ -98,14 +98,11 @@ def kind_of(table: Table, app_class: str | None) -> Kind:
 class Given:
     """What counts beside the rows of a file. The methods raise ValueError."""
 
-    classes: Sequence[str]
-    """Those of the site."""
-    now: float
-    """Unix time."""
+    classes: Sequence[str]  # Those of the site.
+    now: float  # Unix time.
     taken_at: float | None = None
     """Unix time of all measurements; None: that of the row, else ``now``."""
-    app_class: str | None = None
-    """Class of the rows of a file without a column ``class``."""
+    app_class: str | None = None  # Class of the rows of a file without a column ``class``.
 
     def at(self, row: Row) -> float:
         """Unix time of a row."""

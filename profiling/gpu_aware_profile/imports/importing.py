@@ -55,8 +55,7 @@ from slurm_gpu_aware.variability.drift import (
 
 T = TypeVar("T")
 
-BAD_SHOWN = 20
-"""Number of bad rows of a file that are reported singly; the others are counted."""
+BAD_SHOWN = 20  # Number of bad rows of a file that are reported singly; the others are counted.
 FAR_LEVEL = 50.0
 """A level whose time differs from that of the innermost one by this factor is an outlier."""
 _REFUSED = "Nothing was imported; correct the file, or give --accept-outliers if it is as measured"
@@ -67,13 +66,11 @@ class Import:
     """One import of one or more files. Methods raise StoreError if they store nothing."""
 
     files: Sequence[Measured]
-    path: Path
-    """The store."""
+    path: Path  # The store.
     config: Config
     given: Given
     skip_bad: bool
-    new_gpus: bool
-    """Accept rows of GPUs and, of bandwidths, nodes that no sweep has seen."""
+    new_gpus: bool  # Accept rows of GPUs and, of bandwidths, nodes that no sweep has seen.
     accept_outliers: bool
 
     def run(self) -> bool:

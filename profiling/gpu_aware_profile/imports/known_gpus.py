@@ -23,8 +23,7 @@ _PCI = re.compile(
     r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.[0-7])?\Z",
     re.IGNORECASE,
 )
-Address = tuple[int, int, int]
-"""Domain, bus, device."""
+Address = tuple[int, int, int]  # Domain, bus, device.
 _NVML = re.compile(r"nvml:(?P<place>[0-9]{1,2})(/(?P<count>[0-9]{1,2}))?\Z")
 """``nvml:0/4``: of a file that has all GPUs of its node, here 4."""
 
@@ -36,10 +35,8 @@ class KnownGpus:
     by_uuid: Mapping[str, Gpu]
     by_pci: Mapping[str, Mapping[Address, int]]
     """Node -> PCI address -> slot, of GPUs that a probe has read."""
-    seen: Mapping[str, set[int]]
-    """Node -> GPUs that a probe has seen."""
-    new: bool = False
-    """Rows may name GPUs that no probe has seen."""
+    seen: Mapping[str, set[int]]  # Node -> GPUs that a probe has seen.
+    new: bool = False  # Rows may name GPUs that no probe has seen.
     counted: Mapping[str, int] = field(default_factory=dict)
     """Node that no probe has seen -> number of its GPUs, which an output has listed."""
 

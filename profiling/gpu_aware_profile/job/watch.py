@@ -28,10 +28,8 @@ from slurm_gpu_aware.errors import DeviceError, SourceError
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import SlurmJob
 
-CLOCK_STEP_MHZ = 15
-"""Clocks of NVIDIA's GPUs are multiples of it, up to rounding."""
-_SAME_CLOCK = 0.05
-"""A slice whose clock varied by a larger share is of no single clock."""
+CLOCK_STEP_MHZ = 15  # Clocks of NVIDIA's GPUs are multiples of it, up to rounding.
+_SAME_CLOCK = 0.05  # A slice whose clock varied by a larger share is of no single clock.
 _MOST = 10_000
 _TIMEOUT_S = 20.0
 _PERIOD_S = 0.5
@@ -40,32 +38,22 @@ _PERIOD_S = 0.5
 class Reading(NamedTuple):
     """State of the job's GPUs on this node at one moment."""
 
-    at_s: float
-    """Any steady clock."""
-    marks: int
-    """Iterations that were marked."""
-    marked_at_s: float
-    """Time of the last mark, on any clock of its own."""
-    sm_mhz: float | None
-    """Mean over the GPUs."""
-    energy_j: float | None
-    """Sum of the GPUs' counters; None: one has no counter."""
-    power_w: float | None
-    """Sum over the GPUs at this moment."""
+    at_s: float  # Any steady clock.
+    marks: int  # Iterations that were marked.
+    marked_at_s: float  # Time of the last mark, on any clock of its own.
+    sm_mhz: float | None  # Mean over the GPUs.
+    energy_j: float | None  # Sum of the GPUs' counters; None: one has no counter.
+    power_w: float | None  # Sum over the GPUs at this moment.
 
 
 class Slice(NamedTuple):
     """A part of the run."""
 
     duration_s: float
-    iterations: int
-    """0: none was marked."""
-    time_s: float | None
-    """Time of one iteration."""
-    power_w: float | None
-    """Mean of all GPUs of the node together."""
-    sm_mhz: float | None
-    """None: not known, or it changed within the slice."""
+    iterations: int  # 0: none was marked.
+    time_s: float | None  # Time of one iteration.
+    power_w: float | None  # Mean of all GPUs of the node together.
+    sm_mhz: float | None  # None: not known, or it changed within the slice.
 
 
 class Slices:
@@ -168,10 +156,8 @@ class Allocation(NamedTuple):
     """The GPUs of a running job."""
 
     job_id: str
-    gpus: tuple[int, ...]
-    """Slurm's indices on this node."""
-    total: int
-    """GPUs on all nodes."""
+    gpus: tuple[int, ...]  # Slurm's indices on this node.
+    total: int  # GPUs on all nodes.
     nodes: int
 
 
@@ -214,8 +200,7 @@ class Watched(NamedTuple):
     """What the watch has seen so far."""
 
     slices: Sequence[Slice]
-    models: frozenset[str]
-    """Models of the GPUs, in the users' words."""
+    models: frozenset[str]  # Models of the GPUs, in the users' words.
 
 
 def run_watched(

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-Array = Any
-"""An array of the device's module, NumPy's or CuPy's."""
+Array = Any  # An array of the device's module, NumPy's or CuPy's.
 
 
 class WrongResultError(Exception):
@@ -14,12 +13,9 @@ class WrongResultError(Exception):
 class Engine(Protocol):
     """A device. Precisions: ``fp64``, ``fp32``, and of tensor cores ``tf32`` and ``bf16``."""
 
-    xp: Any
-    """The array module."""
-    memory_bytes: int
-    """Memory of the device, equal for all devices of a model."""
-    precisions: tuple[str, ...]
-    """Precisions of matrix products that the device is made for."""
+    xp: Any  # The array module.
+    memory_bytes: int  # Memory of the device, equal for all devices of a model.
+    precisions: tuple[str, ...]  # Precisions of matrix products that the device is made for.
 
     def matmul(
         self, a: Array, b: Array, out: Array, precision: str, transposed: bool = False

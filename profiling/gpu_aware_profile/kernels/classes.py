@@ -34,18 +34,12 @@ _HEAD = 64
 _BLOCK_TOLERANCE = {"fp32": 1e-3, "tf32": 5e-2}
 """Of outputs of size 1; products in tf32 have 11 bits."""
 _DAMPING = 0.85
-_LEAST, _SPREAD = 8, 17
-"""In-degrees are 8 to 24, 16 on average."""
-_FACTOR = 3.0
-"""Of the triad."""
-_CHECKED = 64
-"""Rows that are summed again."""
-_SUM_TOLERANCE = 1e-5
-"""Of sums of up to 24 numbers in float32, relative."""
-NEEDED_SHARE = 0.5
-"""Part of the nominal memory that has to be free."""
-_LARGE = 24 << 30
-"""From this memory on the transformer block is the wider one. Units: bytes."""
+_LEAST, _SPREAD = 8, 17  # In-degrees are 8 to 24, 16 on average.
+_FACTOR = 3.0  # Of the triad.
+_CHECKED = 64  # Rows that are summed again.
+_SUM_TOLERANCE = 1e-5  # Of sums of up to 24 numbers in float32, relative.
+NEEDED_SHARE = 0.5  # Part of the nominal memory that has to be free.
+_LARGE = 24 << 30  # From this memory on the transformer block is the wider one. Units: bytes.
 
 
 def product_tolerance(precision: str, n: int, columns: int) -> float:

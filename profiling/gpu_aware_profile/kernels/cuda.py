@@ -9,8 +9,7 @@ from gpu_aware_profile.backends.timing import libraries
 from gpu_aware_profile.kernels.arrays import Array
 from slurm_gpu_aware.errors import SourceError
 
-_REAL_32, _REAL_64, _BFLOAT_16 = 0, 1, 14
-"""cudaDataType"""
+_REAL_32, _REAL_64, _BFLOAT_16 = 0, 1, 14  # cudaDataType
 _COMPUTE_32, _COMPUTE_64, _COMPUTE_TF32 = 68, 70, 77
 """cublasComputeType_t; the first does not use tensor cores for float32."""
 _DEFAULT_ALGORITHM = -1
@@ -31,8 +30,7 @@ _PER_CLOCK = {
 
 From NVIDIA's white papers on V100, A100 and H100.
 """
-_LARGEST_RATIO = 4
-"""A GPU is made for float64 if float32 is at most this many times as fast."""
+_LARGEST_RATIO = 4  # A GPU is made for float64 if float32 is at most this many times as fast.
 _THREADS = 256
 _LANES = 8
 _GATHER = """

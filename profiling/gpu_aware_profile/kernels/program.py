@@ -21,8 +21,7 @@ from gpu_aware_profile.kernels.arrays import Array, Engine, Kernel, WrongResultE
 from gpu_aware_profile.kernels.classes import NEEDED_SHARE, kernels_of
 from slurm_gpu_aware.errors import SourceError
 
-_SAMPLE_S = 5e-3
-"""Least time of a sample: of as many launches as this takes."""
+_SAMPLE_S = 5e-3  # Least time of a sample: of as many launches as this takes.
 _LEAST, _AT_ONCE = 20, 10
 _MOST_LAUNCHES = 1 << 16
 _OTHER_PRECISIONS = (
@@ -31,8 +30,7 @@ _OTHER_PRECISIONS = (
     "CUBLAS_EMULATE_DOUBLE_PRECISION",
 )
 """Variables by which cuBLAS computes with other numbers than it is asked for."""
-_CHUNK_S = 0.05
-"""Time of one kernel in a row while the GPU is kept working."""
+_CHUNK_S = 0.05  # Time of one kernel in a row while the GPU is kept working.
 
 
 def interval_ranks(n: int) -> tuple[int, int] | None:

@@ -21,8 +21,7 @@ from slurm_gpu_aware.model.penalties import NETWORK_LEVELS, LevelTime
 REFERENCE = "node"
 _WIDEST = "cluster"
 T = TypeVar("T")
-_GRACE_S = 30.0
-"""For Slurm to start and end a job, beyond the two limits."""
+_GRACE_S = 30.0  # For Slurm to start and end a job, beyond the two limits.
 _MOST_LINE = 1 << 14
 
 
@@ -31,20 +30,16 @@ class PlanNode(NamedTuple):
 
     name: str
     gpus: int
-    model: str
-    """GPU model; empty: not known."""
+    model: str  # GPU model; empty: not known.
     partition: str
-    fabric: str = ""
-    """Jobs on several nodes must not leave it (`slurm.topology.Fabric`)."""
+    fabric: str = ""  # Jobs on several nodes must not leave it (`slurm.topology.Fabric`).
 
 
 class LevelRun(NamedTuple):
     """One job of the measurement."""
 
-    level: str
-    """Tightest level that holds its GPUs."""
-    nodes: tuple[PlanNode, ...]
-    """One, or two that get half of the GPUs each."""
+    level: str  # Tightest level that holds its GPUs.
+    nodes: tuple[PlanNode, ...]  # One, or two that get half of the GPUs each.
     gpus: int
 
     @property
@@ -141,24 +136,18 @@ class LevelOutcome:
 
     run: LevelRun
     times: tuple[LevelTime, ...] = ()
-    reasons: tuple[str, ...] = ()
-    """Why the run, or a class in it, has no times."""
+    reasons: tuple[str, ...] = ()  # Why the run, or a class in it, has no times.
 
 
 @dataclass(frozen=True)
 class LevelRuns:
     """Runs the jobs. All of them exclusive, and not placed by us."""
 
-    stamp: str
-    """Part of the jobs' names."""
-    messages: Mapping[str, int]
-    """Class -> bytes of the message."""
-    command: str = "gpu-aware-profile"
-    """Path of ``gpu-aware-profile`` on the nodes."""
-    run_s: float = 300.0
-    """Time limit of one run."""
-    queue_s: float = 300.0
-    """A run that does not start within this time is left out."""
+    stamp: str  # Part of the jobs' names.
+    messages: Mapping[str, int]  # Class -> bytes of the message.
+    command: str = "gpu-aware-profile"  # Path of ``gpu-aware-profile`` on the nodes.
+    run_s: float = 300.0  # Time limit of one run.
+    queue_s: float = 300.0  # A run that does not start within this time is left out.
     srun_options: Sequence[str] = ()
     stopped: threading.Event = field(default_factory=threading.Event)
 

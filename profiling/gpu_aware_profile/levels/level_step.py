@@ -19,8 +19,7 @@ from gpu_aware_profile.kernels.arrays import Engine
 from gpu_aware_profile.kernels.classes import CLASSES, kernels_of
 from slurm_gpu_aware.errors import SourceError
 
-BATCHES = 5
-"""Times of a class in one run."""
+BATCHES = 5  # Times of a class in one run.
 UNIQUE_ID = re.compile(r"[0-9a-f]{2,1024}\Z")
 _BATCH_S = 0.5
 _MOST_STEPS = 200
@@ -32,8 +31,7 @@ class Rank(NamedTuple):
 
     number: int
     ranks: int
-    gpu: int
-    """Index of its GPU among those of the job on its node."""
+    gpu: int  # Index of its GPU among those of the job on its node.
 
     @classmethod
     def of_slurm(cls, gpus: Sequence[int]) -> Rank:

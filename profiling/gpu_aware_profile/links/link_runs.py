@@ -28,34 +28,26 @@ from slurm_gpu_aware.topology.link_mixes import informative_order, link_mixes
 
 _PROGRAM = (sys.executable, "-P", "-m", "gpu_aware_profile.links.nccl_worker")
 _MOST_WORDS = 400
-SIZES = range(2, 9)
-"""GPUs of a collective."""
-MOST_SETS = 128
-"""Link mixes that are measured of a node; the most informative ones."""
-_MOST_FAILED = 3
-"""A GPU that took part in so many failures is left out."""
-_LIMIT_S = 60.0
-"""Limit of one pair or one set, the start of CUDA and NCCL included."""
+SIZES = range(2, 9)  # GPUs of a collective.
+MOST_SETS = 128  # Link mixes that are measured of a node; the most informative ones.
+_MOST_FAILED = 3  # A GPU that took part in so many failures is left out.
+_LIMIT_S = 60.0  # Limit of one pair or one set, the start of CUDA and NCCL included.
 _CALL = "links"
 
 
 class PairReading(NamedTuple):
     """Result between two GPUs a, b. None: not measured. Units: GB/s."""
 
-    ab_gbps: float | None
-    """From a to b."""
+    ab_gbps: float | None  # From a to b.
     ba_gbps: float | None
-    both_gbps: float | None
-    """Sum of both directions at once."""
-    latency_us: float | None
-    """One load from the other GPU's memory, mean of both directions."""
+    both_gbps: float | None  # Sum of both directions at once.
+    latency_us: float | None  # One load from the other GPU's memory, mean of both directions.
 
 
 class AllReduceReading(NamedTuple):
     """Result of an all-reduce."""
 
-    gbps: float
-    """Bus bandwidth, 2(k-1)/k of the message over its time. GB/s."""
+    gbps: float  # Bus bandwidth, 2(k-1)/k of the message over its time. GB/s.
     size_bytes: int
 
 
@@ -163,17 +155,13 @@ def _number(answer: Mapping[str, Any], key: str) -> float | None:
 class LinkRuns:
     """What was measured so far, as the report has it."""
 
-    ends: float
-    """Monotonic time after which nothing begins."""
+    ends: float  # Monotonic time after which nothing begins.
     progress: Callable[[str], None]
-    stopped: threading.Event
-    """Set by a signal: then nothing begins."""
-    faults: Faults
-    """``errors`` of the report; an entry for each failure."""
+    stopped: threading.Event  # Set by a signal: then nothing begins.
+    faults: Faults  # ``errors`` of the report; an entry for each failure.
     left_out: int = 0
     """Measurements that were not tried: no time was left, or too many of a GPU had failed."""
-    _failed: Counter[int] = field(default_factory=Counter)
-    """GPU -> failures in which it took part."""
+    _failed: Counter[int] = field(default_factory=Counter)  # GPU -> failures in which it took part.
 
     def pairs(self, backend: LinkTiming, slots: Sequence[int]) -> list[dict[str, Any]]:
         """``bandwidths`` of the report."""

@@ -22,15 +22,12 @@ import numpy as np
 from gpu_aware_profile.backends.timing import nccl_library
 from slurm_gpu_aware.errors import SourceError
 
-MOST_BYTES = 1 << 28
-"""Size of a message; less if a GPU has little free memory."""
+MOST_BYTES = 1 << 28  # Size of a message; less if a GPU has little free memory.
 _BATCHES = 5
-_BATCH_MS = 40.0
-"""A batch has as many operations as fit into this time, and at least two."""
+_BATCH_MS = 40.0  # A batch has as many operations as fit into this time, and at least two.
 _MOST_OPERATIONS = 64
 _CHASE_BYTES = 1 << 21
-_LINE = 32
-"""Elements of a cache line of 128 bytes."""
+_LINE = 32  # Elements of a cache line of 128 bytes.
 _CHASE = r"""
 extern "C" __global__ void chase(const unsigned int *next, unsigned int steps, unsigned int *end) {
     unsigned int at = 0;

@@ -241,15 +241,11 @@ def topologies(store: Store, nodes: Sequence[str]) -> list[NodeTopology]:
 class MeasuredRing(NamedTuple):
     """One measured set of GPUs."""
 
-    graph: HardwareGraph
-    """Links of its node."""
+    graph: HardwareGraph  # Links of its node.
     gpus: tuple[int, ...]
-    counts: tuple[int, int, int]
-    """x, y, z of eq. 2 for the fitted ring."""
-    slowest_gbps: float
-    """Nominal bandwidth of the slowest link of the best ring."""
-    gbps: float
-    """Measured bus bandwidth."""
+    counts: tuple[int, int, int]  # x, y, z of eq. 2 for the fitted ring.
+    slowest_gbps: float  # Nominal bandwidth of the slowest link of the best ring.
+    gbps: float  # Measured bus bandwidth.
 
 
 def measured_rings(store: Store, model: str | None) -> tuple[str, list[MeasuredRing]]:

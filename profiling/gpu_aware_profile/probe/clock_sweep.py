@@ -27,10 +27,8 @@ from slurm_gpu_aware.clocks.notes import NO_JOB, Limits, Note, Notes, limits_to_
 from slurm_gpu_aware.clocks.records import spool
 from slurm_gpu_aware.errors import SourceError
 
-_STEPS_MHZ = 30.0
-"""Two steps of the supported clocks: no GPU is that far above its lock."""
-_ABOVE_LIMIT = 1.05
-"""Mean power over a power limit that the driver keeps, at most."""
+_STEPS_MHZ = 30.0  # Two steps of the supported clocks: no GPU is that far above its lock.
+_ABOVE_LIMIT = 1.05  # Mean power over a power limit that the driver keeps, at most.
 
 
 def clock_steps(supported_mhz: Sequence[int], wanted: int) -> list[int]:

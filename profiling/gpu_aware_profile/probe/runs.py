@@ -33,25 +33,18 @@ _CHECK_S = 0.2
 class Wanted:
     """What to measure."""
 
-    classes: Sequence[str] = ()
-    """Empty: all of the backend."""
-    runs: int = 3
-    """Runs of a GPU and class under equal conditions."""
-    loaded: bool = True
-    """Whether all GPUs of the node are measured at the same time, too."""
-    warm_up_s: float = 30.0
-    """Limit of the warm-up of a run."""
-    limit_s: float = math.inf
-    """No run begins later than this after ``began``."""
+    classes: Sequence[str] = ()  # Empty: all of the backend.
+    runs: int = 3  # Runs of a GPU and class under equal conditions.
+    loaded: bool = True  # Whether all GPUs of the node are measured at the same time, too.
+    warm_up_s: float = 30.0  # Limit of the warm-up of a run.
+    limit_s: float = math.inf  # No run begins later than this after ``began``.
     began: float = field(default_factory=time.monotonic)
     clock_steps: int = 0
     """Clocks at which GPUs are measured besides; more than a GPU supports: all of them."""
     limit_steps: int = 0
     """Power limits below the one in force under which each of these clocks is measured, too."""
-    sysfs: Path = SYSFS
-    """Where the host's sysfs is mounted."""
-    links_s: float = 0.0
-    """Time for measuring bandwidths of links; 0: they are not measured."""
+    sysfs: Path = SYSFS  # Where the host's sysfs is mounted.
+    links_s: float = 0.0  # Time for measuring bandwidths of links; 0: they are not measured.
     progress: Callable[[str], None] = lambda text: None
     """Called with a line of text before each run."""
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -143,8 +136,7 @@ class Measurement:
     faults: Faults
     events: Callable[[], list[Event]]
     wanted: Wanted
-    sick: set[int] = field(default_factory=set)
-    """GPUs that are not measured any more."""
+    sick: set[int] = field(default_factory=set)  # GPUs that are not measured any more.
 
     def idle(
         self, classes: Sequence[str], runs: int, settings: Mapping[int, Setting] | None = None

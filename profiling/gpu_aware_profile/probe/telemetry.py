@@ -19,8 +19,7 @@ _STEADY_C = 1.0
 """A GPU is in thermal equilibrium if its temperature stays within this range for that time."""
 
 
-_Reading = tuple[float, Sample, float | None]
-"""Time (Units: s), sample, energy counter (Units: J)."""
+_Reading = tuple[float, Sample, float | None]  # Time (Units: s), sample, energy counter (Units: J).
 
 
 class Window(NamedTuple):
@@ -28,8 +27,7 @@ class Window(NamedTuple):
 
     samples: tuple[Sample, ...]
     duration_s: float
-    energy_j: float | None
-    """None: the GPU has no counter."""
+    energy_j: float | None  # None: the GPU has no counter.
 
 
 def power_w(window: Window) -> float | None:

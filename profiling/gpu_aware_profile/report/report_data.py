@@ -64,10 +64,8 @@ class GpuRow:
     app_class: str
     model: str
     value_ms: float
-    score: float
-    """From the median of the runs."""
-    worst_run: float
-    """Score of the slowest run."""
+    score: float  # From the median of the runs.
+    worst_run: float  # Score of the slowest run.
     runs: int
     loaded: float | None
     """Median time with loaded neighbours over that with idle ones; None: not measured."""
@@ -79,15 +77,12 @@ class GpuRow:
 class ClusterReport:
     """All of it."""
 
-    rows: Sequence[GpuRow]
-    """By class, then best first."""
+    rows: Sequence[GpuRow]  # By class, then best first.
     places: Mapping[str, Place]
     places_from: str
     drift: Drift
-    since: float
-    """Unix time that ``drift`` compares with."""
-    profiles: Sequence[str]
-    """Sentences on GPUs that run under power profiles."""
+    since: float  # Unix time that ``drift`` compares with.
+    profiles: Sequence[str]  # Sentences on GPUs that run under power profiles.
 
     def of_class(self, app_class: str) -> list[GpuRow]:
         """Rows of a class."""

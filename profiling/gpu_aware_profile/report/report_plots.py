@@ -16,15 +16,11 @@ _PLAIN = "#0072b2"
 _COLUMNS = 3
 _MOST_RACKS = 40
 _NAMED = 4
-_LINE = 0.055
-"""Height of a name, as a share of the panel."""
-_SLOW, _UNLUCKY = 1.02, 1.1
-"""Scores and slowest runs over the median from which on a GPU is named."""
-_LOG_FROM = 1.5
-"""Runs that were so many times slower are shown on a logarithmic scale."""
+_LINE = 0.055  # Height of a name, as a share of the panel.
+_SLOW, _UNLUCKY = 1.02, 1.1  # Scores and slowest runs over the median from which on a GPU is named.
+_LOG_FROM = 1.5  # Runs that were so many times slower are shown on a logarithmic scale.
 _LOG_TICKS = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0)
-_LEAST_RANGE = 0.02
-"""Colours span at least this much above and below 1."""
+_LEAST_RANGE = 0.02  # Colours span at least this much above and below 1.
 
 Draw = Callable[[Any, ClusterReport, str], None]
 
@@ -32,19 +28,13 @@ Draw = Callable[[Any, ClusterReport, str], None]
 class Picture(NamedTuple):
     """One picture."""
 
-    name: str
-    """Of the file, without its end."""
+    name: str  # Of the file, without its end.
     title: str
-    text: str
-    """How to read it."""
-    draw: Draw
-    """Draws one class into one panel."""
-    there: Callable[[ClusterReport, str], bool]
-    """Whether a class has what it shows."""
-    size: tuple[float, float] = (5.0, 3.9)
-    """Inches of a panel."""
-    wide: bool = False
-    """Panels below each other."""
+    text: str  # How to read it.
+    draw: Draw  # Draws one class into one panel.
+    there: Callable[[ClusterReport, str], bool]  # Whether a class has what it shows.
+    size: tuple[float, float] = (5.0, 3.9)  # Inches of a panel.
+    wide: bool = False  # Panels below each other.
 
 
 def draw(path: Path, picture: Picture, report: ClusterReport) -> bool:

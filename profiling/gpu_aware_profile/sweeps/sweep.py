@@ -47,8 +47,7 @@ class Ended(NamedTuple):
 
     code: int
     out: str
-    err: str
-    """Its last 64 KiB."""
+    err: str  # Its last 64 KiB.
 
     @property
     def reason(self) -> str:
@@ -188,26 +187,17 @@ class Sweep:
     sweep_id: str
     ingest: Callable[[ProbeReport], None]
     """Called in the caller's thread, once per good report, of a part of a node, too."""
-    command: str = "gpu-aware-profile"
-    """Path of ``gpu-aware-profile`` on the nodes."""
-    arguments: Sequence[str] = ()
-    """Further arguments of ``node``."""
-    concurrency: int = 8
-    """Nodes at a time."""
-    probe_s: float = 7200.0
-    """Time limit of one probe."""
-    queue_s: float = 300.0
-    """A node that is not free within this time is skipped."""
-    srun_options: Sequence[str] = ()
-    """For example ``--account=x``."""
-    grace_s: float = 30.0
-    """Time beyond the two limits for Slurm to start and end a job."""
-    budget_s: float = math.inf
-    """No probe begins later than this after the start of :meth:`run`."""
+    command: str = "gpu-aware-profile"  # Path of ``gpu-aware-profile`` on the nodes.
+    arguments: Sequence[str] = ()  # Further arguments of ``node``.
+    concurrency: int = 8  # Nodes at a time.
+    probe_s: float = 7200.0  # Time limit of one probe.
+    queue_s: float = 300.0  # A node that is not free within this time is skipped.
+    srun_options: Sequence[str] = ()  # For example ``--account=x``.
+    grace_s: float = 30.0  # Time beyond the two limits for Slurm to start and end a job.
+    budget_s: float = math.inf  # No probe begins later than this after the start of :meth:`run`.
     busy: Callable[[list[str]], None] = lambda nodes: None
     """Called in the caller's thread with the nodes that probes wait for, when they change."""
-    ingested: int = 0
-    """Reports that were stored."""
+    ingested: int = 0  # Reports that were stored.
     _stopped: threading.Event = field(default_factory=threading.Event)
     _until: float = math.inf
 

@@ -24,8 +24,7 @@ from slurm_gpu_aware.variability.drift import Change, Drift, Outlier, outlier_se
 _OUTCOMES = View("node, state, >GPUs=gpus, >timings, >faults, >s=took_s:.1f, reason")
 _MOST_CAUSES = 8
 _NAMED = 8
-_MOST = 500
-"""GPUs in the environment, whose size Linux bounds; the JSON has all."""
+_MOST = 500  # GPUs in the environment, whose size Linux bounds; the JSON has all.
 
 
 @dataclass

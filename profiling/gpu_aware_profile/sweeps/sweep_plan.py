@@ -33,8 +33,7 @@ _DAY_S = 86_400.0
 _SCOPE = "scope.json"
 _FRESH = ".scope.new"
 _DONE = ".done"
-_KEPT = 20
-"""Unfinished sweeps; an older one cannot be resumed."""
+_KEPT = 20  # Unfinished sweeps; an older one cannot be resumed.
 
 
 class Target(NamedTuple):
@@ -52,18 +51,14 @@ class Outcome:
     """Outcome of a node."""
 
     node: str
-    state: str
-    """``done``, ``failed``, ``timeout``, ``preempted``, or ``skipped`` (not tried)."""
+    state: str  # ``done``, ``failed``, ``timeout``, ``preempted``, or ``skipped`` (not tried).
     reason: str = ""
     gpus: int = 0
     timings: int = 0
-    faults: int = 0
-    """Failed calls in a finished probe."""
+    faults: int = 0  # Failed calls in a finished probe.
     took_s: float = 0.0
-    causes: tuple[str, ...] = ()
-    """``call: error`` of the failed calls, each once."""
-    unlocked: bool = False
-    """Whether a clock could not be locked or reset."""
+    causes: tuple[str, ...] = ()  # ``call: error`` of the failed calls, each once.
+    unlocked: bool = False  # Whether a clock could not be locked or reset.
 
 
 def gpu_nodes(probe_s: float) -> tuple[list[Target], list[Outcome]]:
@@ -128,14 +123,10 @@ def _gpu_count(gres: str) -> int:
 class Plan:
     """Nodes of a sweep."""
 
-    whole: tuple[str, ...]
-    """All nodes without which it is not complete."""
-    targets: tuple[Target, ...]
-    """Nodes to probe now, longest ago first."""
-    outcomes: tuple[Outcome, ...]
-    """Of nodes that cannot be probed now."""
-    recent: int = 0
-    """Nodes that are left out because they were probed recently."""
+    whole: tuple[str, ...]  # All nodes without which it is not complete.
+    targets: tuple[Target, ...]  # Nodes to probe now, longest ago first.
+    outcomes: tuple[Outcome, ...]  # Of nodes that cannot be probed now.
+    recent: int = 0  # Nodes that are left out because they were probed recently.
 
 
 def fresh_plan(

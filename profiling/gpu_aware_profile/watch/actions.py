@@ -38,8 +38,7 @@ from slurm_gpu_aware.time_text import stamp
 
 STATE = ("node", "gpu", "state", "by", "since", "why")
 _STATES = View("node, >GPU=gpu, state, >slower=by:+.1%, since=since:ago, why")
-_ALL = 64
-"""Up to so many GPUs all are shown, of more only those that are not well."""
+_ALL = 64  # Up to so many GPUs all are shown, of more only those that are not well.
 _NAMED = 20
 
 
@@ -123,8 +122,7 @@ def check_line(state: WatchState | None, node: str, now: float, stale_s: float) 
     return True, f"OK {node}: {len(own)} GPUs" + "".join(more)
 
 
-_EXACT = 1e-3
-"""Scores in Extra are rounded to this, or each pass would write each node."""
+_EXACT = 1e-3  # Scores in Extra are rounded to this, or each pass would write each node.
 
 
 def tell(state: WatchState, argv: Sequence[str]) -> tuple[WatchState, str]:
@@ -192,11 +190,9 @@ def node_extras(states: Iterable[GpuState]) -> dict[str, dict[str, float | str]]
     return worst
 
 
-TRIAL = "gpu-aware-watch"
-"""Reservation of drained nodes while they are measured again."""
+TRIAL = "gpu-aware-watch"  # Reservation of drained nodes while they are measured again.
 _ANSWER_S = 30.0
-_OURS = ("gpu_aware_state", "gpu_aware_worst")
-"""Keys of a node's Extra."""
+_OURS = ("gpu_aware_state", "gpu_aware_worst")  # Keys of a node's Extra.
 _JOB = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?\Z")
 _NODES = re.compile(r" Nodes=(\S+)")
 _MOST_JOBS = 3

@@ -11,8 +11,7 @@ from slurm_gpu_aware.bounds import is_node_name
 from slurm_gpu_aware.slurm.words import parse_duration
 from slurm_gpu_aware.store.watch_state import ILL, PREFIX, SLOW, STATES, Drained, GpuState
 
-AGAIN = f"{PREFIX}not yet well again"
-"""Reason of a node that was on trial when a pass was cut off."""
+AGAIN = f"{PREFIX}not yet well again"  # Reason of a node that was on trial when a pass was cut off.
 WORTH = (ILL, SLOW)
 """States for which a node is drained: ill and slow. A GPU that drifted, or that only throttles
 under a user's job, is reported only."""
@@ -24,12 +23,9 @@ class Node(NamedTuple):
     """A node as Slurm shows it."""
 
     name: str
-    partitions: tuple[str, ...]
-    """The one that allows the longest jobs first."""
-    state: str
-    """Base state in lower case, without flags."""
-    reason: str
-    """Why it is drained or down; empty: no reason."""
+    partitions: tuple[str, ...]  # The one that allows the longest jobs first.
+    state: str  # Base state in lower case, without flags.
+    reason: str  # Why it is drained or down; empty: no reason.
 
     @property
     def drained(self) -> bool:
@@ -46,10 +42,8 @@ class Node(NamedTuple):
 class Budget:
     """Bounds of what watch may drain. Raises ValueError."""
 
-    nodes: int = 2
-    """Nodes of the site."""
-    percent: float = 10.0
-    """Share of the nodes of each partition, rounded down."""
+    nodes: int = 2  # Nodes of the site.
+    percent: float = 10.0  # Share of the nodes of each partition, rounded down.
 
     def __post_init__(self) -> None:
         if self.nodes < 0 or not 0.0 <= self.percent <= 100.0:
@@ -60,13 +54,11 @@ class Budget:
 class DrainPlan:
     """What to do."""
 
-    drain: tuple[tuple[str, str], ...] = ()
-    """(node, reason), worst first."""
+    drain: tuple[tuple[str, str], ...] = ()  # (node, reason), worst first.
     resume: tuple[str, ...] = ()
     held_back: tuple[tuple[str, str], ...] = ()
     """(node, why it is not drained although it should be)."""
-    drained: Mapping[str, Drained] = field(default_factory=dict)
-    """What to remember."""
+    drained: Mapping[str, Drained] = field(default_factory=dict)  # What to remember.
 
 
 def parse_nodes(text: str) -> list[Node]:

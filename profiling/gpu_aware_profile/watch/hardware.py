@@ -20,8 +20,7 @@ from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.report import ProbeReport
 from slurm_gpu_aware.store.watch_state import Reading
 
-_FEWEST = 3
-"""GPUs of a product from which on their majority counts."""
+_FEWEST = 3  # GPUs of a product from which on their majority counts.
 _P0 = 0
 _NVLINKS = (
     (r"P100-SXM", 4),
@@ -92,8 +91,7 @@ class Finding(NamedTuple):
 
     kind: str
     """``pcie``, ``nvlink``, ``ecc``, ``remap``, ``xid``, ``throttle``, ``lost`` or ``result``."""
-    text: str
-    """One short sentence without a full stop."""
+    text: str  # One short sentence without a full stop.
 
 
 def findings(seen: Mapping[Gpu, Reading]) -> dict[Gpu, tuple[Finding, ...]]:

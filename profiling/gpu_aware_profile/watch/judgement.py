@@ -20,33 +20,27 @@ from slurm_gpu_aware.store.watch_state import (
     Trouble,
 )
 
-CLEAN = 2
-"""Probes, or readings under jobs, without a finding until a GPU is well again."""
+CLEAN = 2  # Probes, or readings under jobs, without a finding until a GPU is well again.
 _MOST_ERRORS = 3
-LONGEST = 1000
-"""Characters of a sentence in the state."""
+LONGEST = 1000  # Characters of a sentence in the state.
 
 
 class Error(NamedTuple):
     """An XID error that is no program's fault."""
 
-    at: float
-    """Unix time."""
+    at: float  # Unix time.
     text: str
 
 
 class Running(NamedTuple):
     """A reading of a GPU between or under jobs, without a kernel of ours."""
 
-    at: float
-    """Unix time."""
+    at: float  # Unix time.
     throttle: frozenset[str]
     mhz: int | None = None
     watts: float | None = None
-    job: str = ""
-    """Job or jobs of the GPU or its node; empty: not known."""
-    errors: tuple[Error, ...] = ()
-    """Of the last day, oldest first."""
+    job: str = ""  # Job or jobs of the GPU or its node; empty: not known.
+    errors: tuple[Error, ...] = ()  # Of the last day, oldest first.
 
 
 @dataclass(frozen=True)
@@ -54,10 +48,8 @@ class Evidence:
     """What a pass has found."""
 
     now: float
-    seen: Mapping[Gpu, Reading]
-    """The newest readings of all GPUs."""
-    probed: Collection[Gpu]
-    """GPUs that this pass has probed."""
+    seen: Mapping[Gpu, Reading]  # The newest readings of all GPUs.
+    probed: Collection[Gpu]  # GPUs that this pass has probed.
     verdicts: Sequence[Verdict]
     running: Mapping[Gpu, Running]
 

@@ -50,18 +50,13 @@ class Wanted:
     """How nodes are measured."""
 
     command: str
-    arguments: Sequence[str]
-    """Further arguments of ``node``."""
+    arguments: Sequence[str]  # Further arguments of ``node``.
     srun_options: Sequence[str]
-    nodes: Sequence[str] = ()
-    """Only these; empty: all."""
-    older_than_h: float = 20.0
-    """A node is measured again after so many hours."""
-    jobs: int = 8
-    """Nodes at a time."""
+    nodes: Sequence[str] = ()  # Only these; empty: all.
+    older_than_h: float = 20.0  # A node is measured again after so many hours.
+    jobs: int = 8  # Nodes at a time.
     time_limit_s: float = 3600.0
-    hardware: bool = False
-    """Read the hardware only, which takes seconds; measure no times."""
+    hardware: bool = False  # Read the hardware only, which takes seconds; measure no times.
 
     @property
     def probe_arguments(self) -> list[str]:
@@ -187,8 +182,7 @@ def this_host(node: str, arguments: Sequence[str], limit_s: float) -> ProbeRepor
     return parse_report(raw)
 
 
-FRESH_S = 600.0
-"""A report that is older says nothing of now."""
+FRESH_S = 600.0  # A report that is older says nothing of now.
 _JOB = re.compile(r"/job_([0-9]{1,10})(?:/|$)")
 _MOST_CGROUP = 4096
 

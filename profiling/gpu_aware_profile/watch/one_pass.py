@@ -50,18 +50,15 @@ from slurm_gpu_aware.store.watch_state import (
 )
 
 _NOT_MEASURED = ("failed", "timeout")
-_SWEEPS = 20
-"""Newest measurements that count: three of now, and the level before them."""
+_SWEEPS = 20  # Newest measurements that count: three of now, and the level before them.
 
 
 @dataclass(frozen=True)
 class Acting:
     """What a pass may do; by default it only reports."""
 
-    on_change: Sequence[str] = ()
-    """Command of the site, as arguments."""
-    drain: Budget | None = None
-    """None: no node is drained or resumed."""
+    on_change: Sequence[str] = ()  # Command of the site, as arguments.
+    drain: Budget | None = None  # None: no node is drained or resumed.
     extra: bool = False
 
 
@@ -74,10 +71,8 @@ class Site:
     config: Config
     wanted: Wanted
     acting: Acting = Acting()
-    local: str = ""
-    """Name of this host, which alone is watched, without Slurm; empty: the cluster."""
-    sweep: bool = True
-    """Whether GPUs are measured; if not, only what is known is judged anew."""
+    local: str = ""  # Name of this host, which alone is watched, without Slurm; empty: the cluster.
+    sweep: bool = True  # Whether GPUs are measured; if not, only what is known is judged anew.
 
 
 @dataclass
@@ -86,8 +81,7 @@ class Passed:
 
     state: WatchState
     done: DrainPlan = field(default_factory=DrainPlan)
-    said: list[str] = field(default_factory=list)
-    """What failed or is missing, a sentence each."""
+    said: list[str] = field(default_factory=list)  # What failed or is missing, a sentence each.
 
 
 class Pass:

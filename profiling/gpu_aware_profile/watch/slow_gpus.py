@@ -41,34 +41,21 @@ from scipy.special import stdtrit
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.store.watch_state import Named
 
-FALSE_NAMES = 1e-3
-"""Expected number of well GPUs that a pass names, with normal noise."""
-NEWEST = 3
-"""Sweeps that must agree."""
-LEAST = 0.01
-"""Relative difference that is never slow or drifted."""
-FEWEST_GPUS = 3
-"""With fewer GPUs of a model none of them is the reference."""
-_FLOOR = 0.001
-"""Repeatability (standard deviation of one sweep) that is never undercut."""
-_NATURAL = 0.003
-"""Spread of the levels of well GPUs that the prior assumes beside the noise."""
-_PRIOR = 16.0
-"""Degrees of freedom of the prior."""
-_OF_MAD = 0.37
-"""Efficiency of the median absolute deviation: degrees of freedom per value."""
-_NORMAL_MAD = 0.674490
-"""Median of the absolute value of a standard normal variable."""
-_MEDIAN_OF_3 = 0.449
-"""Variance of the median of three standard normal values."""
-_OWN_STEPS = 6
-"""Differences from which on the repeatability of a single GPU counts."""
-_PER_SWEEP = 64
-"""GPUs after which a sweep may end when one of them occurs again."""
+FALSE_NAMES = 1e-3  # Expected number of well GPUs that a pass names, with normal noise.
+NEWEST = 3  # Sweeps that must agree.
+LEAST = 0.01  # Relative difference that is never slow or drifted.
+FEWEST_GPUS = 3  # With fewer GPUs of a model none of them is the reference.
+_FLOOR = 0.001  # Repeatability (standard deviation of one sweep) that is never undercut.
+_NATURAL = 0.003  # Spread of the levels of well GPUs that the prior assumes beside the noise.
+_PRIOR = 16.0  # Degrees of freedom of the prior.
+_OF_MAD = 0.37  # Efficiency of the median absolute deviation: degrees of freedom per value.
+_NORMAL_MAD = 0.674490  # Median of the absolute value of a standard normal variable.
+_MEDIAN_OF_3 = 0.449  # Variance of the median of three standard normal values.
+_OWN_STEPS = 6  # Differences from which on the repeatability of a single GPU counts.
+_PER_SWEEP = 64  # GPUs after which a sweep may end when one of them occurs again.
 _POLISHES = 4
 
-Key = tuple[str, int, str]
-"""(node, Slurm's index, class)."""
+Key = tuple[str, int, str]  # (node, Slurm's index, class).
 
 
 class History(NamedTuple):
@@ -77,8 +64,7 @@ class History(NamedTuple):
     node: str
     slot: int
     app_class: str
-    group: str
-    """Model, board and benchmark: only GPUs of one group are peers."""
+    group: str  # Model, board and benchmark: only GPUs of one group are peers.
     times: Sequence[tuple[float, float]]
     """(Unix time, ms) of each sweep, oldest first; ms: median of its runs, more than 0."""
 
@@ -93,22 +79,18 @@ class Verdict:
     """What the sweeps say of a GPU for a class."""
 
     key: Key
-    state: str
-    """``well``, ``slow``, ``drifted`` or ``unknown``."""
-    sweeps: int
-    """Measurements that are known; fewer than `NEWEST`: unknown."""
+    state: str  # ``well``, ``slow``, ``drifted`` or ``unknown``.
+    sweeps: int  # Measurements that are known; fewer than `NEWEST`: unknown.
     slower: float | None
     """Relative: 0.03 = 3% slower than the peers, by the median of the newest sweeps; negative:
     faster. None: too few GPUs."""
     threshold: float
     """Relative difference that noise and the spread of the GPUs explain; inf: not known."""
-    risen: float | None
-    """Relative rise over its own earlier level; None: too few earlier sweeps."""
+    risen: float | None  # Relative rise over its own earlier level; None: too few earlier sweeps.
     risen_threshold: float
     since: float | None
     """Unix time of the first sweep that was beyond; None: not slow and not drifted."""
-    before: float = 0.0
-    """As in `Named`."""
+    before: float = 0.0  # As in `Named`.
 
 
 def verdicts(

@@ -15,16 +15,12 @@ from slurm_gpu_aware.bounds import MAX_JOB_NAME
 
 UNKNOWN_CLASS = ("site", "nothing")
 """Values of `AskedClass.source` of jobs whose class is only the site's default."""
-_KEPT_OF_USER = 400
-"""Names and accounts of one user; the one without a job for longest goes."""
-_KEPT_OF_KEY = 4
-"""Classes of one name or account, of a run of equal ones the first and the last."""
-_ALL_KEPT = 50_000
-"""Of all users (at most 40 MB); the user without a job for longest goes."""
+_KEPT_OF_USER = 400  # Names and accounts of one user; the one without a job for longest goes.
+_KEPT_OF_KEY = 4  # Classes of one name or account, of a run of equal ones the first and the last.
+_ALL_KEPT = 50_000  # Of all users (at most 40 MB); the user without a job for longest goes.
 
 _ANY = (math.inf, 0)
-_Key = tuple[str, str]
-"""``name`` or ``account``, and which one."""
+_Key = tuple[str, str]  # ``name`` or ``account``, and which one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +29,10 @@ class GivenClass:
 
     user: str
     app_class: str
-    at: float
-    """Unix time."""
-    name: str = ""
-    """Job name; empty: not known."""
-    account: str = ""
-    """Empty: not known."""
-    job_id: str | None = None
-    """None: stored."""
+    at: float  # Unix time.
+    name: str = ""  # Job name; empty: not known.
+    account: str = ""  # Empty: not known.
+    job_id: str | None = None  # None: stored.
 
     @property
     def turn(self) -> tuple[float, int]:
@@ -58,8 +50,7 @@ class AskedClass:
     source: str
     """``given``: by the user; ``site``: its default. Of ``class=auto``: ``name`` or ``account``
     (see `ClassHistory`), or ``nothing``: nothing is known, so the site's default."""
-    like: GivenClass | None = None
-    """Where ``class=auto`` has it from."""
+    like: GivenClass | None = None  # Where ``class=auto`` has it from.
 
     @property
     def words(self) -> str:

@@ -8,19 +8,16 @@ from slurm_gpu_aware.features.classes.history import GivenClass
 from slurm_gpu_aware.store.database import CLASS_CENTRES, Store, put_value, value_of
 from slurm_gpu_aware.store.tables import RecordTable
 
-_MOST_OF_USER = 1_000
-"""Saved classes of one user; the oldest go."""
+_MOST_OF_USER = 1_000  # Saved classes of one user; the oldest go.
 
 
 class SavedClass(NamedTuple):
     """Class that was found for the jobs of one name of a user."""
 
     user: str
-    name: str
-    """Job name."""
+    name: str  # Job name.
     app_class: str
-    saved_at: float
-    """Unix time."""
+    saved_at: float  # Unix time.
 
 
 _SAVED = RecordTable("job_classes", SavedClass)

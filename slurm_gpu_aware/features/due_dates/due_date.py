@@ -18,8 +18,7 @@ from slurm_gpu_aware.time_text import stamp
 class DueDate:
     """When a job should end. It bounds nothing: a job that is late runs on."""
 
-    due_s: float
-    """Time on a round's clock."""
+    due_s: float  # Time on a round's clock.
     runs: tuple[tuple[int, float], ...] = ()
     """(GPUs, run time on median GPUs without any slowdown) of earlier runs of the same user and job
     name. Units: s; inf: its time limit ended the run."""
@@ -31,8 +30,7 @@ class DueDate:
     """(most epochs, GPUs, time of an epoch on so many median GPUs); None: not known."""
     done: float = 0.0
     """Work of the job before its last start, in the unit of `sizing.due_plan.work_rates`."""
-    weight: float = 1.0
-    """Of its pressure; see `pressing`."""
+    weight: float = 1.0  # Of its pressure; see `pressing`.
     restart_s: float | None = None
     """What a restart with more GPUs costs; None: the job is not moved."""
 
@@ -114,20 +112,16 @@ class DueAccount:
     due_s: float
     in_time: float | None
     """Probability; 0: impossible, as far as is known; None: no earlier run says anything."""
-    runs: int = 0
-    """As in `sizing.due_plan.DuePlan`, as ``by_epochs`` is."""
+    runs: int = 0  # As in `sizing.due_plan.DuePlan`, as ``by_epochs`` is.
     gpus: int = 0
-    growth: tuple[tuple[float, int], ...] = ()
-    """(time, GPUs) of later sizes."""
-    ends_s: float = math.inf
-    """End with the most work with which the job is in time."""
+    growth: tuple[tuple[float, int], ...] = ()  # (time, GPUs) of later sizes.
+    ends_s: float = math.inf  # End with the most work with which the job is in time.
     weight: float = 1.0
     pressure_s: float = -math.inf
     """Time by which that end would be late with the largest number of GPUs from now on, mostly
     negative (STS, section V)."""
     by_epochs: bool = False
-    passed: bool = False
-    """Whether it had passed when the account was made."""
+    passed: bool = False  # Whether it had passed when the account was made.
 
     @property
     def impossible(self) -> bool:

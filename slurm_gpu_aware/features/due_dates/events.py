@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-IMPOSSIBLE = "due_impossible"
-"""No earlier run of the job's name would have met its due date."""
+IMPOSSIBLE = "due_impossible"  # No earlier run of the job's name would have met its due date.
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     IMPOSSIBLE: lambda detail: f"due {detail['text']}",
 }

@@ -30,14 +30,10 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 
-AT_ONCE_S = 1.0
-"""A size is left at once if its time is not longer than this, ..."""
-RESTARTS = 5.0
-"""... or than so many restarts, if the job does not run with it yet."""
-CASES = 100
-"""Of the epochs of a job without earlier runs, so many stand for all."""
-RESERVE = 2.0
-"""Restarts by which a plan with growth ends before the due date, if it can."""
+AT_ONCE_S = 1.0  # A size is left at once if its time is not longer than this, ...
+RESTARTS = 5.0  # ... or than so many restarts, if the job does not run with it yet.
+CASES = 100  # Of the epochs of a job without earlier runs, so many stand for all.
+RESERVE = 2.0  # Restarts by which a plan with growth ends before the due date, if it can.
 MARGIN = 0.02
 """Share of a job's time by which its plan ends before the due date, if it can: GPUs are not exactly
 as fast as their scores say."""
@@ -47,17 +43,13 @@ as fast as their scores say."""
 class DuePlan:
     """Sizes of a job with a due date. Times count from now. Units: s."""
 
-    gpus: int
-    """Size that it should have now."""
-    in_time: float
-    """Probability of the due date; 0: no earlier run would have met it."""
+    gpus: int  # Size that it should have now.
+    in_time: float  # Probability of the due date; 0: no earlier run would have met it.
     runs: int
     """Earlier runs with more work than the job has done; 0: it has outlived all of them, or
     has none but epochs."""
-    growth: tuple[tuple[float, int], ...] = ()
-    """(time, GPUs) of later sizes."""
-    longest_s: float = math.inf
-    """Time to the end of the most work for which the job is planned."""
+    growth: tuple[tuple[float, int], ...] = ()  # (time, GPUs) of later sizes.
+    longest_s: float = math.inf  # Time to the end of the most work for which the job is planned.
     least_s: float = math.inf
     """Time to the end of the most work with which it is in time with its largest number now."""
     by_epochs: bool = False
@@ -234,8 +226,7 @@ class _Work:
         return float(np.mean(self.cases <= most))
 
 
-_known = lru_cache(maxsize=4096)(_Work)
-"""A round asks several times of each job."""
+_known = lru_cache(maxsize=4096)(_Work)  # A round asks several times of each job.
 
 
 def _speeds(request: Request, least: int = 0) -> Speeds | None:

@@ -26,8 +26,7 @@ from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.sizing.free_gpus import DueNode
 from slurm_gpu_aware.sizing.sts import DueJob, decide
 
-PERIOD_S = 600.0
-"""Longest time between decisions while a job waits (H; the paper gives no value)."""
+PERIOD_S = 600.0  # Longest time between decisions while a job waits (H; the paper gives no value).
 LATE_COST = 10.0
 """Cost of being late with weight 1, as a multiple of the energy of the largest size in that time
 (about as in the paper)."""

@@ -49,10 +49,8 @@ class Shape(Protocol):
 class Pieces:
     """Straight pieces between points; two points at the same work are a jump."""
 
-    work: FloatArray
-    """(N,) ascending from 0."""
-    level: FloatArray
-    """(N,) S at these points, descending to 0."""
+    work: FloatArray  # (N,) ascending from 0.
+    level: FloatArray  # (N,) S at these points, descending to 0.
 
     def __post_init__(self) -> None:
         if len(self.work) < 2 or self.work.shape != self.level.shape or self.work[0] != 0:
@@ -196,32 +194,22 @@ def empirical(
     return WorkDistribution(Pieces(work, level), 1.0, 0.0, 0.0, float(most))
 
 
-GRID = np.linspace(0.0, 1.0, 33)[1:-1]
-"""Prices tried at a time."""
-ROUNDS = 12
-"""Of the search: 32^12 exceeds what a float resolves."""
-GAP = 1e-10
-"""Relative distance from the optimum at which the search ends."""
-TIGHT = 1e-9
-"""Relative excess of a due date that is rounding."""
+GRID = np.linspace(0.0, 1.0, 33)[1:-1]  # Prices tried at a time.
+ROUNDS = 12  # Of the search: 32^12 exceeds what a float resolves.
+GAP = 1e-10  # Relative distance from the optimum at which the search ends.
+TIGHT = 1e-9  # Relative excess of a due date that is rounding.
 
 
 @dataclass(frozen=True)
 class GrowthPlan:
     """Sizes of a job, and the work at which it leaves each of them."""
 
-    gpus: tuple[float, ...]
-    """Sizes in use, ascending."""
-    until: tuple[float, ...]
-    """Work done when the job leaves that size; the last one: all of it."""
-    leaves: tuple[float, ...]
-    """Time from now until then."""
-    cost: float
-    """Expected cost, from now on."""
-    late: float
-    """Time by which that is late; 0: the due date is always met."""
-    in_time: float
-    """Probability of the due date."""
+    gpus: tuple[float, ...]  # Sizes in use, ascending.
+    until: tuple[float, ...]  # Work done when the job leaves that size; the last one: all of it.
+    leaves: tuple[float, ...]  # Time from now until then.
+    cost: float  # Expected cost, from now on.
+    late: float  # Time by which that is late; 0: the due date is always met.
+    in_time: float  # Probability of the due date.
 
     @property
     def longest(self) -> float:

@@ -20,18 +20,13 @@ from slurm_gpu_aware.bounds import MAX_JOB_NAME
 QUANTILE = 0.6
 """Of a group's last runs: a little above the median, because a run that outlives its estimate
 disturbs more than one that ends early."""
-KEPT_RUNS = 10
-"""Last runs of a group that count; older ones describe an older program."""
-MOST_RUNS = 100
-"""Runs of a name that a due date rests on, at all its limits and numbers of GPUs."""
-_PRIOR_RUNS = 0.5
-"""Runs that the coarser group, or the limit, counts for."""
+KEPT_RUNS = 10  # Last runs of a group that count; older ones describe an older program.
+MOST_RUNS = 100  # Runs of a name that a due date rests on, at all its limits and numbers of GPUs.
+_PRIOR_RUNS = 0.5  # Runs that the coarser group, or the limit, counts for.
 KEPT_GROUPS = 200
 """Groups of one user; the one without a run for longest goes. So no user can displace others."""
-ALL_GROUPS = 50_000
-"""Groups in all (25 MB); the user without a run for longest goes."""
-_LEAST_S = 1.0
-"""Shorter runs and limits count as this, so that a logarithmic scale exists."""
+ALL_GROUPS = 50_000  # Groups in all (25 MB); the user without a run for longest goes.
+_LEAST_S = 1.0  # Shorter runs and limits count as this, so that a logarithmic scale exists.
 _LIMITS_PER_OCTAVE = 2
 """Limits within a factor of 1.4 count as equal, so that odd ones do not displace all groups."""
 _CACHED = 10_000
@@ -48,13 +43,10 @@ class JobKind:
     """What is known of a job before it runs."""
 
     user: str
-    name: str
-    """Job name; empty: not known."""
-    account: str
-    """Empty: not known."""
+    name: str  # Job name; empty: not known.
+    account: str  # Empty: not known.
     gpus: int
-    time_limit_s: float
-    """inf: no limit."""
+    time_limit_s: float  # inf: no limit.
 
     def groups(self) -> Iterator[tuple[str, str, Group]]:
         """(source, owner, group) from coarse to fine; an account owns its own group."""
@@ -79,13 +71,11 @@ class JobKind:
 class Estimate:
     """An estimated run time and its origin."""
 
-    seconds: float
-    """At most the time limit; inf: neither limit nor history."""
+    seconds: float  # At most the time limit; inf: neither limit nor history.
     source: str = "limit"
     """Finest history that it rests on: ``name`` (same user and job name), ``user``, ``account``;
     ``limit``: none."""
-    runs: int = 0
-    """Runs of the finest group."""
+    runs: int = 0  # Runs of the finest group.
 
 
 class RunHistory:

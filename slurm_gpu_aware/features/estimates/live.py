@@ -58,19 +58,15 @@ class Run(NamedTuple):
     kind: JobKind
     work_s: float
     cut_off: bool
-    restarted: bool = False
-    """An earlier run of the job was cut."""
-    node: str = ""
-    """The first one on which it ran; empty: not known."""
+    restarted: bool = False  # An earlier run of the job was cut.
+    node: str = ""  # The first one on which it ran; empty: not known.
 
 
 class _Moved(NamedTuple):
     """The last start of a job that was moved."""
 
-    start_s: float
-    """Unix s."""
-    run_s: Mapping[int, float]
-    """GPUs -> time of its work before that on so many median GPUs."""
+    start_s: float  # Unix s.
+    run_s: Mapping[int, float]  # GPUs -> time of its work before that on so many median GPUs.
 
 
 class RunReader:

@@ -18,10 +18,8 @@ _QUANTILES = {"median": 0.5, "p90": 0.9}
 class Run(NamedTuple):
     """A job that ended, and that had an estimate when it was placed."""
 
-    predicted: float
-    """Slowdown L x V of the decision."""
-    actual: float
-    """Run time divided by the estimate for the median GPU."""
+    predicted: float  # Slowdown L x V of the decision.
+    actual: float  # Run time divided by the estimate for the median GPU.
 
 
 def _read(store: Store, now: float) -> list[Run]:

@@ -41,10 +41,8 @@ from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 _Curves = tuple[ThroughputParameters, PowerParameters]
 _FOLDS = 10
 _REFITS = 2
-_TESTABLE = 3
-"""Conditions below which nothing can be held out."""
-_WORST = 1e3
-"""Relative error of a prediction beyond which it does not matter how wrong it is."""
+_TESTABLE = 3  # Conditions below which nothing can be held out.
+_WORST = 1e3  # Relative error of a prediction beyond which it does not matter how wrong it is.
 _HOPELESS = 0.5
 """Mean relative error of a fit for its own measurements above which it is no model. It is not
 tested: that takes ten more fits, and longest where the measurements contradict each other."""

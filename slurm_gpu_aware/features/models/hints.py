@@ -3,8 +3,7 @@
 from slurm_gpu_aware.filter_rules import MAX_NAME
 from slurm_gpu_aware.model.job_hints import Hint, Name
 
-NAME = Name("[A-Za-z0-9][A-Za-z0-9._-]*", MAX_NAME)
-"""Names of performance models."""
+NAME = Name("[A-Za-z0-9][A-Za-z0-9._-]*", MAX_NAME)  # Names of performance models.
 NAMED_MODEL: Hint[str] = Hint(
     "model",
     forms=(NAME,),

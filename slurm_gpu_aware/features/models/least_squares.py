@@ -21,16 +21,13 @@ from slurm_gpu_aware.features.models.performance_model import PerformanceModel, 
 from slurm_gpu_aware.features.models.throughput import Conditions
 from slurm_gpu_aware.model.arrays import FloatArray
 
-NOISE = 0.02
-"""Relative error of a measured time or power that is usual."""
-_OUTLIER = 3.0
-"""Residuals beyond this many usual errors or spreads count linearly."""
+NOISE = 0.02  # Relative error of a measured time or power that is usual.
+_OUTLIER = 3.0  # Residuals beyond this many usual errors or spreads count linearly.
 _STARTS = 8
 _EVALUATIONS = 100
 _TOLERANCE = 1e-6
 _STEP = 1e-7
-_WIDE = 2.0
-"""Spread of logarithms of times about which little is known: a factor of 7."""
+_WIDE = 2.0  # Spread of logarithms of times about which little is known: a factor of 7.
 _CLASS_SHARES = {"A": 0.9, "B": 0.6, "C": 0.25}
 _SHAPES = {
     "v100": (0.65, 1.0, 250.0),
@@ -47,12 +44,10 @@ class Coefficient:
 
     name: str
     prior: float
-    spread: float
-    """Standard deviation of the value, or of its natural logarithm."""
+    spread: float  # Standard deviation of the value, or of its natural logarithm.
     low: float
     high: float
-    logarithmic: bool = True
-    """Fitted by its logarithm, so positive."""
+    logarithmic: bool = True  # Fitted by its logarithm, so positive.
 
     def inner(self, value: float) -> float:
         """The value in the coordinate of the fit, within the bounds."""
@@ -115,20 +110,14 @@ def fit_coefficients(
 class Prior:
     """What class and GPU model tell about the shape of the curves."""
 
-    clock_share: float
-    """Share of the gradient time that scales with 1 / f."""
+    clock_share: float  # Share of the gradient time that scales with 1 / f.
     clock_share_spread: float
-    knee: float
-    """f0 / reference clock."""
+    knee: float  # f0 / reference clock.
     slope: float
-    shape_spread: float
-    """Spread of ``knee``; of the logarithm of ``slope`` five times as much."""
-    static_share: float = 0.35
-    """Static part of the power at the reference clock."""
-    typical_w: float = 250.0
-    """Power of a GPU at the reference clock if none was measured."""
-    low_mhz: float | None = None
-    """Lowest clock at which the shape was measured; None: it was not."""
+    shape_spread: float  # Spread of ``knee``; of the logarithm of ``slope`` five times as much.
+    static_share: float = 0.35  # Static part of the power at the reference clock.
+    typical_w: float = 250.0  # Power of a GPU at the reference clock if none was measured.
+    low_mhz: float | None = None  # Lowest clock at which the shape was measured; None: it was not.
 
 
 def prior_of(app_class: str, gpu_model: str) -> Prior:

@@ -26,8 +26,7 @@ class PerformanceModels:
     """(kind, name, GPU model) -> row and model."""
     most_error: float
     """Models with a larger error for measurements that their fit has not seen are not used."""
-    unreadable: tuple[str, ...] = ()
-    """A sentence for each row that is no model."""
+    unreadable: tuple[str, ...] = ()  # A sentence for each row that is no model.
 
     def too_wrong(self, application: str, gpu_model: str, user: str) -> PerformanceModel | None:
         """The model of an application that is there and not used; None: there is none."""

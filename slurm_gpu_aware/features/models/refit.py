@@ -34,8 +34,7 @@ from slurm_gpu_aware.features.models.store import (
 from slurm_gpu_aware.features.models.throughput import Conditions
 from slurm_gpu_aware.store.database import open_store
 
-_BUSY_S = 120.0
-"""Longest wait for other writers: no one waits for the fit."""
+_BUSY_S = 120.0  # Longest wait for other writers: no one waits for the fit.
 
 
 def model_row(kind: str, model: PerformanceModel, fitted_at: float) -> ModelRow:

@@ -16,25 +16,20 @@ from slurm_gpu_aware.model.profile import IDLE, LimitRange
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.store.tables import RecordTable
 
-MAX_APPLICATIONS = 1000
-"""Pairs of application and GPU model with samples."""
+MAX_APPLICATIONS = 1000  # Pairs of application and GPU model with samples.
 MAX_OF_USER = 20
 """Of them, those of one user's own names (`own_name`), so that no user takes all of them."""
-MAX_SAMPLES = 2000
-"""Samples that are kept of each pair; the oldest ones go first."""
+MAX_SAMPLES = 2000  # Samples that are kept of each pair; the oldest ones go first.
 
 
 class ModelRow(NamedTuple):
     """One performance model as it is stored."""
 
-    kind: str
-    """``application`` or ``class``."""
+    kind: str  # ``application`` or ``class``.
     name: str
     gpu_model: str
-    fitted_at: float
-    """Unix time."""
-    content: str
-    """JSON of `energy.performance_model`."""
+    fitted_at: float  # Unix time.
+    content: str  # JSON of `energy.performance_model`.
 
 
 _MODELS = RecordTable("models", ModelRow)
@@ -46,8 +41,7 @@ class GpuKind(NamedTuple):
     clocks_mhz: tuple[int, ...] = ()
     """SM clocks that all of them support, ascending; empty: not known."""
     max_mhz: int | None = None
-    per_node: int = 8
-    """GPUs of the largest node."""
+    per_node: int = 8  # GPUs of the largest node.
     limits_w: LimitRange = LimitRange()
 
 

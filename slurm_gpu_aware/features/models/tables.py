@@ -117,8 +117,7 @@ class Point(NamedTuple):
     time_s: float
     power_w: float
     energy_j: float
-    limit_w: int = 0
-    """Power limit of each GPU; 0: the site's own."""
+    limit_w: int = 0  # Power limit of each GPU; 0: the site's own.
 
 
 def points(table: SizeTable, row: int = 0) -> list[Point]:

@@ -18,8 +18,7 @@ from slurm_gpu_aware.bounds import MAX_MHZ
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.records import above, number
 
-_TINY_S = 1e-30
-"""Added to each part, so that a power of a part that does not occur is defined."""
+_TINY_S = 1e-30  # Added to each part, so that a power of a part that does not occur is defined.
 _UNSTEADY = 0.0075
 """Measured times that rise with the clock, or bend, by a larger share are of no steady program."""
 Amount = Annotated[float, number(0, 1e30)]
@@ -35,8 +34,7 @@ class Conditions:
 
     gpus: FloatArray
     nodes: FloatArray
-    batch_size: FloatArray
-    """Samples of each GPU in one iteration."""
+    batch_size: FloatArray  # Samples of each GPU in one iteration.
     clock_mhz: FloatArray
 
 
@@ -44,30 +42,19 @@ class Conditions:
 class ThroughputParameters:
     """Coefficients of the model. Times in seconds, at the reference clock; shares are 0 to 1."""
 
-    io_s: Amount
-    """T_IO, constant part."""
-    io_sample_s: Amount
-    """T_IO per sample that the GPUs of one node read together."""
-    grad_s: Amount
-    """T_grad, constant part; it does not depend on the clock."""
-    grad_sample_s: Amount
-    """T_grad per sample of a GPU."""
-    grad_clock_share: Share
-    """Share of ``grad_sample_s`` that scales with 1 / f."""
-    sync_local_s: Amount
-    """T_sync of 2 GPUs of one node."""
-    sync_local_gpu_s: Amount
-    """T_sync per further GPU of one node."""
-    sync_node_s: Amount
-    """T_sync of 2 GPUs of two nodes."""
-    sync_node_gpu_s: Amount
-    """T_sync per further GPU, on several nodes."""
-    sync_clock_share: Share
-    """Share of T_sync that scales with 1 / f."""
+    io_s: Amount  # T_IO, constant part.
+    io_sample_s: Amount  # T_IO per sample that the GPUs of one node read together.
+    grad_s: Amount  # T_grad, constant part; it does not depend on the clock.
+    grad_sample_s: Amount  # T_grad per sample of a GPU.
+    grad_clock_share: Share  # Share of ``grad_sample_s`` that scales with 1 / f.
+    sync_local_s: Amount  # T_sync of 2 GPUs of one node.
+    sync_local_gpu_s: Amount  # T_sync per further GPU of one node.
+    sync_node_s: Amount  # T_sync of 2 GPUs of two nodes.
+    sync_node_gpu_s: Amount  # T_sync per further GPU, on several nodes.
+    sync_clock_share: Share  # Share of T_sync that scales with 1 / f.
     gamma1: Overlap
     """Overlap of T_IO with T_grad: 1 adds them, a large number takes the longer one."""
-    gamma2: Overlap
-    """Overlap of T_sync with both, in the same way."""
+    gamma2: Overlap  # Overlap of T_sync with both, in the same way.
     sustained: Annotated[float, above(0, 1)]
     """Highest clock that the power limit lets the GPU keep in this work, over the reference clock;
     the driver runs no faster, whatever clock is locked."""
@@ -85,8 +72,7 @@ class IterationTimes:
     grad: FloatArray
     sync: FloatArray
     total: FloatArray
-    clock_ratio: FloatArray
-    """The clock that the GPUs keep, over the reference clock."""
+    clock_ratio: FloatArray  # The clock that the GPUs keep, over the reference clock.
 
 
 def iteration_times(parameters: ThroughputParameters, at: Conditions) -> IterationTimes:

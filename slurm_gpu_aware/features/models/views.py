@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.features.models.tables import Point
 
 
-_STEP_MHZ = 15
-"""Steps of the clocks of a GPU model whose supported clocks are not known."""
-_ROWS = 12
-"""Rows of a frontier in the text."""
+_STEP_MHZ = 15  # Steps of the clocks of a GPU model whose supported clocks are not known.
+_ROWS = 12  # Rows of a frontier in the text.
 _PANEL = 3.6  # inches
 
 
@@ -30,13 +28,10 @@ class ModelView:
     row: ModelRow
     model: PerformanceModel
     gpus: int
-    points: Sequence[Point]
-    """The known settings (`points`); the last one is the default clock."""
+    points: Sequence[Point]  # The known settings (`points`); the last one is the default clock.
     frontier: Sequence[Point]
-    best: Point
-    """Least energy."""
-    near: Point
-    """Least energy within the allowed slowdown."""
+    best: Point  # Least energy.
+    near: Point  # Least energy within the allowed slowdown.
 
     @property
     def default(self) -> Point:

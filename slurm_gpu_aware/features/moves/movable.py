@@ -30,16 +30,11 @@ from slurm_gpu_aware.time_text import duration
 class Movable:
     """A running job that allows moves."""
 
-    request: Request
-    """Its request, as if it waited."""
-    job: RunningJob
-    """Its GPUs, start and end."""
-    restart_s: float = 60.0
-    """Time that a restart costs: checkpoint, requeue, start, restore."""
-    moved_s: float | None = None
-    """Time of its last move; None: never."""
-    account: DueAccount | None = None
-    """Of its due date, on its present GPUs; None: it has none."""
+    request: Request  # Its request, as if it waited.
+    job: RunningJob  # Its GPUs, start and end.
+    restart_s: float = 60.0  # Time that a restart costs: checkpoint, requeue, start, restore.
+    moved_s: float | None = None  # Time of its last move; None: never.
+    account: DueAccount | None = None  # Of its due date, on its present GPUs; None: it has none.
 
 
 @dataclass(frozen=True)
@@ -49,20 +44,14 @@ class Move:
     of: Movable
     request: Request
     """Its request with the number of its new GPUs, and the power that it needs there at least."""
-    assignment: Assignment
-    """The new GPUs; ``why`` has the account of the move."""
-    slowdown: float
-    """Predicted slowdown on the present GPUs."""
-    remaining_s: float
-    """Expected time to its end without the move."""
-    saves_s: float
-    """Time that the move is expected to save, the restart counted."""
-    others_s: float = 0.0
-    """Sum of the times by which ``starts`` are expected to end sooner."""
+    assignment: Assignment  # The new GPUs; ``why`` has the account of the move.
+    slowdown: float  # Predicted slowdown on the present GPUs.
+    remaining_s: float  # Expected time to its end without the move.
+    saves_s: float  # Time that the move is expected to save, the restart counted.
+    others_s: float = 0.0  # Sum of the times by which ``starts`` are expected to end sooner.
     starts: tuple[str, ...] = ()
     """Waiting jobs that start on GPUs that the job gives back by shrinking."""
-    due: bool = False
-    """The job grows to meet its due date."""
+    due: bool = False  # The job grows to meet its due date.
     power_w: float = 0.0
     """Power above that of idle GPUs that is kept for it until it runs again: the larger one of its
     present power and of that of its restart. 0 if there is no power limit."""
@@ -88,12 +77,9 @@ class Moving:
     """What a round that looks for moves knows of them."""
 
     settings: MoveSettings
-    movable: Sequence[Movable] = ()
-    """All running jobs that allow moves."""
-    recent: Sequence[tuple[float, str]] = ()
-    """(time, user) of moves of the site that began."""
-    busy: frozenset[int] = frozenset()
-    """Nodes of moves that have not finished."""
+    movable: Sequence[Movable] = ()  # All running jobs that allow moves.
+    recent: Sequence[tuple[float, str]] = ()  # (time, user) of moves of the site that began.
+    busy: frozenset[int] = frozenset()  # Nodes of moves that have not finished.
 
 
 RETURNING: Facet[Mapping[str, Assignment]] = Facet("returning", {}, dict[str, Assignment])

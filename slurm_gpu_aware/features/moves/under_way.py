@@ -43,27 +43,18 @@ _MEASURED = 20  # moves of the site of which the median restart counts
 class UnderWay:
     """A move that has begun and not ended; in the ledger the detail of ``move_begun``."""
 
-    restarts: int
-    """Slurm's count before the move."""
-    nodes: Sequence[str]
-    """New nodes; ``slots`` are the GPUs on each of them."""
+    restarts: int  # Slurm's count before the move.
+    nodes: Sequence[str]  # New nodes; ``slots`` are the GPUs on each of them.
     slots: Sequence[int]
-    left: Sequence[str]
-    """Nodes that it leaves."""
+    left: Sequence[str]  # Nodes that it leaves.
     cpus_per_node: int
     memory_mb_per_node: int
-    limit_end_s: float | None
-    """End by its time limit, Unix seconds; None: no limit."""
-    ends_s: float
-    """Expected end, Unix seconds."""
-    submit_s: float
-    """First submission of the job, Unix seconds; Slurm counts anew after a requeue."""
-    gpus: int
-    """GPUs that it leaves."""
-    why: Mapping[str, Any]
-    """Account of the move: ``summary`` and ``moved``."""
-    user: str = ""
-    """Its owner; empty: not known (a move of an earlier release)."""
+    limit_end_s: float | None  # End by its time limit, Unix seconds; None: no limit.
+    ends_s: float  # Expected end, Unix seconds.
+    submit_s: float  # First submission of the job, Unix seconds; Slurm counts anew after a requeue.
+    gpus: int  # GPUs that it leaves.
+    why: Mapping[str, Any]  # Account of the move: ``summary`` and ``moved``.
+    user: str = ""  # Its owner; empty: not known (a move of an earlier release).
     power_w: float = 0.0
     """Power above that of idle GPUs that is kept for it; 0: no power limit was in force."""
     work_done: float = 0.0
@@ -102,8 +93,7 @@ class MovesUnderWay:
     """Job -> begin of its last move, Unix seconds."""
     _past: dict[str, tuple[UnderWay, int]] = field(default_factory=dict)
     """Job -> its last move after which it was requeued, and Slurm's count of restarts since."""
-    _read: set[str] = field(default_factory=set)
-    """Requeued jobs of which the ledger was asked."""
+    _read: set[str] = field(default_factory=set)  # Requeued jobs of which the ledger was asked.
     _took: dict[str, float] = field(default_factory=dict)
     """Job -> longest time from a requeue to the start; the last one moved comes last."""
 

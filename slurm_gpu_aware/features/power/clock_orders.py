@@ -29,15 +29,11 @@ from slurm_gpu_aware.node_orders import MOST_BYTES, Order, OrderError, Orders, p
 
 log = logging.getLogger(__name__)
 
-VALID_S = 600.0
-"""Time for which an order holds if the selector is away."""
+VALID_S = 600.0  # Time for which an order holds if the selector is away.
 _LEFT_S = 400.0  # a file is renewed when less of its time is left
-ANSWER_S = 60.0
-"""Time in which an agent has to answer an order."""
-Clock = int | None
-"""SM clock, MHz; None: the default clock, which is the highest."""
-_HEARD_S = 150.0
-"""Age at which a report says nothing any more; agents report once a minute."""
+ANSWER_S = 60.0  # Time in which an agent has to answer an order.
+Clock = int | None  # SM clock, MHz; None: the default clock, which is the highest.
+_HEARD_S = 150.0  # Age at which a report says nothing any more; agents report once a minute.
 
 
 @dataclass
@@ -142,10 +138,8 @@ class _Ordered:
 class _Job:
     on: dict[str, Clock]
     """Node -> highest clock that it may have there, but for the order without an answer."""
-    ordered: dict[str, _Ordered] = field(default_factory=dict)
-    """Node -> order without an answer."""
-    refused: str = ""
-    """Why its clock is not changed any more."""
+    ordered: dict[str, _Ordered] = field(default_factory=dict)  # Node -> order without an answer.
+    refused: str = ""  # Why its clock is not changed any more.
 
 
 class JobClocks:
@@ -239,11 +233,9 @@ class WantedClock:
     """The clock that a running job should have."""
 
     job_id: str
-    number: int
-    """Slurm's number of the job."""
+    number: int  # Slurm's number of the job.
     clock: Clock
-    gpus: Mapping[str, tuple[int, ...]]
-    """Node -> Slurm's indices, ascending."""
+    gpus: Mapping[str, tuple[int, ...]]  # Node -> Slurm's indices, ascending.
     power_limit_w: int | None = None
     """Power limit of each GPU, W; 0: the site's own; None: that of the job's start."""
 

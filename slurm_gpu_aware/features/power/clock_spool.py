@@ -29,8 +29,7 @@ _KEYS = (
     *("gpus", "asked_mhz", "mhz", "seq", "call", "error", "during"),
     *("restarts", "seconds", "energy_j", "counter_mj", "limit_w", "asked_limit_w"),
 )
-Heard = Callable[[str, str, Mapping[str, Any]], object]
-"""(job id, kind, detail) of a record."""
+Heard = Callable[[str, str, Mapping[str, Any]], object]  # (job id, kind, detail) of a record.
 _MOST = 1 << 18  # bytes read from one file at a time
 _RATE = 5.0  # records a second that the ledger takes from a node for long: clocks of 16 GPUs move
 _BURST = 50_000.0  # records that it takes at once: the files of a node whose records waited

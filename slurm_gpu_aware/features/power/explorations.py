@@ -33,17 +33,13 @@ from slurm_gpu_aware.features.power.job_tables import ExplorationPower
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.ledger import Event
 
-_TOLERANCE = 1.05
-"""A GPU is kept at its power limit up to some percent."""
-_FALLS = 0.97
-"""The power at a higher clock is no smaller, but for the noise."""
+_TOLERANCE = 1.05  # A GPU is kept at its power limit up to some percent.
+_FALLS = 0.97  # The power at a higher clock is no smaller, but for the noise.
 _CLOCKS = 5
 _LOWEST = 0.55
 """Share of the highest clock; the most efficient one lies between (60 to 75% on V100 to A100)."""
-_AGAIN_S = 86_400.0
-"""A model that is still missing after this time is explored once more."""
-_ATTEMPTS = 3
-"""Jobs that begin with it within that time, if none goes on to the end."""
+_AGAIN_S = 86_400.0  # A model that is still missing after this time is explored once more.
+_ATTEMPTS = 3  # Jobs that begin with it within that time, if none goes on to the end.
 _Key = tuple[str, str]
 _NAMES = ("model", "gpu_model", "class")
 
@@ -146,12 +142,10 @@ def _without_start(power_w: Mapping[int, float]) -> dict[int, float]:
 class Explorable(NamedTuple):
     """What the exploration of a job is to find."""
 
-    application: str
-    """Name under which its measurement is stored."""
+    application: str  # Name under which its measurement is stored.
     gpu_model: str
     app_class: str
-    limit_w: float
-    """Power limit of a GPU."""
+    limit_w: float  # Power limit of a GPU.
     clocks_mhz: tuple[int, ...]
 
     @property
@@ -166,10 +160,8 @@ class Exploration:
 
     what: Explorable
     step_s: float
-    back: Clock
-    """The clock that it had before, and gets again."""
-    began: float
-    """Unix s."""
+    back: Clock  # The clock that it had before, and gets again.
+    began: float  # Unix s.
 
     @property
     def stopped(self) -> bool:

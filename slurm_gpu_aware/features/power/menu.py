@@ -53,15 +53,11 @@ class SizingJob:
 class Sized:
     """What a job gets."""
 
-    gpus: int
-    """0: the job waits."""
-    clock_mhz: int | None = None
-    """SM clock to lock; None: the default clock."""
-    time_s: float = float("nan")
-    """Time of a unit of work; NaN: not known, or the job waits."""
+    gpus: int  # 0: the job waits.
+    clock_mhz: int | None = None  # SM clock to lock; None: the default clock.
+    time_s: float = float("nan")  # Time of a unit of work; NaN: not known, or the job waits.
     power_w: float = 0.0
-    waits_for: str = ""
-    """``GPUs`` or ``power``, if it waits."""
+    waits_for: str = ""  # ``GPUs`` or ``power``, if it waits.
 
     @property
     def energy_j(self) -> float:
@@ -73,10 +69,8 @@ class Sized:
 class Allocation:
     """What all jobs get."""
 
-    jobs: Mapping[str, Sized]
-    """Job ID -> what it gets, in the order of the jobs given."""
-    power_w: float
-    """Power of all jobs and of the GPUs without a job."""
+    jobs: Mapping[str, Sized]  # Job ID -> what it gets, in the order of the jobs given.
+    power_w: float  # Power of all jobs and of the GPUs without a job.
 
 
 def allocation(
@@ -113,8 +107,7 @@ def power_limit_w(eta: float, gpus: int, max_w: float) -> float:
 
 
 MICRO = 1_000_000
-MOST_W = 1e8
-"""Power above this is taken as this: sums of it stay exact."""
+MOST_W = 1e8  # Power above this is taken as this: sums of it stay exact.
 
 
 def microwatts(power_w: float) -> int:
@@ -130,30 +123,21 @@ class Steps:
     hide the second.
     """
 
-    to: IntArray
-    """(M,) rung that each step ends on."""
-    gain: FloatArray
-    """(M,) time saved of a unit of work, s; positive."""
-    cost: IntArray
-    """(M,) power added, µW; 0 or less: the step costs nothing."""
+    to: IntArray  # (M,) rung that each step ends on.
+    gain: FloatArray  # (M,) time saved of a unit of work, s; positive.
+    cost: IntArray  # (M,) power added, µW; 0 or less: the step costs nothing.
 
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
     """Clocks of one size: each rung is faster than the one below it and draws more power."""
 
-    clocks_mhz: tuple[int | None, ...]
-    """(R,) SM clocks; None: the default clock."""
-    time_s: FloatArray
-    """(R,) falling; NaN, in a ladder of one rung: not known."""
-    power_uw: IntArray
-    """(R,) rising."""
-    efficient: int
-    """Rung with the least energy of a unit of work."""
-    below: Steps
-    """Steps from the lowest rung to the efficient one."""
-    above: Steps
-    """Steps from the efficient rung to the highest one."""
+    clocks_mhz: tuple[int | None, ...]  # (R,) SM clocks; None: the default clock.
+    time_s: FloatArray  # (R,) falling; NaN, in a ladder of one rung: not known.
+    power_uw: IntArray  # (R,) rising.
+    efficient: int  # Rung with the least energy of a unit of work.
+    below: Steps  # Steps from the lowest rung to the efficient one.
+    above: Steps  # Steps from the efficient rung to the highest one.
 
     @property
     def efficient_s(self) -> float:
@@ -245,30 +229,21 @@ class Menu:
     """Sizes of a job, each faster than the smaller ones, all at their most efficient clocks."""
 
     sizes: tuple[int, ...]
-    ladders: tuple[Ladder, ...]
-    """Clocks of each size."""
-    power_uw: IntArray
-    """(S,) power of each size, without that of its GPUs when idle."""
-    growth: Steps
-    """Steps from the least size up; a rung is an index of ``sizes``."""
-    first_j: float
-    """Energy of a unit of work at the least size; inf: not known."""
+    ladders: tuple[Ladder, ...]  # Clocks of each size.
+    power_uw: IntArray  # (S,) power of each size, without that of its GPUs when idle.
+    growth: Steps  # Steps from the least size up; a rung is an index of ``sizes``.
+    first_j: float  # Energy of a unit of work at the least size; inf: not known.
 
 
 @dataclass(frozen=True, eq=False)
 class GpuSteps:
     """Steps that give GPUs, in their order; it does not depend on any power limit."""
 
-    job: IntArray
-    """(K,) index of the job."""
-    size: IntArray
-    """(K,) index of its new size in its menu."""
-    spent_uw: IntArray
-    """(K,) power after the step, less that before the first one."""
-    gpus: IntArray
-    """(K,) GPUs in use after the step."""
-    first: int
-    """The first so many steps start a job, the others let one grow."""
+    job: IntArray  # (K,) index of the job.
+    size: IntArray  # (K,) index of its new size in its menu.
+    spent_uw: IntArray  # (K,) power after the step, less that before the first one.
+    gpus: IntArray  # (K,) GPUs in use after the step.
+    first: int  # The first so many steps start a job, the others let one grow.
 
     def sizes_after(self, count: int) -> dict[int, int]:
         """Job -> index of its size after the first ``count`` steps."""

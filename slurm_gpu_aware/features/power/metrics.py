@@ -75,27 +75,21 @@ MOST_SHOWN = 200
 class PowerReading:
     """Power of the site after a round. Units: W."""
 
-    limit: str
-    """The limit and where it comes from, in words."""
+    limit: str  # The limit and where it comes from, in words.
     limit_w: float
     planned_w: float
     unmet: bool
-    measured_w: float | None
-    """None: no node reports it."""
+    measured_w: float | None  # None: no node reports it.
     measured_gpus: int
     gpus: int
-    keeps_clock: Mapping[str, str]
-    """Job -> why its clock is not changed; at most `MOST_SHOWN`."""
-    keeping: int
-    """Jobs whose clock is not changed."""
-    agents: Mapping[str, str]
-    """Node -> why its clock agent obeys no orders; at most `MOST_SHOWN`."""
+    keeps_clock: Mapping[str, str]  # Job -> why its clock is not changed; at most `MOST_SHOWN`.
+    keeping: int  # Jobs whose clock is not changed.
+    agents: Mapping[str, str]  # Node -> why its clock agent obeys no orders; at most `MOST_SHOWN`.
     idle_nodes: str
     """Nodes that are awake and have no job, as a host list: candidates for power saving."""
     no_model: Mapping[str, str]
     """Job -> why the performance model that it names is not used; at most `MOST_SHOWN`."""
-    without_model: int
-    """Running jobs whose model is not used."""
+    without_model: int  # Running jobs whose model is not used.
 
     @property
     def all_measured_w(self) -> float | None:

@@ -39,27 +39,21 @@ class PoweredJob:
     """A running job as a consumer of power."""
 
     gpus: int
-    max_w: float
-    """Sum of the power limits of its GPUs: what it counts with if it has no table."""
+    max_w: float  # Sum of the power limits of its GPUs: what it counts with if it has no table.
     table: SizeTable | None = None
-    clock_mhz: int | None = None
-    """Locked SM clock; None: the default clock."""
+    clock_mhz: int | None = None  # Locked SM clock; None: the default clock.
     adjustable: bool = False
     """Its clock may be changed: an agent works on its nodes, and the job left the clock to us."""
-    starts: bool = False
-    """It starts in this round: it draws no power yet."""
+    starts: bool = False  # It starts in this round: it draws no power yet.
 
 
 @dataclass(frozen=True, eq=False)
 class PowerState:
     """What a round must know to keep a power limit."""
 
-    max_w: FloatArray
-    """(N, W) power limit of each GPU; 0 where there is none."""
-    idle_w: FloatArray
-    """(N, W) power of each GPU without a job."""
-    limit_w: float = math.inf
-    """Limit for all GPUs of the site, idle ones included; inf: none."""
+    max_w: FloatArray  # (N, W) power limit of each GPU; 0 where there is none.
+    idle_w: FloatArray  # (N, W) power of each GPU without a job.
+    limit_w: float = math.inf  # Limit for all GPUs of the site, idle ones included; inf: none.
     running: Mapping[str, PoweredJob] = field(default_factory=dict)
     """Slurm's job ID -> running job."""
 
@@ -69,8 +63,7 @@ class PlannedPower:
     """Power of the site after a round, as its models predict it. Units: W."""
 
     limit_w: float
-    planned_w: float
-    """All GPUs, idle ones included."""
+    planned_w: float  # All GPUs, idle ones included.
     now_w: float
     """The same with the present clocks of running jobs and without the jobs that start."""
     unmet: bool = False

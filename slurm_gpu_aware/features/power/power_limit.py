@@ -26,8 +26,7 @@ from slurm_gpu_aware.model.job_hints import DURATION
 from slurm_gpu_aware.records import Text, number
 from slurm_gpu_aware.time_text import stamp
 
-FILE = "power.json"
-"""Name of the file, in the folder of the store."""
+FILE = "power.json"  # Name of the file, in the folder of the store.
 _CLOCK_TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 
 
@@ -57,12 +56,9 @@ def parse_until(text: str, now: float) -> float:
 class SetLimit:
     """What an operator has set."""
 
-    limit: Text
-    """In the grammar of `parse_limit`."""
-    set_at: Time
-    """Unix time."""
-    until: Time | None = None
-    """Unix time; None: until it is set anew."""
+    limit: Text  # In the grammar of `parse_limit`.
+    set_at: Time  # Unix time.
+    until: Time | None = None  # Unix time; None: until it is set anew.
 
 
 @dataclass(frozen=True)
@@ -70,8 +66,7 @@ class LimitInForce:
     """The limit that holds now, and where it comes from."""
 
     limit: PowerLimit
-    words: str
-    """``eta=0.7, by power.schedule for 22:00-06:00``."""
+    words: str  # ``eta=0.7, by power.schedule for 22:00-06:00``.
 
 
 def power_file(config: Config) -> Path:

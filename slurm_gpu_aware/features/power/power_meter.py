@@ -21,16 +21,12 @@ _J_PER_KWH = 3.6e6
 class Energy:
     """Energy and power of a run in which the power of every job of the trace is known."""
 
-    job_j: FloatArray
-    """(jobs,) energy of each job on its GPUs, restarts included; J."""
-    at_s: FloatArray
-    """Times at which the power changed, ascending."""
+    job_j: FloatArray  # (jobs,) energy of each job on its GPUs, restarts included; J.
+    at_s: FloatArray  # Times at which the power changed, ascending.
     power_w: FloatArray
     """Power of all GPUs, idle ones included, from the same entry of ``at_s`` on."""
-    limit_w: float = math.inf
-    """Limit that the planner kept; inf: none."""
-    whole: bool = True
-    """Whether all power is known; False: background jobs count as idle GPUs."""
+    limit_w: float = math.inf  # Limit that the planner kept; inf: none.
+    whole: bool = True  # Whether all power is known; False: background jobs count as idle GPUs.
 
     @property
     def job_kwh(self) -> FloatArray:

@@ -30,24 +30,18 @@ from slurm_gpu_aware.features.power.menu import (
 from slurm_gpu_aware.model.arrays import IntArray
 
 NO_LIMIT_UW = 1 << 62
-TRIED_ALL = 64
-"""Up to this many growth steps, clocks are tried after each number of them."""
-TRIED = 8
-"""Of more, after so many numbers of them."""
+TRIED_ALL = 64  # Up to this many growth steps, clocks are tried after each number of them.
+TRIED = 8  # Of more, after so many numbers of them.
 
 
 @dataclass(frozen=True, eq=False)
 class Clocks:
     """Clocks of the jobs that have GPUs."""
 
-    ladders: Mapping[int, Ladder]
-    """Index of the job -> its clocks at its size."""
-    rungs: IntArray
-    """(J,) rung of each job; 0 for one without GPUs."""
-    left_uw: int
-    """Power that whole steps leave."""
-    complete: bool
-    """The power was enough for all steps."""
+    ladders: Mapping[int, Ladder]  # Index of the job -> its clocks at its size.
+    rungs: IntArray  # (J,) rung of each job; 0 for one without GPUs.
+    left_uw: int  # Power that whole steps leave.
+    complete: bool  # The power was enough for all steps.
 
     def time_s(self, jobs: Sequence[SizingJob]) -> float:
         """Time of the work that is left, summed over the jobs whose time is known."""

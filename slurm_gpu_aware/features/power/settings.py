@@ -26,8 +26,7 @@ class PowerLimit:
     """A limit for the power of all GPUs. Neither: there is none."""
 
     watts: float | None = None
-    eta: float | None = None
-    """Share of the sum of the power limits of all GPUs."""
+    eta: float | None = None  # Share of the sum of the power limits of all GPUs.
 
     def watts_of(self, max_w: float) -> float:
         """The limit in watts for GPUs that may draw ``max_w`` together; inf: none."""
@@ -107,10 +106,8 @@ class PowerConfig(Section):
     """``auto``: under a limit a job that names no clock gets the one that the planner chooses."""
     margin: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.05
     """Share of the limit that is kept free, for what models do not foresee."""
-    idle_watts: Annotated[float, number(0, MOST)] = 60.0
-    """Power of a GPU without a job."""
-    gpu_watts: Watts = 400.0
-    """Power limit of a GPU that no sweep has read."""
+    idle_watts: Annotated[float, number(0, MOST)] = 60.0  # Power of a GPU without a job.
+    gpu_watts: Watts = 400.0  # Power limit of a GPU that no sweep has read.
     model_error: Annotated[float, above(0)] = 0.15
     """Largest mean error (0.15: 15%) with which a performance model predicted measurements that its
     fit had not seen; one that is further off is not used."""

@@ -31,10 +31,8 @@ _NONE = "none"
 class SimulatedPower:
     """What the runs know of power."""
 
-    gpus: PowerSettings
-    """Of a run without a limit."""
-    etas: tuple[float, ...]
-    """Limits to run."""
+    gpus: PowerSettings  # Of a run without a limit.
+    etas: tuple[float, ...]  # Limits to run.
     bounds: tuple[float, ...] = ()
     """Bounds on time of clocks that save energy, to run; empty: that of the site."""
 

@@ -65,12 +65,9 @@ class _Known:
     freq: str | int | None
     user: str
     is_due: bool
-    energy_mhz: int | None = None
-    """Clock that saves energy, which was chosen at its start."""
-    allowed: float = math.inf
-    """How much slower it may be."""
-    limit_w: int = 0
-    """Power limit that was chosen with that clock."""
+    energy_mhz: int | None = None  # Clock that saves energy, which was chosen at its start.
+    allowed: float = math.inf  # How much slower it may be.
+    limit_w: int = 0  # Power limit that was chosen with that clock.
 
     @classmethod
     def of(cls, decision: Decision) -> _Known:

@@ -36,8 +36,7 @@ from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.time_text import duration, stamp
 
 Key = tuple[float, ...]
-AT_BOUND = Facet("at the bound of the queue", False)
-"""Of a request: no job passes it any more."""
+AT_BOUND = Facet("at the bound of the queue", False)  # Of a request: no job passes it any more.
 _WEIGHT = re.compile(r"(?:100|[0-9]{1,2})(?:\.[0-9]{1,6})?")
 
 
@@ -45,8 +44,7 @@ _WEIGHT = re.compile(r"(?:100|[0-9]{1,2})(?:\.[0-9]{1,6})?")
 class OrderRule:
     """The site's order of waiting jobs, and what Slurm's priority is made of."""
 
-    order: str = "slurm"
-    """One of `ORDERS`."""
+    order: str = "slurm"  # One of `ORDERS`.
     run_time_weight: float = 0.1
     equal_s: float = 0.0
     passed_factor: float = 4.0
@@ -176,18 +174,15 @@ def passes(ordered: Sequence[Request], slurm: Mapping[str, int]) -> dict[str, in
 
 
 _MOST_TIMED = 100  # the others wait alike, so one line of the record holds them
-RULE = Facet("queue order", OrderRule(), OrderRule)
-"""Of a round: the site's rule."""
+RULE = Facet("queue order", OrderRule(), OrderRule)  # Of a round: the site's rule.
 
 
 @dataclass(frozen=True)
 class _Passed:
     """Jobs that pass others, or are passed."""
 
-    requests: Mapping[str, Request] = field(default_factory=dict)
-    """In the order of the rule."""
-    places: Mapping[str, int] = field(default_factory=dict)
-    """Job -> its place in Slurm's order."""
+    requests: Mapping[str, Request] = field(default_factory=dict)  # In the order of the rule.
+    places: Mapping[str, int] = field(default_factory=dict)  # Job -> its place in Slurm's order.
     by: Mapping[str, int] = field(default_factory=dict)
     """Job -> number of shorter jobs that may pass it."""
 

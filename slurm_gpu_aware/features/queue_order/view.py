@@ -14,12 +14,10 @@ from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.simulator.tuning import Verdict, compare, interval, percent, verdict
 from slurm_gpu_aware.time_text import duration
 
-SLURM = "slurm"
-"""The order that all others are compared with."""
+SLURM = "slurm"  # The order that all others are compared with.
 COMPARED = ("equal", "backfill", "expected=0.1", "expected=0.3", "expected=1")
 """Orders that are compared unless others are named."""
-_LEAST_SHARE = 0.005
-"""A smaller change of a completion time is none."""
+_LEAST_SHARE = 0.005  # A smaller change of a completion time is none.
 Found = Mapping[str, Sequence[Mapping[str, float]]]
 """Order -> per seed measure, or payer, -> value."""
 
@@ -28,10 +26,8 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]
 class Change:
     """How much longer the jobs of one payer take: shares, 0.04 is 4%."""
 
-    mean: float
-    """Geometric mean over the seeds."""
-    low: float
-    """Ends of the 95% interval."""
+    mean: float  # Geometric mean over the seeds.
+    low: float  # Ends of the 95% interval.
     high: float
 
     @property

@@ -89,8 +89,7 @@ def _links(
     return (None, None) if slowest == float("inf") else (slowest, direct)
 
 
-_LONGEST = 200
-"""Characters of a reason."""
+_LONGEST = 200  # Characters of a reason.
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,7 @@ _PRUNE_S = 3600.0
 _PUBLISH_S = 60.0  # age at which the copy for readers is renewed, or `_SHARE` times what that takes
 _COMPARE_S = 10.0  # time in which one look compares: a storm must not keep it from looking
 _MOST_WAITING = 50  # waiting jobs that one look asks whether they need whole nodes
-_WAITS = frozenset({"Resources", "Priority"})
-"""Reasons of jobs that wait for nodes."""
+_WAITS = frozenset({"Resources", "Priority"})  # Reasons of jobs that wait for nodes.
 NOT_RUNNING = "it started while the shadow did not run"
 TOO_SHORT = "it ended before it was seen"
 TOO_MANY = "more jobs started at once than a look compares"

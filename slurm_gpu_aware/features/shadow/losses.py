@@ -34,10 +34,8 @@ Ratio = Annotated[float, number(0.0, MAX_PENALTY)]
 class GpuSet:
     """A set of GPUs, and what it costs its job, at the moment before the job started."""
 
-    gpus: Places
-    """(node, Slurm's GPU indices), ascending."""
-    level: Text
-    """Name of the locality level that the set needs."""
+    gpus: Places  # (node, Slurm's GPU indices), ascending.
+    level: Text  # Name of the locality level that the set needs.
     score: Ratio | None = None
     """Worst PM score (lower is better) for the job's class; None: a GPU has not been measured."""
     slowdown: Ratio | None = None
@@ -46,8 +44,7 @@ class GpuSet:
     """EffBW of the slowest node; None: one GPU per node, no communication, or no links known."""
     direct: bool | None = None
     """All pairs that communicate inside nodes have a direct link; None: as for ``gbps``."""
-    broken: tuple[NodeName, ...] = ()
-    """Nodes of which all GPUs were free and only some are taken."""
+    broken: tuple[NodeName, ...] = ()  # Nodes of which all GPUs were free and only some are taken.
 
     @property
     def count(self) -> int:
@@ -59,10 +56,8 @@ class GpuSet:
 class Sets:
     """Both sets of a job."""
 
-    given: GpuSet | None = None
-    """None: Slurm did not show it any more."""
-    ours: GpuSet | None = None
-    """None: not known, see `ShadowJob.reason`."""
+    given: GpuSet | None = None  # None: Slurm did not show it any more.
+    ours: GpuSet | None = None  # None: not known, see `ShadowJob.reason`.
 
 
 @dataclass(frozen=True)
@@ -75,19 +70,16 @@ class ShadowJob:
     app_class: str
     started_at: float
     sets: Sets
-    reason: str = ""
-    """Why it is not compared; empty: it is."""
+    reason: str = ""  # Why it is not compared; empty: it is.
     power_w: float | None = None
     """Predicted power of its GPUs at the default clock; None: no performance model."""
     saves: float | None = None
     """Share of that energy which its clock and power limit would save within the bound of
     ``[energy]``, as predicted; None: no performance model, or no bound is set."""
-    ended_at: float | None = None
-    """None: it runs, as far as is known."""
+    ended_at: float | None = None  # None: it runs, as far as is known.
     waited_s: float = 0.0
     """Time in which a job that needs whole nodes waited for a node that this one broke up."""
-    waiting_job: str = ""
-    """The last such job; empty: none."""
+    waiting_job: str = ""  # The last such job; empty: none.
 
     @property
     def key(self) -> tuple[str, float]:
@@ -200,13 +192,10 @@ class Loss:
 class Group:
     """The jobs of one week and partition."""
 
-    week: str
-    """The Monday, ``2026-11-23``."""
+    week: str  # The Monday, ``2026-11-23``.
     partition: str
-    losses: tuple[Loss, ...]
-    """Of the compared jobs."""
-    jobs: int
-    """All jobs that Slurm started, compared or not."""
+    losses: tuple[Loss, ...]  # Of the compared jobs.
+    jobs: int  # All jobs that Slurm started, compared or not.
 
     def of(self, kind: str) -> list[Loss]:
         """Those with a loss of a kind, the largest first."""
@@ -339,18 +328,15 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-Start = tuple[str, float]
-"""Job and its start, Unix s."""
+Start = tuple[str, float]  # Job and its start, Unix s.
 
 
 class WholeNodeJob(NamedTuple):
     """A job that waits for whole nodes."""
 
     job_id: str
-    nodes: int
-    """Nodes that it needs."""
-    eligible: Set[str]
-    """Nodes that it may use."""
+    nodes: int  # Nodes that it needs.
+    eligible: Set[str]  # Nodes that it may use.
 
 
 class Charge(NamedTuple):

@@ -15,8 +15,7 @@ _READ_S = 300.0
 class Day(NamedTuple):
     """The last 24 hours by partition; no groups: the shadow has not looked in them."""
 
-    started: Sequence[Group] = ()
-    """Jobs that started then."""
+    started: Sequence[Group] = ()  # Jobs that started then.
     ran: Sequence[Group] = ()
     """All that ran then, also those that started before; of each run what lies in the day."""
 

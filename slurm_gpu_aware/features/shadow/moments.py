@@ -25,8 +25,7 @@ from slurm_gpu_aware.selector.site_reader import SiteState
 from slurm_gpu_aware.slurm.records import HOLDING, NodeShare, SlurmJob
 
 EPILOG_S = 1.0
-Key = tuple[str, float]
-"""Job and its start, Unix s."""
+Key = tuple[str, float]  # Job and its start, Unix s.
 
 
 def key_of(job: SlurmJob) -> Key:

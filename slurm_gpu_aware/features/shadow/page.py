@@ -43,8 +43,7 @@ class ShadowFacts:
 
     found: Account
     days: int
-    watches: Sequence[Watch]
-    """When the shadow looked, oldest first."""
+    watches: Sequence[Watch]  # When the shadow looked, oldest first.
 
 
 def read_shadow(store: Store, now: float, days: int) -> ShadowFacts:

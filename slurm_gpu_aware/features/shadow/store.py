@@ -7,8 +7,7 @@ from slurm_gpu_aware.features.shadow.losses import Sets, ShadowJob, Watch
 from slurm_gpu_aware.store.database import Row, Store
 from slurm_gpu_aware.store.tables import RecordTable
 
-MOST = 500_000
-"""Rows that are kept, whatever their age; the oldest go first."""
+MOST = 500_000  # Rows that are kept, whatever their age; the oldest go first.
 _JOBS = RecordTable("shadow_jobs", ShadowJob, sets=Sets)
 
 

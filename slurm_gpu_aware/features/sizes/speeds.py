@@ -11,8 +11,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.size_table import SizeTable
 
-_ROUNDING = 1e-12
-"""Times of two sizes that differ by less are the same: their speeds may be equal."""
+_ROUNDING = 1e-12  # Times of two sizes that differ by less are the same: their speeds may be equal.
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,12 +21,9 @@ class Speeds:
     A size below 1 is a share of one GPU. Power may be any cost per time.
     """
 
-    gpus: FloatArray
-    """(K,) ascending."""
-    speed: FloatArray
-    """(K,) units of work per time, ascending."""
-    power: FloatArray
-    """(K,) cost per time."""
+    gpus: FloatArray  # (K,) ascending.
+    speed: FloatArray  # (K,) units of work per time, ascending.
+    power: FloatArray  # (K,) cost per time.
 
     def __post_init__(self) -> None:
         if not 0 < len(self.gpus) == len(self.speed) == len(self.power):

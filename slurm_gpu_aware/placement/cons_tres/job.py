@@ -15,27 +15,19 @@ _ANYWHERE = -1
 class Job:
     """The request of one job. A count of 0: not given."""
 
-    per_node: int
-    """``--gres=gpu:N``, ``--gpus-per-node``."""
-    per_task: int
-    """``--gpus-per-task``."""
+    per_node: int  # ``--gres=gpu:N``, ``--gpus-per-node``.
+    per_task: int  # ``--gpus-per-task``.
     per_job: int
     """``--gpus``; with ``per_task`` the GPUs of all tasks, as ``gres_job_state_validate`` sets."""
-    tasks: int
-    """``-n``; Slurm then counts one task per node for the CPUs, and none elsewhere."""
-    tasks_per_node: int
-    """``--ntasks-per-node``."""
+    tasks: int  # ``-n``; Slurm then counts one task per node for the CPUs, and none elsewhere.
+    tasks_per_node: int  # ``--ntasks-per-node``.
     cpus_per_task: int
     cpus_per_gpu: int
     min_nodes: int
-    max_nodes: int
-    """0: no limit."""
-    tried_nodes: int
-    """Nodes that Slurm tries to give, its ``req_nodes``."""
-    bound: bool = False
-    """``--gres-flags=enforce-binding``."""
-    whole: bool = False
-    """``--exclusive``."""
+    max_nodes: int  # 0: no limit.
+    tried_nodes: int  # Nodes that Slurm tries to give, its ``req_nodes``.
+    bound: bool = False  # ``--gres-flags=enforce-binding``.
+    whole: bool = False  # ``--exclusive``.
 
     @property
     def one_socket(self) -> bool:
@@ -75,14 +67,10 @@ class Job:
 class Room:
     """What is free on a node, by S sockets."""
 
-    cores: tuple[int, ...]
-    """(S,) free cores."""
-    threads: int
-    """CPUs of a core."""
-    anywhere: int
-    """Free GPUs that are bound to no socket, or to all."""
-    by_socket: tuple[int, ...]
-    """(S,) free GPUs bound to each socket."""
+    cores: tuple[int, ...]  # (S,) free cores.
+    threads: int  # CPUs of a core.
+    anywhere: int  # Free GPUs that are bound to no socket, or to all.
+    by_socket: tuple[int, ...]  # (S,) free GPUs bound to each socket.
 
     @property
     def cpus(self) -> int:
@@ -101,10 +89,8 @@ class Share:
 
     cpus: int
     tasks: int
-    min_cpus: int
-    """CPUs that its GPUs need at least."""
-    cores: tuple[int, ...]
-    """(S,) cores that the job may get."""
+    min_cpus: int  # CPUs that its GPUs need at least.
+    cores: tuple[int, ...]  # (S,) cores that the job may get.
     gpus: int
 
 
@@ -114,8 +100,7 @@ class Board:
 
     free: frozenset[int]
     width: int
-    socket: tuple[int, ...]
-    """(W,) socket of each GPU; -1: none, or all."""
+    socket: tuple[int, ...]  # (W,) socket of each GPU; -1: none, or all.
     links: Links | None
     """None: slurmctld knows of no links (``link_len`` is not the number of GPUs)."""
 
@@ -249,13 +234,11 @@ class OnNode:
     """What a job has on one of its nodes before its GPUs are chosen."""
 
     board: Board
-    cores: tuple[int, ...]
-    """(S,) cores on each socket."""
+    cores: tuple[int, ...]  # (S,) cores on each socket.
     cpus: int
     tasks: int
     threads: int
-    gpus: int
-    """The most GPUs that the node gives."""
+    gpus: int  # The most GPUs that the node gives.
 
 
 def choose_gpus(

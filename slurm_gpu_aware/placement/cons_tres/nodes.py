@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.placement.cons_tres.job import Job, Share
 
-_ANY_NUMBER = 500_000
-"""Slurm's limit for a job without one (``select_nodes`` in node_scheduler.c)."""
-ASLEEP = 1 << 40
-"""Weight of a node that is powered down (``_set_sched_weight`` in job_test.c)."""
+_ANY_NUMBER = 500_000  # Slurm's limit for a job without one (``select_nodes`` in node_scheduler.c).
+ASLEEP = 1 << 40  # Weight of a node that is powered down (``_set_sched_weight`` in job_test.c).
 
 
 class Shares(ABC):
@@ -36,8 +34,7 @@ class _Set:
     """Consecutive nodes of equal weight."""
 
     weight: int
-    required: int | None
-    """The first required node among them, which the job has already."""
+    required: int | None  # The first required node among them, which the job has already.
     nodes: list[int] = field(default_factory=list)
     cpus: int = 0
     gpus: int = 0
@@ -47,14 +44,10 @@ class _Set:
 class Nodes:
     """The nodes that a job may get."""
 
-    weight: Mapping[int, int]
-    """Node index, ascending -> weight; nodes with room only."""
-    threads: Mapping[int, int]
-    """Node index -> CPUs of a core."""
-    cpus: Mapping[int, int]
-    """Node index -> its free CPUs."""
-    gpus: Mapping[int, int]
-    """Node index -> its free GPUs."""
+    weight: Mapping[int, int]  # Node index, ascending -> weight; nodes with room only.
+    threads: Mapping[int, int]  # Node index -> CPUs of a core.
+    cpus: Mapping[int, int]  # Node index -> its free CPUs.
+    gpus: Mapping[int, int]  # Node index -> its free GPUs.
     required: tuple[int, ...]
     shares: Shares
 

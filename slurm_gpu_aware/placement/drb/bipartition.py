@@ -51,8 +51,7 @@ class Machine:
     graph: HardwareGraph
     exists: int
     free: int
-    allowed: int
-    """Free GPUs that the job may have."""
+    allowed: int  # Free GPUs that the job may have.
     neighbours: tuple[Neighbours, ...] = ()
 
     def terms(self, chosen: int) -> tuple[int, float, float]:

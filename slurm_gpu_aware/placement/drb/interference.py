@@ -111,8 +111,7 @@ class Terms:
     t: int
     i: float
     w: float
-    cost: float
-    """Eq. 1; may exceed 1."""
+    cost: float  # Eq. 1; may exceed 1.
 
     @property
     def utility(self) -> float:
@@ -173,19 +172,16 @@ def _greedy(graph: HardwareGraph, exists: int, k: int, start: int, sign: int) ->
     return mask_of(chosen)
 
 
-SCOPES = ("socket", "machine")
-"""What jobs share that interfere; an unknown socket is the machine."""
+SCOPES = ("socket", "machine")  # What jobs share that interfere; an unknown socket is the machine.
 
-Workload = tuple[str, int]
-"""(application, GPUs) of a job."""
+Workload = tuple[str, int]  # (application, GPUs) of a job.
 
 
 @dataclass(frozen=True, eq=False)
 class InterferenceProfile:
     """Measured run times of applications alone and in pairs. Units: s, for any fixed work."""
 
-    solo: Mapping[Workload, float]
-    """Run time alone on the machine."""
+    solo: Mapping[Workload, float]  # Run time alone on the machine.
     together: Mapping[tuple[Workload, Workload], float] = field(default_factory=dict)
     """(job, neighbour) -> run time of the job beside the neighbour; absent: not measured."""
 
@@ -222,13 +218,10 @@ def check_options(interference: object, scope: object) -> None:
 class Neighbours(NamedTuple):
     """Running jobs with GPUs on the same sockets of a machine, as one new job sees them."""
 
-    sockets: int
-    """GPUs of these sockets, as a mask."""
+    sockets: int  # GPUs of these sockets, as a mask.
     jobs: int
-    suffered: float
-    """Sum of the slowdowns that the new job causes them."""
-    caused: float
-    """Sum of the slowdowns, each less 1, that they cause the new job."""
+    suffered: float  # Sum of the slowdowns that the new job causes them.
+    caused: float  # Sum of the slowdowns, each less 1, that they cause the new job.
 
 
 def interference(neighbours: tuple[Neighbours, ...], chosen: int) -> float:
@@ -293,8 +286,7 @@ class _Holders(NamedTuple):
     job: IntArray
     node: IntArray
     slot: IntArray
-    workload: IntArray
-    """(jobs,) position in ``known``; -1: application not known."""
+    workload: IntArray  # (jobs,) position in ``known``; -1: application not known.
     known: tuple[Workload, ...]
 
 
@@ -317,22 +309,16 @@ def _holders(running: tuple[RunningJob, ...]) -> _Holders:
 class TopoOptions(PolicyOptions):
     """Checked options. Both policies accept those that only ``topo-aware-p`` uses."""
 
-    weights: Weights = field(default_factory=Weights)
-    """a_cc, a_b, a_d, sum 1."""
-    interference: InterferenceProfile | None = None
-    """None: interference is not known."""
+    weights: Weights = field(default_factory=Weights)  # a_cc, a_b, a_d, sum 1.
+    interference: InterferenceProfile | None = None  # None: interference is not known.
     interference_scope: str = "socket"
     """What jobs share that interfere, one of ``interference.SCOPES``."""
     minimal_utility: float | None = None
     """Threshold of a job (``topo-aware-p``), 0..1; None: 0.3 for one GPU, 0.5 for more."""
-    patience_s: float = 3600.0
-    """Time in which a threshold falls to 0, s; inf: it does not fall."""
-    single_node: bool = False
-    """All GPUs on one machine."""
-    anti_collocation: bool = False
-    """Every GPU on a different machine."""
-    min_bandwidth_gbps: float = 0.0
-    """Least link between any two of the job's GPUs, GB/s."""
+    patience_s: float = 3600.0  # Time in which a threshold falls to 0, s; inf: it does not fall.
+    single_node: bool = False  # All GPUs on one machine.
+    anti_collocation: bool = False  # Every GPU on a different machine.
+    min_bandwidth_gbps: float = 0.0  # Least link between any two of the job's GPUs, GB/s.
     network_gbps: float = 0.0
     """Bandwidth between two machines, GB/s; 0: not known, below any min_bandwidth_gbps."""
 

@@ -47,13 +47,10 @@ class PlacedSet(NamedTuple):
 class _Idle(NamedTuple):
     """Data that does not depend on jobs."""
 
-    number: IntArray
-    """(N,) number of each node's kind."""
-    kinds: tuple[tuple[HardwareGraph, int], ...]
-    """Graph and existing GPUs."""
+    number: IntArray  # (N,) number of each node's kind.
+    kinds: tuple[tuple[HardwareGraph, int], ...]  # Graph and existing GPUs.
     network: Network
-    sockets: MaskArray
-    """(N, W) GPUs of the socket of each GPU."""
+    sockets: MaskArray  # (N, W) GPUs of the socket of each GPU.
 
 
 @by_identity

@@ -38,13 +38,10 @@ class SearchResult:
 
     machines: Machines
     best: PlacedSet
-    alternatives: list[PlacedSet]
-    """The next best sets."""
+    alternatives: list[PlacedSet]  # The next best sets.
     ties: int
-    sets: int
-    """Sets compared: one per kind of machine, or one per index set and group."""
-    cut: str | None = None
-    """Words for the account on sets that were not compared."""
+    sets: int  # Sets compared: one per kind of machine, or one per index set and group.
+    cut: str | None = None  # Words for the account on sets that were not compared.
 
 
 def search(request: Request, cluster: Cluster, options: TopoOptions) -> SearchResult | None:

@@ -146,8 +146,7 @@ class EftOptions(LinkOptions):
 
     breaking: float = 0.1
     """Price of breaking up a node where none is idle, as a share of the slowdown; 0: none."""
-    tolerance: float = 0.02
-    """Sets that cost at most this share more than the best count as equal."""
+    tolerance: float = 0.02  # Sets that cost at most this share more than the best count as equal.
     wait_cap: float = 0.5
     """Longest wait, as a share of the expected run time; 0: the policy does not wait."""
     wait_margin: float = 0.02
@@ -269,19 +268,13 @@ class Eft(Policy):
 class _Offer(NamedTuple):
     """The sets of one level on one node: a row for each node or domain that has enough GPUs."""
 
-    cell: Cell
-    """With the largest bound, so with all rows."""
-    scores: FloatArray
-    """(C, W) scores x interference of the GPUs of each row; inf for others."""
-    price: FloatArray
-    """(C,) L x bracket: cost / the worst of ``scores``."""
-    cost: FloatArray
-    """(C,) cost of the best set."""
-    left: IntArray
-    """(C,) GPUs that stay free on the node."""
+    cell: Cell  # With the largest bound, so with all rows.
+    scores: FloatArray  # (C, W) scores x interference of the GPUs of each row; inf for others.
+    price: FloatArray  # (C,) L x bracket: cost / the worst of ``scores``.
+    cost: FloatArray  # (C,) cost of the best set.
+    left: IntArray  # (C,) GPUs that stay free on the node.
     least: float
-    fitting: int
-    """Rows with enough GPUs, also those that were left out because they cost too much."""
+    fitting: int  # Rows with enough GPUs, also those that were left out because they cost too much.
 
     def narrowed(self, rows: IntArray, limit: float) -> Cell:
         """The cell with these rows and only GPUs that keep the cost within ``limit``."""

@@ -23,8 +23,7 @@ SUM_WEIGHT = 1 << 16
 """Weight of the sum of scores relative to GPUs left on nodes, so that the sum decides first."""
 GroupKey = tuple[float, ...]
 """Value of a group: less is better, compared in order; it ends with load and number."""
-Candidate = tuple[GroupKey, int]
-"""The least possible key of a group, and the group."""
+Candidate = tuple[GroupKey, int]  # The least possible key of a group, and the group.
 
 
 class Considered(NamedTuple):
@@ -32,8 +31,7 @@ class Considered(NamedTuple):
 
     node: int
     slots: tuple[int, ...]
-    value: float
-    """Compared value: the mean score, or a bandwidth in GB/s."""
+    value: float  # Compared value: the mean score, or a bandwidth in GB/s.
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,8 @@ class Choice:
 
     nodes: tuple[int, ...]
     slots: tuple[tuple[int, ...], ...]
-    sets: int | None
-    """Candidate sets; None: not counted."""
-    ties: int
-    """Candidates equal to the chosen one except for the index."""
+    sets: int | None  # Candidate sets; None: not counted.
+    ties: int  # Candidates equal to the chosen one except for the index.
     considered: tuple[Considered, ...] = ()
     """The best sets of the best nodes, the chosen set first; empty for several nodes."""
     cut: str | None = None

@@ -97,10 +97,8 @@ class _Members(NamedTuple):
     """The rows of one group."""
 
     rows: IntArray
-    kinds: IntArray
-    """Numbers of the kinds among them, ascending."""
-    of_row: IntArray
-    """Position of each row's kind in ``kinds``."""
+    kinds: IntArray  # Numbers of the kinds among them, ascending.
+    of_row: IntArray  # Position of each row's kind in ``kinds``.
 
 
 def _members(cell: Cell, kinds: Kinds, number: int) -> _Members:

@@ -50,8 +50,7 @@ class Goal:
 
     objective: Objective
     pattern: Pattern
-    model: EffBwModel
-    """EffBW of GPUs for which it was not fitted."""
+    model: EffBwModel  # EffBW of GPUs for which it was not fitted.
 
     def model_of(self, graph: HardwareGraph) -> EffBwModel:
         """EffBW of a graph: as fitted to its GPUs, else that of the policy."""
@@ -71,8 +70,7 @@ class Kind(NamedTuple):
 class Kinds:
     """The rows of a cell, sorted into kinds."""
 
-    of_row: IntArray
-    """(C,) kind of each row."""
+    of_row: IntArray  # (C,) kind of each row.
     each: tuple[Kind, ...]
 
 
@@ -84,8 +82,7 @@ class BestSet:
     mask: int
     sets: int
     ties: int
-    promised: int = 0
-    """On plain nodes the set with these values; ``mask`` is then only a count."""
+    promised: int = 0  # On plain nodes the set with these values; ``mask`` is then only a count.
 
 
 def graph_of(cluster: Cluster, node: int) -> HardwareGraph:

@@ -25,8 +25,7 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.text_file import Row
 
-_TITLES = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
-"""Of DCGM 4, and before."""
+_TITLES = ("DCGM Diagnostic", "DCGM GPU Diagnostic")  # Of DCGM 4, and before.
 _NOT_RUN = ("skip", "not_run")
 _STRESS = re.compile(r"GPU (?P<gpu>\d+) relative stress level:?\s+(?P<rate>[\d.]{1,32})")
 _RATES = {

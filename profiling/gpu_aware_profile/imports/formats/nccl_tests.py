@@ -45,16 +45,12 @@ class _Run:
 
     line: int
     operation: str | None
-    of_process: int
-    """Ranks of each process."""
+    of_process: int  # Ranks of each process.
     ranks: list[re.Match[str]] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
-    best: tuple[int, list[str]] = (0, [])
-    """Size and words of the line with the largest message."""
-    ended: bool = False
-    """It has a verdict."""
-    failed: str | None = None
-    """Why the program says that the run failed."""
+    best: tuple[int, list[str]] = (0, [])  # Size and words of the line with the largest message.
+    ended: bool = False  # It has a verdict.
+    failed: str | None = None  # Why the program says that the run failed.
 
     @property
     def whole(self) -> bool:

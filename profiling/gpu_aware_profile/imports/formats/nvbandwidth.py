@@ -45,16 +45,14 @@ _BAD_STATUS = ("error", "failed")
 _SAID = "failed, says the program"
 _RUNNING = re.compile(r"Running (?P<name>\w{1,100})\.\Z")
 
-Matrix = Sequence[Sequence[float]]
-"""GB/s by row and column; 0: not measured; NaN: not a number."""
+Matrix = Sequence[Sequence[float]]  # GB/s by row and column; 0: not measured; NaN: not a number.
 
 
 class _Test(NamedTuple):
     name: str
     description: str
     matrix: Matrix
-    failed: str = ""
-    """Why its values do not count; there may be a matrix or none."""
+    failed: str = ""  # Why its values do not count; there may be a matrix or none.
 
     @property
     def problem(self) -> str:
@@ -69,8 +67,7 @@ class _Test(NamedTuple):
 
 class _Run(NamedTuple):
     host: str | None
-    gpus: Mapping[int, str]
-    """CUDA's number -> PCI address; empty: not listed."""
+    gpus: Mapping[int, str]  # CUDA's number -> PCI address; empty: not listed.
     tests: Sequence[_Test]
 
 

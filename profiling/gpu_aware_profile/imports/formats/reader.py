@@ -19,8 +19,7 @@ from slurm_gpu_aware.text_file import BadRow, Row, Table
 
 T = TypeVar("T")
 ONE_RUN_A_FILE = "write each run to a file of its own"
-MAX_CHARACTERS = 64 << 20
-"""Limit of a file of another program; a CSV file of ours may be larger."""
+MAX_CHARACTERS = 64 << 20  # Limit of a file of another program; a CSV file of ours may be larger.
 TIMING_COLUMNS = ("gpu", "node", "value_ms", "taken_at")
 """Columns of a table of times per GPU; the class is given with ``--class``."""
 PAIR_COLUMNS = ("node", "a", "b", "ab_gbps", "ba_gbps", "both_gbps", "taken_at")
@@ -34,8 +33,7 @@ _PREAMBLE = 1 << 20
 """Characters in which a JSON object begins, after lines of a launcher or a driver."""
 _ADDRESS = re.compile(r"\d{1,3}(\.\d{1,3}){3}\Z")
 
-BUS_ALONE = "bus:"
-"""Before a PCI bus in a cell of a GPU: an output without domain and device."""
+BUS_ALONE = "bus:"  # Before a PCI bus in a cell of a GPU: an output without domain and device.
 _PREFIX = (
     r"(?:(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d [\d:]{8}(?: \d{4})?"
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]{0,16}\]? ?)?"
@@ -60,11 +58,9 @@ _FIRST = re.compile(
 class Source:
     """A file to read."""
 
-    name: str
-    """For messages."""
+    name: str  # For messages.
     text: str
-    host: str = ""
-    """What pdsh and the like put before each line; empty: nothing."""
+    host: str = ""  # What pdsh and the like put before each line; empty: nothing.
 
     @cached_property
     def content(self) -> Any:
@@ -98,11 +94,9 @@ class ReadOptions:
     """What a person adds to a file that does not say all. None: not given."""
 
     node: str | None = None
-    value: str | None = None
-    """Which of the values of the file."""
+    value: str | None = None  # Which of the values of the file.
     unit: str | None = None
-    nodes: Collection[str] = frozenset()
-    """Nodes of the store."""
+    nodes: Collection[str] = frozenset()  # Nodes of the store.
 
     def named(self, text: str) -> str:
         """The node that a host or file name with a domain or suffix means.
@@ -133,12 +127,9 @@ class ReadOptions:
 class Measured:
     """What a file says, as a table."""
 
-    table: Table
-    """With the columns of one of the tables that ``import_rows`` reads."""
-    rate: str | None = None
-    """Unit of the rates that became times; None: they were no rates."""
-    report: ProbeReport | None = None
-    """What a probe of ours says, in place of the table."""
+    table: Table  # With the columns of one of the tables that ``import_rows`` reads.
+    rate: str | None = None  # Unit of the rates that became times; None: they were no rates.
+    report: ProbeReport | None = None  # What a probe of ours says, in place of the table.
     left_out: tuple[str, ...] = ()
     """For each valid measurement for which the store has no place: what it is."""
 
@@ -146,10 +137,8 @@ class Measured:
 class Reader(NamedTuple):
     """Reader of one format."""
 
-    name: str
-    """As ``--format`` takes it."""
-    matches: Callable[[Source], bool]
-    """Whether a file is of this format."""
+    name: str  # As ``--format`` takes it.
+    matches: Callable[[Source], bool]  # Whether a file is of this format.
     read: Callable[[Source, ReadOptions], Measured]
     """Reads a file. A value that cannot be used is a bad row. Raises SourceError."""
 

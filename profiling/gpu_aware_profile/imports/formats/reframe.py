@@ -51,13 +51,11 @@ _PLACES = {
     "{nvml}": r"(?P<nvml>\d{1,2})",
     "{node}": r"(?P<node>[A-Za-z0-9][\w.-]{0,251}?)",
 }
-_EMPTY = (None, "", "None", "null", "<undefined>")
-"""ReFrame's words for no value."""
+_EMPTY = (None, "", "None", "null", "<undefined>")  # ReFrame's words for no value.
 _VALUE = "_value"
 _DELIMITERS = "|,;\t"
 _FIELD = re.compile(r"[\w.:#%()@ /+-]{1,256}\Z")
-_UNIT_AT = 4
-"""Place of the unit in the list of a performance variable of a report."""
+_UNIT_AT = 4  # Place of the unit in the list of a performance variable of a report.
 
 
 @dataclass(frozen=True)
@@ -65,10 +63,8 @@ class _Result:
     """One run of a test."""
 
     line: int
-    fields: Mapping[str, Any]
-    """What was logged of the test, by name."""
-    variables: Mapping[str, tuple[Any, Any]]
-    """Performance variable -> (value, unit)."""
+    fields: Mapping[str, Any]  # What was logged of the test, by name.
+    variables: Mapping[str, tuple[Any, Any]]  # Performance variable -> (value, unit).
 
 
 def log_matches(source: Source) -> bool:

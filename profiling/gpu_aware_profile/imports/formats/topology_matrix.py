@@ -22,8 +22,7 @@ from slurm_gpu_aware.model.hardware_graph import class_gbps, direct_links, model
 from slurm_gpu_aware.store.report import SCHEMA, parse_report
 from slurm_gpu_aware.text_file import Table
 
-BACKEND = "nvidia-smi topo"
-"""Backend of the reports made here."""
+BACKEND = "nvidia-smi topo"  # Backend of the reports made here.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]{0,8}m")
 _HEADER = re.compile(r"^[ \t]+GPU0\b(?![ \t]+X\b).*$", re.MULTILINE)
 _ROW = re.compile(r"^[ \t]*GPU0[ \t]+X\b", re.MULTILINE)
@@ -34,8 +33,7 @@ _LISTED = re.compile(
     r"^[ \t]*GPU (\d{1,4}): (?P<name>.{1,100}) \(UUID: (?P<uuid>GPU-[\w-]{1,60})\)", re.MULTILINE
 )
 _NUMBERS = re.compile(r"([0-9]{1,4})(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){0,1023}\Z")
-_OLD_WORDS = {"SOC": "SYS"}
-"""Of drivers before release 384."""
+_OLD_WORDS = {"SOC": "SYS"}  # Of drivers before release 384.
 
 
 def matches(source: Source) -> bool:
