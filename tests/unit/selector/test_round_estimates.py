@@ -6,7 +6,7 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
-from slurm_gpu_aware.features.estimates.view import quality
+from slurm_gpu_aware.features.estimates.metrics import quality
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.planning.record import read_round, replay
 from slurm_gpu_aware.store.database import open_store
