@@ -16,8 +16,8 @@ from slurm_gpu_aware.cli.page import without_collection
 from slurm_gpu_aware.cli.page_jobs import jobs_section
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.features.power.page import POWER
-from slurm_gpu_aware.features.shadow.page import SHADOW
 from slurm_gpu_aware.features.shadow.losses import GpuSet, Sets, ShadowJob
+from slurm_gpu_aware.features.shadow.page import SHADOW
 from slurm_gpu_aware.features.shadow.store import add_job, begin_watch
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.page.drift import DRIFT

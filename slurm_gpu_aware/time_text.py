@@ -1,4 +1,4 @@
-"""Times and durations as people read them."""
+"""Times, durations and counts as people read them."""
 
 from datetime import datetime
 
@@ -23,3 +23,8 @@ def duration(seconds: float | None) -> str:
             parts.append(f"{whole // size} {name}")
             whole %= size
     return " ".join(parts[:2])
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"

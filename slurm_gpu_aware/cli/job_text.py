@@ -12,7 +12,7 @@ from slurm_gpu_aware.features.energy.text import saving_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
 from slurm_gpu_aware.selector.backoff import HELD_BY
-from slurm_gpu_aware.time_text import duration, stamp
+from slurm_gpu_aware.time_text import counted, duration, stamp
 
 _WORDS = {
     "BeginTime": "its begin time has not come",
@@ -163,8 +163,8 @@ _TEXTS: Mapping[str, Callable[[Detail], str]] = {
 def asked_text(d: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Lines on the request."""
     asked: Mapping[str, Any] = d["asked"]
-    shards, gpus, nodes = asked.get("shards"), asked.get("gpus"), asked.get("min_nodes", 1)
-    words = f"{shards} shards of a GPU" if shards else _count(gpus, "GPU")
+    shards, gpus, nodes = asked.get("shards"), asked.get("gpus", 0), asked.get("min_nodes", 1)
+    words = f"{shards} shards of a GPU" if shards else counted(gpus, "GPU")
     if asked.get("gpus_range"):
         words = f"{asked['gpus_range']} GPUs"
     if not shards and nodes == asked.get("max_nodes"):
@@ -181,10 +181,6 @@ def asked_text(d: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("submitted", stamp(d["submitted_at"])),
     ]
     return [(name, value) for name, value in entries if value not in _UNSET]
-
-
-def _count(number: Any, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def decision_blocks(

@@ -10,6 +10,7 @@ import click
 
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, paragraph, say
+from slurm_gpu_aware.time_text import counted
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.deploy.files import Change
@@ -128,7 +129,7 @@ def _write(site: Site, output: Path | None, install: bool, yes: bool) -> None:
             click.echo(f"new file {change.path}")
     if output is None and not install:
         them = "it" if len(changes) == 1 else "them"
-        last = f"{_files(changes)} would change; --install writes {them}."
+        last = f"{counted(len(changes), 'file')} would change; --install writes {them}."
         _end(notes, last if changes else "All files are up to date; no file would change.")
         return
     existing = [c for c in changes if c.path.exists()]
@@ -168,14 +169,10 @@ def _end(notes: Sequence[str], last: str) -> None:
     say(paragraph(last))
 
 
-def _files(changes: Sequence[Change]) -> str:
-    return "1 file" if len(changes) == 1 else f"{len(changes)} files"
-
-
 def _may_overwrite(changes: Sequence[Change]) -> bool:
     """Ask for confirmation; the end of stdin means no. Raises click.Abort on Ctrl-C."""
     try:
-        return click.confirm(f"Overwrite {_files(changes)}?", err=True)
+        return click.confirm(f"Overwrite {counted(len(changes), 'file')}?", err=True)
     except click.Abort as exc:
         if isinstance(exc.__context__, KeyboardInterrupt):
             raise

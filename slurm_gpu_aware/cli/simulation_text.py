@@ -12,8 +12,9 @@ from slurm_gpu_aware.cli.simulation import Inputs
 from slurm_gpu_aware.features.estimates.simulated import estimate_of
 from slurm_gpu_aware.simulator.columns import Column, columns_of
 from slurm_gpu_aware.simulator.history import KNOWLEDGE, LIMITS, RECORDED
-from slurm_gpu_aware.simulator.report import calibration, counted, plain_summary
+from slurm_gpu_aware.simulator.report import calibration, plain_summary
 from slurm_gpu_aware.simulator.result import Result, ended_in_all, over_seeds
+from slurm_gpu_aware.time_text import counted
 
 _MOST_ROWS = 20
 _SETTINGS = (

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
 from slurm_gpu_aware.page.blocks import Chart, Circle, Drawing, Mark, Series, Tick, Wires
+from slurm_gpu_aware.time_text import counted
 
 SIDE = 320.0  # Side of a drawing.
 WIDTH, HEIGHT = 360.0, 210.0  # Size of a chart.
@@ -84,7 +85,7 @@ def _wires(
             _path((at[a], at[b]) for a, b in own),
             round(max(_THINNEST, _WIDEST * gbps / widest), 1),
             "" if direct_links(word) else "2 4",
-            f"{word}, {gbps:.0f} GB/s: {_counted(len(own))}",
+            f"{word}, {gbps:.0f} GB/s: {counted(len(own), 'pair')}",
         )
         for (gbps, word), own in sorted(kinds.items(), reverse=True)
     ]
@@ -93,10 +94,6 @@ def _wires(
 
 def _path(lines: Iterable[tuple[tuple[float, float], tuple[float, float]]]) -> str:
     return "".join(f"M{x1:g} {y1:g} {x2:g} {y2:g}" for (x1, y1), (x2, y2) in lines)
-
-
-def _counted(count: int) -> str:
-    return f"{count} pair" if count == 1 else f"{count} pairs"
 
 
 class Curve(NamedTuple):

@@ -1,7 +1,5 @@
 """Active jobs, from arrival to end, fair shares, and events; in seconds of the trace."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable, Sequence

@@ -12,6 +12,7 @@ from slurm_gpu_aware.simulator.files import DAMAGE, damaged, load_results
 from slurm_gpu_aware.simulator.history import BASELINE, RECORDED
 from slurm_gpu_aware.simulator.pictures import PICTURES, POWER_PICTURE, draw_picture
 from slurm_gpu_aware.simulator.result import as_good
+from slurm_gpu_aware.time_text import counted
 
 _SAME_PERCENT = 0.05  # Below it a difference is printed as 0.0%.
 _ONE_SEED = (
@@ -205,8 +206,3 @@ def _about(head: Mapping[str, Any]) -> str:
         more = counted(given["background"], "more holds", "more hold")
         text += f"; {more} GPUs at the recorded times"
     return f"{text}."
-
-
-def counted(count: int, one: str, several: str = "") -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{count} {one if count == 1 else several or f'{one}s'}"

@@ -17,9 +17,9 @@ from scipy.special import stdtrit
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
 from slurm_gpu_aware.model.profile import GpuTiming
-from slurm_gpu_aware.simulator.report import counted
 from slurm_gpu_aware.simulator.result import Mask, Result, ended_in_all
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.time_text import counted
 
 LEAST_DAYS = 14  # Two of each weekday.
 LEAST_JOBS = 200

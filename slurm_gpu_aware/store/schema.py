@@ -223,7 +223,7 @@ CREATE TABLE IF NOT EXISTS shadow_jobs (  -- starts of jobs beside plain Slurm
   id INTEGER PRIMARY KEY,
   job_id TEXT NOT NULL, user TEXT NOT NULL, partition TEXT NOT NULL, class TEXT NOT NULL,
   started_at_unix REAL NOT NULL,
-  sets TEXT NOT NULL,           -- JSON of shadow.record.Sets
+  sets TEXT NOT NULL,           -- JSON of shadow.losses.Sets
   reason TEXT NOT NULL,         -- why it is not compared; '': it is
   power_w REAL,                 -- of its GPUs; NULL: not known
   saves REAL,                   -- share that clocks would save; NULL: not known

@@ -18,6 +18,7 @@ from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store.database import open_store, upgrade
 from slurm_gpu_aware.store.measurements import forget_gpus, forget_levels, seen_gpus
 from slurm_gpu_aware.store.profiles import put_effbw
+from slurm_gpu_aware.time_text import counted
 
 _HELP = {
     "--format": "Format of the files. Default: recognised from each file.",
@@ -207,7 +208,7 @@ def forget(
         if gpus:
             recompute_scores(store, config.site.classes)
     if gpus:
-        say(f"forgot {removed} GPU{'' if removed == 1 else 's'} in {path}")
+        say(f"forgot {counted(removed, 'GPU')} in {path}")
     if classes:
         say(f"forgot {times} level times of {', '.join(dict.fromkeys(classes))} in {path}")
     if models:

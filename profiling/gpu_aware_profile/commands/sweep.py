@@ -51,6 +51,7 @@ from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import Store, open_store, upgrade
 from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.profiles import probed_at
+from slurm_gpu_aware.time_text import counted
 
 _IDLE_WAIT_S = 30.0
 """Longest time in the queue with --idle-only; Slurm may take some seconds to start a job."""
@@ -145,8 +146,7 @@ def sweep(
         plan = resumed_plan(resume, progress.scope()[0], frozenset(done), nodes, given)
     already = f", {len(done)} done before" if done else ""
     already += f", {plan.recent} probed recently" if plan.recent else ""
-    plural = "" if len(plan.targets) == 1 else "s"
-    say(f"sweep {progress.sweep_id}: {len(plan.targets)} node{plural} to probe{already}")
+    say(f"sweep {progress.sweep_id}: {counted(len(plan.targets), 'node')} to probe{already}")
     if unfinished and resume is None:
         say(f"unfinished: {', '.join(unfinished)} (--resume ID resumes one)")
     again = _resume_command(progress.sweep_id, context.params)

@@ -1,7 +1,7 @@
 """Import of files of times: stores the good rows, reports the bad ones."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -44,6 +44,7 @@ from slurm_gpu_aware.store.measurements import (
 )
 from slurm_gpu_aware.store.report import ProbeReport
 from slurm_gpu_aware.text_file import BadRow, Table
+from slurm_gpu_aware.time_text import counted
 from slurm_gpu_aware.variability.drift import (
     RATE_UNITS,
     TIME_UNITS,
@@ -80,8 +81,8 @@ class Import:
                 counts = Counter(file.left_out).most_common()
                 what = ", ".join(f"{name} ({count})" for name, count in counts)
                 say(
-                    f"{file.table.name}: left out {len(file.left_out)} measurement"
-                    f"{_s(file.left_out)} for which the store has no place: {what}"
+                    f"{file.table.name}: left out {counted(len(file.left_out), 'measurement')} for"
+                    f" which the store has no place: {what}"
                 )
         reports = [file.report for file in self.files if file.report is not None]
         if reports:
@@ -100,9 +101,9 @@ class Import:
             return not self._samples()
         if kind is Kind.PAIRS:
             how = (read_pairs, fastest_pairs, far_pairs, put_bandwidths)
-            return not self._bandwidths("pair{} of GPUs", *how)
+            return not self._bandwidths(("pair of GPUs", "pairs of GPUs"), *how)
         of = (read_collectives, largest_collectives, far_collectives, put_collectives)
-        return not self._bandwidths("collective{}", *of)
+        return not self._bandwidths(("collective", "collectives"), *of)
 
     def _reports(self, reports: Sequence[ProbeReport]) -> bool:
         if self.given.app_class is not None:
@@ -118,7 +119,7 @@ class Import:
             new = new_outliers(before, stored_outliers(store))
             self._refuse_far(outlier_sentences(new, TIME_UNITS))
             recompute_scores(store, self.config.site.classes)
-        say(f"imported reports of {len(reports)} node{_s(reports)} into {self.path}")
+        say(f"imported reports of {counted(len(reports), 'node')} into {self.path}")
         return True
 
     def _report(self, store: Store, report: ProbeReport) -> None:
@@ -138,7 +139,8 @@ class Import:
             self._store(store, good, rate)
             gpus = {(run.node, run.slot) for run in good}
             unseen = sorted(unseen_gpus(store, gpus)) if self.new_gpus else []
-        say(f"imported {len(good)} timing{_s(good)} of {len(gpus)} GPU{_s(gpus)} into {self.path}")
+        times = f"{counted(len(good), 'timing')} of {counted(len(gpus), 'GPU')}"
+        say(f"imported {times} into {self.path}")
         if rate is not None:
             say(f"note: the values were rates in {rate}; stored are times, 1000 / rate")
         if unseen:
@@ -167,13 +169,13 @@ class Import:
 
     def _bandwidths(
         self,
-        what: str,
+        what: tuple[str, str],
         read: Callable[[Table, Given, KnownGpus], tuple[list[T], list[BadRow]]],
         best: Callable[[list[T]], list[T]],
         far: Callable[[Store], list[Outlier]],
         put: Callable[..., None],
     ) -> int:
-        """Store bandwidths. ``what``: of what, ``{}`` for the plural."""
+        """Store bandwidths. ``what``: of one thing, and of several."""
         with writable_store(self.path, self.config) as store, store.write():
             known = self._known(store)
             good, bad = self._rows(lambda table: read(table, self.given, known))
@@ -181,7 +183,7 @@ class Import:
             before = far(store)
             put(store, good, source="import")
             self._refuse_far(bandwidth_sentences(new_outliers(before, far(store))))
-        say(f"imported bandwidths of {len(good)} {what.format(_s(good))} into {self.path}")
+        say(f"imported bandwidths of {counted(len(good), *what)} into {self.path}")
         return bad
 
     def _known(self, store: Store) -> KnownGpus:
@@ -198,7 +200,7 @@ class Import:
         with writable_store(self.path, self.config) as store:
             put_samples(store, good, source="import")
         names = sorted({sample.name for sample in good})
-        what = f"{len(good)} sample{_s(good)} of {len(names)} application{_s(names)}"
+        what = f"{counted(len(good), 'sample')} of {counted(len(names), 'application')}"
         say(f"imported {what} into {self.path}; 'gpu-aware models fit' uses them")
         return bad
 
@@ -275,7 +277,3 @@ def _hidden(times: Sequence[LevelTime], penalties: LevelPenalties) -> list[str]:
                 what = f"{ratio:.4g} was measured, {value:.4g} counts ({source})"
                 sentences.append(f"class {app_class}, level {level}: {what}")
     return sentences
-
-
-def _s(things: Collection[object]) -> str:
-    return "" if len(things) == 1 else "s"

@@ -34,7 +34,7 @@ from slurm_gpu_aware.store.watch_state import (
     GpuState,
     WatchState,
 )
-from slurm_gpu_aware.time_text import stamp
+from slurm_gpu_aware.time_text import counted, stamp
 
 STATE = ("node", "gpu", "state", "by", "since", "why")
 _STATES = View("node, >GPU=gpu, state, >slower=by:+.1%, since=since:ago, why")
@@ -63,7 +63,7 @@ def summary(state: WatchState) -> str:
     """``16 GPUs: 1 slow, 15 well``"""
     counts = {word: sum(one.state == word for one in state.gpus) for word in STATES}
     said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return f"{len(state.gpus)} GPU{'' if len(state.gpus) == 1 else 's'}: {said or 'none'}"
+    return f"{counted(len(state.gpus), 'GPU')}: {said or 'none'}"
 
 
 def bad_nodes(state: WatchState) -> str:

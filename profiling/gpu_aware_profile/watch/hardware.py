@@ -19,6 +19,7 @@ from slurm_gpu_aware.model.profile import IDLE, THROTTLED, Gpu, GpuHealth
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.report import ProbeReport
 from slurm_gpu_aware.store.watch_state import Reading
+from slurm_gpu_aware.time_text import counted
 
 _FEWEST = 3  # GPUs of a product from which on their majority counts.
 _P0 = 0
@@ -189,8 +190,7 @@ def _generation(health: GpuHealth) -> int | None:
 
 def _memory(health: GpuHealth) -> Iterable[Finding]:
     if health.ecc_now:
-        plural = "" if health.ecc_now == 1 else "s"
-        yield Finding("ecc", f"{health.ecc_now} uncorrectable memory error{plural}")
+        yield Finding("ecc", counted(health.ecc_now, "uncorrectable memory error"))
     if health.remap_failed:
         yield Finding("remap", "a bad row of its memory could not be replaced")
     elif health.remap_pending:

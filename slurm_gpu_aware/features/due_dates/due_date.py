@@ -11,7 +11,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.facets import Facet, Faceted, named
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES
-from slurm_gpu_aware.time_text import stamp
+from slurm_gpu_aware.time_text import counted, stamp
 
 
 @dataclass(frozen=True)
@@ -141,14 +141,14 @@ class DueAccount:
         if self.in_time is None:
             return f"{stamp(self.due_s)}; no earlier run of its name says whether it is met"
         words = f"{stamp(self.due_s)}; "
-        runs = f"{self.runs} earlier run{'' if self.runs == 1 else 's'}"
+        runs = counted(self.runs, "earlier run")
         if not self.in_time:
             needs = "an epoch needs" if self.by_epochs else f"{runs} needed"
             return f"{words}it cannot be met by what {needs}, so it plays no part"
         by = runs if self.runs else "its limit, as it has outlived all earlier runs"
         by = "its epochs, each number of them alike" if self.by_epochs else by
         words += f"met with {100 * self.in_time:.0f}% by {by}; longest case ends"
-        words += f" {stamp(self.ends_s)} with {_gpus(self.gpus)}"
+        words += f" {stamp(self.ends_s)} with {counted(self.gpus, 'GPU')}"
         for at, gpus in self.growth:
             words += f", {gpus} from {stamp(at)} on"
         return words
@@ -160,10 +160,6 @@ class DueAccount:
         values = {name: value for name, value in vars(self).items() if name not in left_out}
         grows = {"grows": [list(step) for step in self.growth]} if self.growth else {}
         return {**values, **grows, "ends_s": ends_s, "text": self.text}
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 DUE: Facet[Mapping[str, DueAccount]] = Facet("due", {})

@@ -18,11 +18,11 @@ from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import LimitRange, Profile
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.simulator.report import counted
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.profiles import load_profile
+from slurm_gpu_aware.time_text import counted
 
 _NONE = "none"
 

@@ -45,6 +45,7 @@ from slurm_gpu_aware.planning.placed import Placement, Round, Started
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlanSettings
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
+from slurm_gpu_aware.time_text import counted
 
 MOST_GPUS: Facet[Mapping[str, int]] = Facet("most GPUs", {})
 """Of a round: job that starts -> the most GPUs to which it grows; the others grow freely."""
@@ -91,8 +92,7 @@ def _step(table: SizeTable, here: tuple[int, int], there: tuple[int, int]) -> di
 
 def size_words(account: Mapping[str, Any]) -> str:
     """``2 GPUs at 1065 MHz (480 W); 4 GPUs would end it 35% sooner for 12% more energy``."""
-    gpus = account["gpus"]
-    text = f"{gpus} GPU{'' if gpus == 1 else 's'}"
+    text = counted(account["gpus"], "GPU")
     if "clock_mhz" in account:
         text += f" at {account['clock_mhz']} MHz"
     text += f" ({account['power_w']:.0f} W)"

@@ -1,7 +1,8 @@
 """Topology-aware placement (Amaral et al., SC'17): ``topo-aware`` and ``topo-aware-p``.
 
 M. Amaral, J. Polo, D. Carrera, S. Seelam, M. Steinder, "Topology-aware GPU scheduling for learning
-workloads in cloud environments", SC'17. Utility: ``drb.utility``; bipartition: ``drb.bipartition``.
+workloads in cloud environments", SC'17. Utility: ``drb.interference``; bipartition:
+``drb.bipartition``.
 """
 
 import math
