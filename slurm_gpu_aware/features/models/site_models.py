@@ -87,11 +87,15 @@ def of_one_program(samples: Sequence[NamedSample]) -> Sequence[NamedSample]:
 
     Of each such job only the ratios to its own default clock count: programs of one class are
     slowed alike, and have neither time nor power nor batch in common. The samples of a job have one
-    moment; those of a job without a time at its default clock are left out.
+    moment; those of a job without a usable time at its default clock are left out.
     """
     if not is_unnamed(samples[0].name):
         return samples
-    default = {_job(one): one.sample for one in samples if one.sample.clock_mhz == NOT_LOCKED}
+    default = {
+        _job(one): one.sample
+        for one in samples
+        if one.sample.clock_mhz == NOT_LOCKED and is_usable(one.sample._replace(clock_mhz=1.0))
+    }
     if not default:
         return []
     like = default[max(default, key=lambda job: (default[job].power_w is not None, job))]
