@@ -346,7 +346,8 @@ class ClockChecks:
         self._done[job_id] = slow
         if slow and found is not None:
             self._wrong[of.key] = now
-            self._ledger.samples(of.samples(*found, now))
+            # A moment of its own: by it those of one job are told from those of the same round.
+            self._ledger.samples(of.samples(*found, now - 1e-3 * len(self._checks)))
             self._refits.want(of.key, job_id)
         detail: dict[str, Any] = {"clock_mhz": of.clock_mhz, "allowed": of.allowed, "slow": slow}
         detail |= {"limit_w": of.limit_w} if of.limit_w else {}

@@ -23,7 +23,7 @@ from slurm_gpu_aware.features.models.performance_model import (
     NamedSample,
     PerformanceModel,
 )
-from slurm_gpu_aware.features.models.site_models import fit_one, newest_class
+from slurm_gpu_aware.features.models.site_models import fit_one, newest_class, of_one_program
 from slurm_gpu_aware.features.models.store import (
     GpuKind,
     ModelRow,
@@ -60,7 +60,7 @@ def refit(path: Path, name: str, gpu_model: str, at: float) -> str:
         fit = fit_one(APPLICATION, samples, app_class, base, default_mhz)
         if fit.model is None:
             raise SourceError(fit.reason)
-        if default_mhz and _is_contradicted(fit.model, samples, default_mhz):
+        if default_mhz and _is_contradicted(fit.model, of_one_program(samples), default_mhz):
             raise SourceError("its other measurements contradict this job")
         put_model(store, model_row(APPLICATION, fit.model, at))
     return fit.model.confidence()

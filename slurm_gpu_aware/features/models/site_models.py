@@ -69,8 +69,7 @@ def fit_one(
     ``base``: the model of its class there.
     """
     key = samples[0].name, samples[0].gpu_model
-    if is_unnamed(key[0]):
-        samples = _of_one_program(samples)
+    samples = of_one_program(samples)
     if not samples:
         return SiteFit(kind, *key, None, "no job has a time at its default clock")
     prior = prior_of(app_class, key[1]) if base is None else prior_from(base)
@@ -83,14 +82,20 @@ def fit_one(
     return _fit(kind, key, bare, prior, default_mhz, times_of)
 
 
-def _of_one_program(samples: Sequence[NamedSample]) -> list[NamedSample]:
-    """Samples of jobs that name no application, as if all ran the program of the newest one.
+def of_one_program(samples: Sequence[NamedSample]) -> Sequence[NamedSample]:
+    """Samples of one name; if it names no application, as if all ran the program of the newest job.
 
-    Of each job only the ratios to its own default clock count: programs of one class are slowed
-    alike, and have neither time nor power nor batch in common. The samples of a job have one
-    moment; those of a job without a time at its default clock are left out.
+    Of each such job only the ratios to its own default clock count: programs of one class are
+    slowed alike, and have neither time nor power nor batch in common. The samples of a job have one
+    moment; those of a job without a usable time at its default clock are left out.
     """
-    default = {_job(one): one.sample for one in samples if one.sample.clock_mhz == NOT_LOCKED}
+    if not is_unnamed(samples[0].name):
+        return samples
+    default = {
+        _job(one): one.sample
+        for one in samples
+        if one.sample.clock_mhz == NOT_LOCKED and is_usable(one.sample._replace(clock_mhz=1.0))
+    }
     if not default:
         return []
     like = default[max(default, key=lambda job: (default[job].power_w is not None, job))]

@@ -232,3 +232,9 @@ def test_an_unnamed_job_without_its_default_clock_is_left_out():
     assert fit.model.quality.time_samples == 2
     (fit,) = fit_site([], QUICK[:1], {"a100": 1400})
     assert fit.reason == "no job has a time at its default clock"
+
+
+def test_an_unnamed_job_with_an_unusable_time_spoils_no_other():
+    broken = of_unnamed_job(3.0, 1100.0, 1e-300, 120.0, 1, 1, 1.0)
+    (fit,) = fit_site([], QUICK + SLOW + broken, {"a100": 1400})
+    assert fit.model.quality.time_samples == 3

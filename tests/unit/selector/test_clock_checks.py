@@ -380,6 +380,25 @@ def test_a_folder_that_hangs_holds_up_no_round(
     assert alone.at_default("7")
 
 
+def test_jobs_that_are_judged_in_one_round_keep_their_own_times(alone: ClockChecks) -> None:
+    """Regression: they shared a moment, so the later one replaced the other's default time."""
+    of = Watched(ME, None, "A", "v100", 1000, BOUND)
+    alone.follow({"8": of, "9": of}, {"8", "9"})
+    assert alone.folder is not None
+    for now, clocks in ((5.0, 1), (30.0, 1), (35.0, 2)):
+        for job_id, mhz, time_s in (("8", 1000, 0.1), ("9", 1005, 10.0)):
+            rows = [f"{mhz},{1.3 * time_s},200\n", f"1530,{time_s},300\n"]
+            record = alone.folder / f"gpu-aware-job-{job_id}-0123abcd.csv"
+            record.write_text("clock_mhz,time_s,power_w\n" + "".join(rows[:clocks]))
+        alone.looks(now)
+    with open_store(alone.folder / "store.db") as store:
+        samples = application_samples(store)
+    of_job: dict[float, list[float]] = {}
+    for one in samples:
+        of_job.setdefault(one.taken_at, []).append(one.sample.time_s)
+    assert sorted(of_job.values()) == [[0.1, 0.13], [10.0, 13.0]]
+
+
 def test_a_record_is_complained_of_once(
     alone: ClockChecks, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -219,15 +219,9 @@ def test_fits_take_a_tenth_of_the_cpu_not_of_the_clock(
     assert next_at - began >= 9 * 0.5 if busy else next_at - time.monotonic() < 9 * 1.5
 
 
-def test_a_model_that_still_allows_the_slow_clock_is_not_taken(tmp_path: Path) -> None:
-    """The median of five earlier runs hides the job that was 21% slower."""
-    seen = [(1110.0, 1.02, 200.0), (1380.0, 1.005, 260.0), (0.0, 1.0, 300.0)]
-    samples = [
-        NamedSample("ada/net", "v100", float(at), PerformanceSample(1, 1, 1.0, *one), "C")
-        for at in range(5)
-        for one in seen
-    ]
-    path = tmp_path / "store.db"
+def stored(folder: Path, samples: Sequence[NamedSample]) -> Path:
+    """The store of a site with a v100 and these samples."""
+    path = folder / "store.db"
     with open_store(path) as store:
         store.execute("INSERT INTO nodes (node, taken_at_unix) VALUES ('n1', 1.0)")
         store.execute(
@@ -235,12 +229,33 @@ def test_a_model_that_still_allows_the_slow_clock_is_not_taken(tmp_path: Path) -
             " VALUES ('n1', 0, 'v100', '[1530, 1380, 1110]', 1530)"
         )
         put_samples(store, samples, source="file")
-    assert refit.refit(path, "ada/net", "v100", 6.0)
+    return path
+
+
+@pytest.mark.parametrize("name", ["ada/net", "ada/class C"])
+def test_a_model_that_still_allows_the_slow_clock_is_not_taken(tmp_path: Path, name: str) -> None:
+    """The median of five earlier runs hides the job that was 21% slower."""
+    seen = [(1110.0, 1.02, 200.0), (1380.0, 1.005, 260.0), (0.0, 1.0, 300.0)]
+    samples = [
+        NamedSample(name, "v100", float(at), PerformanceSample(1, 1, 1.0, *one), "C")
+        for at in range(5)
+        for one in seen
+    ]
+    path = stored(tmp_path, samples)
+    assert refit.refit(path, name, "v100", 6.0)
     slow = [
-        NamedSample("ada/net", "v100", 10.0, PerformanceSample(1, 1, 1.0, *one), "C")
+        NamedSample(name, "v100", 10.0, PerformanceSample(1, 1, 1.0, *one), "C")
         for one in ((1110.0, 1.21, 200.0), (0.0, 1.0, 300.0))
     ]
     with open_store(path) as store:
         put_samples(store, slow, source="job")
     with pytest.raises(SourceError, match="contradict this job"):
-        refit.refit(path, "ada/net", "v100", 11.0)
+        refit.refit(path, name, "v100", 11.0)
+
+
+def test_unnamed_jobs_on_other_numbers_of_gpus_do_not_contradict_each_other(tmp_path: Path) -> None:
+    """Regression: the model was asked for the GPUs of the newest one, which it does not know."""
+    one = OF.samples(AtClock(1110, 1.38, 200.0), AtClock(1530, 1.0, 300.0), 90.0)
+    eight = OF._replace(gpus=8).samples(AtClock(1110, 2.76, None), AtClock(1530, 2.0, None), 95.0)
+    path = stored(tmp_path, [*one, *eight])
+    assert refit.refit(path, "ada/class C", "v100", 100.0)
