@@ -32,11 +32,9 @@ from slurm_gpu_aware.slurm.records import (
 )
 from slurm_gpu_aware.slurm.topology import TREE, Fabric
 
-_FREEING = frozenset({"REQUEUE", "CANCEL"})
-"""Modes that free a victim's GPUs."""
+_FREEING = frozenset({"REQUEUE", "CANCEL"})  # Modes that free a victim's GPUs.
 _PREEMPTED = HOLDING - {"COMPLETING"}
-_MOST = 0xFFFF
-"""Higher priorities of a QOS count as this one (preempt/qos)."""
+_MOST = 0xFFFF  # Higher priorities of a QOS count as this one (preempt/qos).
 _NO_GROUP = frozenset[str]()
 
 
@@ -133,10 +131,8 @@ class CannotPlanError(Exception):
 class BeforeMove:
     """What Slurm no longer says of a job that the selector has requeued."""
 
-    submit_s: float
-    """Its first submission, Unix seconds."""
-    gpus: int
-    """GPUs that it had."""
+    submit_s: float  # Its first submission, Unix seconds.
+    gpus: int  # GPUs that it had.
 
 
 @dataclass(frozen=True)
@@ -153,8 +149,7 @@ class AdmissionContext:
     rules: PreemptionRules
     classes: ClassHistory = field(default_factory=ClassHistory)
     """What is known of the classes of jobs with ``class=auto``."""
-    fabric: Fabric = field(default_factory=Fabric)
-    """Node groups of Slurm's default topology."""
+    fabric: Fabric = field(default_factory=Fabric)  # Node groups of Slurm's default topology.
     moved: Mapping[str, BeforeMove] = field(default_factory=dict)
     """By job ID, of the jobs that the selector has moved."""
     eligible: dict[object, BoolArray] = field(default_factory=dict)

@@ -35,25 +35,20 @@ class Hold:
 
     job_id: str
     nodes: tuple[str, ...]
-    slots: tuple[int, ...]
-    """The same on each node; empty if Slurm chooses the GPUs."""
+    slots: tuple[int, ...]  # The same on each node; empty if Slurm chooses the GPUs.
     gpus_per_node: int
     cpus_per_node: int
     memory_mb_per_node: int
     end_s: float
     app_class: str | None = None
-    whole_node: bool = False
-    """It gets all GPUs and CPUs of its nodes."""
-    shards: int = 0
-    """It gets shards of its one GPU; 0: the whole GPU."""
+    whole_node: bool = False  # It gets all GPUs and CPUs of its nodes.
+    shards: int = 0  # It gets shards of its one GPU; 0: the whole GPU.
     fills_sockets: bool = False
     """It gets all free CPUs beside its GPUs, each with ``memory_mb_per_cpu``."""
     memory_mb_per_cpu: int = 0
-    victims: frozenset[str] = frozenset()
-    """Jobs that Slurm preempts for it."""
+    victims: frozenset[str] = frozenset()  # Jobs that Slurm preempts for it.
     user: str = ""
-    alone: bool = False
-    """It shares its nodes with jobs of its own user only."""
+    alone: bool = False  # It shares its nodes with jobs of its own user only.
     gpus: int = 0
     """GPUs on all of ``nodes`` together, of which Slurm chooses some; 0: it is no such job."""
 

@@ -25,8 +25,7 @@ from slurm_gpu_aware.topology.locality import build_levels
 class ProfileArrays:
     """Arrays of N nodes with at most W slots."""
 
-    scores: Mapping[str, FloatArray]
-    """Class -> (N, W); 1.0 if not measured."""
+    scores: Mapping[str, FloatArray]  # Class -> (N, W); 1.0 if not measured.
     models: Mapping[str, str] = field(default_factory=dict)
     """Node -> GPU model, as the probe names it."""
     graphs: tuple[HardwareGraph | None, ...] = ()

@@ -45,10 +45,8 @@ _KEPT_BACK = {"BLOCKED", "DRAIN", "DRAINED", "DRAINING", "FUTURE", "UNKNOWN"}
 _RESTARTING = {"POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"}
 _BLOCKING = _SILENT | _BROKEN | _KEPT_BACK | _RESTARTING
 """Without MAINTENANCE, which a reservation sets: it keeps out all jobs but its own."""
-_PLENTY = 1 << 40
-"""Amount of a resource that Slurm does not count."""
-_NEVER_BACK = {"FUTURE"}
-"""States of nodes that are not there and may never be."""
+_PLENTY = 1 << 40  # Amount of a resource that Slurm does not count.
+_NEVER_BACK = {"FUTURE"}  # States of nodes that are not there and may never be.
 
 
 def is_usable(node: SlurmNode) -> bool:

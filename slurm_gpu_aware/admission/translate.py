@@ -59,12 +59,9 @@ from slurm_gpu_aware.slurm.words import expand_hostlist, understood
 class _Asked:
     """Hints of a job with the site's defaults."""
 
-    hints: JobHints
-    """No class is ``auto``."""
-    given: bool
-    """Whether the user named the class."""
-    auto: bool
-    """Whether ``class=auto`` comes before the class of ``hints``."""
+    hints: JobHints  # No class is ``auto``.
+    given: bool  # Whether the user named the class.
+    auto: bool  # Whether ``class=auto`` comes before the class of ``hints``.
 
 
 def _asked_of(job: SlurmJob, original: OriginalRequest | None, config: Config) -> _Asked:

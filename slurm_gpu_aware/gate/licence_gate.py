@@ -51,8 +51,7 @@ log = logging.getLogger(__name__)
 
 POOL_LICENCE = HOLDING_POOL
 """Licence in slurm.conf of which each pool holds one: a reservation must hold something."""
-POOL_LICENCES = 8
-"""More than there are pools at a time: one closed, others with running jobs."""
+POOL_LICENCES = 8  # More than there are pools at a time: one closed, others with running jobs.
 POOL_LAST_S = 365 * 86400.0
 """Its duration: Slurm holds a job that waits in a reservation that ends."""
 _LOST = re.compile(r"reservation.*(?:invalid|deleted)", re.IGNORECASE)
@@ -192,10 +191,8 @@ class GateState:
     exists: bool
     end_s: float | None = None
     left_s: float | None = None
-    holder: str | None = None
-    """Host of the selector that works; None: not known."""
-    why_open: str = ""
-    """Why the selector itself has opened it; empty: it has not."""
+    holder: str | None = None  # Host of the selector that works; None: not known.
+    why_open: str = ""  # Why the selector itself has opened it; empty: it has not.
 
 
 @dataclass(frozen=True)
@@ -206,8 +203,7 @@ class Silence:
     """Time since its last heartbeat; None: not known, as there is no reservation."""
     gate_opens_at: float | None
     """Unix time at which Slurm ends the reservation; None: the gate is open."""
-    why_open: str = ""
-    """Why the selector has opened the gate itself; empty: it has not."""
+    why_open: str = ""  # Why the selector has opened the gate itself; empty: it has not.
 
     def sentences(self, what: str = "this job") -> str:
         """What the silence means for ``what``, which is parked."""

@@ -20,16 +20,13 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.penalties import Penalty
 
-Gpu = tuple[int, int]
-"""(node index, slot)."""
-Gpus = tuple[tuple[int, tuple[int, ...]], ...]
-"""(node index, slots) pairs."""
+Gpu = tuple[int, int]  # (node index, slot).
+Gpus = tuple[tuple[int, tuple[int, ...]], ...]  # (node index, slots) pairs.
 PLENTY_CPUS, PLENTY_MB = 1 << 20, 1 << 40
 """CPUs and memory (MB) of a node where they are not counted."""
 _COPIED = ("free", "free_cpus", "free_memory_mb", "sockets", "asleep",
            "by_slurm", "starting", "power_w", "users")  # fmt: skip
-POWER_W = 1e-6
-"""Rounding of sums of power."""
+POWER_W = 1e-6  # Rounding of sums of power.
 
 
 def each_gpu(gpus: Gpus) -> tuple[Gpu, ...]:
@@ -41,14 +38,10 @@ def each_gpu(gpus: Gpus) -> tuple[Gpu, ...]:
 class Sockets:
     """The S sockets of N nodes with W slots; a socket that a node lacks has no CPUs."""
 
-    gpu: IntArray
-    """(N, W) socket of each GPU; -1: not known, or several."""
-    cpus: IntArray
-    """(N, S) CPUs of the schedulable cores, held or not."""
-    free_cpus: IntArray
-    """(N, S) CPUs of the cores that no job holds."""
-    per_core: IntArray
-    """(N,) CPUs per core."""
+    gpu: IntArray  # (N, W) socket of each GPU; -1: not known, or several.
+    cpus: IntArray  # (N, S) CPUs of the schedulable cores, held or not.
+    free_cpus: IntArray  # (N, S) CPUs of the cores that no job holds.
+    per_core: IntArray  # (N,) CPUs per core.
     quiet: BoolArray
     """(N,) Slurm has started all jobs that were placed here, so Slurm may choose GPUs."""
 
@@ -83,14 +76,12 @@ class Sockets:
 class LocalityLevel:
     """One level of locality and its penalty; the last level of a cluster holds all nodes."""
 
-    name: str
-    """``nvlink``, ``socket``, ``node``, ``switch``, ``rack``, ``row`` or ``cluster``."""
+    name: str  # ``nvlink``, ``socket``, ``node``, ``switch``, ``rack``, ``row`` or ``cluster``.
     penalty: float
     """L >= 1.0: factor on the iteration time of a job that needs this level (PAL, eq. 1)."""
     group: IntArray
     """(N,) group number of each node; for a level below the node (N, W), of each GPU."""
-    source: str = ""
-    """Origin of ``penalty``, as in `Penalty`."""
+    source: str = ""  # Origin of ``penalty``, as in `Penalty`.
     by_class: Mapping[str, Penalty] = field(default_factory=dict)
     """Class -> L, for classes with an L of their own."""
 
@@ -107,12 +98,10 @@ class RunningJob:
     gpus: Gpus
     end_s: float
     """Latest end by the time limit, on the clock of the round's ``now``; inf: no limit."""
-    cpus: Mapping[int, int] = field(default_factory=dict)
-    """CPUs held, per node index."""
+    cpus: Mapping[int, int] = field(default_factory=dict)  # CPUs held, per node index.
     memory_mb: Mapping[int, int] = field(default_factory=dict)
     """Memory held, per node index. Units: MB."""
-    app_class: str | None = None
-    """Application class; None: not known."""
+    app_class: str | None = None  # Application class; None: not known.
     preemptable_by: float | None = None
     """Jobs of a higher preemption tier may preempt this job; None: no tier may."""
     preempt_group: str | None = None
@@ -123,24 +112,18 @@ class RunningJob:
     """Name in an interference profile (``topo-aware``); None: not known."""
     socket_cpus: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """CPUs held on each socket, per node index; empty if the sockets are not known."""
-    start_s: float = 0.0
-    """Start on the same clock; of two equal jobs the newer one is preempted."""
+    start_s: float = 0.0  # Start on the same clock; of two equal jobs the newer one is preempted.
     node_count: int = 1
     """Nodes of the job, also those outside the cluster; a wider job is preempted later."""
-    keeps_gpus: bool = False
-    """Preemption only suspends the job."""
+    keeps_gpus: bool = False  # Preemption only suspends the job.
     expected_end_s: float | None = None
     """Expected end on the same clock, at most ``end_s``; None: ``end_s``."""
     power_w: float = 0.0
     """Power above that of idle GPUs, which its end frees; it counts under a power limit only."""
-    power_is_ours: bool = True
-    """That power is of a job that the planner started."""
-    user: str = ""
-    """The job's owner; empty: not known."""
-    alone: bool = False
-    """No job of another user starts on its nodes (`NodeUsers`)."""
-    lone: bool = False
-    """And none of its own user."""
+    power_is_ours: bool = True  # That power is of a job that the planner started.
+    user: str = ""  # The job's owner; empty: not known.
+    alone: bool = False  # No job of another user starts on its nodes (`NodeUsers`).
+    lone: bool = False  # And none of its own user.
 
     @cached_property
     def each_gpu(self) -> tuple[Gpu, ...]:
@@ -173,60 +156,47 @@ class RunningJob:
 class Shards:
     """Shards of the GPUs of N nodes with W slots; 0 where exact ones cannot be chosen."""
 
-    total: IntArray
-    """(N, W) shards of each GPU."""
-    free: IntArray
-    """(N, W) free shards of the GPUs of which some are in use; 0 for the other GPUs."""
+    total: IntArray  # (N, W) shards of each GPU.
+    free: IntArray  # (N, W) free shards of the GPUs of which some are in use; 0 for the other GPUs.
 
 
 @dataclass(frozen=True)
 class PreemptionOrder:
     """The order in which the site's Slurm preempts jobs (PreemptParameters)."""
 
-    youngest_first: bool = False
-    """The newest job first, whatever its tier."""
-    strict: bool = False
-    """On a repeated attempt all jobs but the last one taken keep their order."""
-    reorder_count: int = 1
-    """Slurm repeats the attempt this many times plus one."""
+    youngest_first: bool = False  # The newest job first, whatever its tier.
+    strict: bool = False  # On a repeated attempt all jobs but the last one taken keep their order.
+    reorder_count: int = 1  # Slurm repeats the attempt this many times plus one.
 
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
     """A snapshot of the cluster. Scores: lower is better; bandwidths: GB/s; memory: MB."""
 
-    nodes: tuple[str, ...]
-    """N node names; other fields refer to nodes by position."""
-    exists: BoolArray
-    """(N, W): the GPU exists and its node is usable."""
-    free: BoolArray
-    """(N, W): the GPU exists and no job holds it."""
+    nodes: tuple[str, ...]  # N node names; other fields refer to nodes by position.
+    exists: BoolArray  # (N, W): the GPU exists and its node is usable.
+    free: BoolArray  # (N, W): the GPU exists and no job holds it.
     scores: Mapping[str, FloatArray]
     """Class -> (N, W) binned PM scores (bin centroids); 1.0 for GPUs without a measurement."""
     levels: tuple[LocalityLevel, ...]
     """From the tightest (penalty 1.0) to the loosest; contains ``node``."""
-    free_cpus: IntArray
-    """(N,) schedulable CPUs that no job holds."""
-    free_memory_mb: IntArray
-    """(N,) memory that no job holds."""
+    free_cpus: IntArray  # (N,) schedulable CPUs that no job holds.
+    free_memory_mb: IntArray  # (N,) memory that no job holds.
     indexed: BoolArray
     """(N,): exact GPUs can be chosen; on the other (plain) nodes Slurm chooses them."""
     model: tuple[str | None, ...]
     """GPU model per node in the users' word (``a100``); None: not known."""
     graphs: tuple[HardwareGraph | None, ...] = ()
     """Link graph per node (equal nodes share one object); empty: no link was measured."""
-    running: tuple[RunningJob, ...] = ()
-    """The jobs that hold the GPUs that are not free."""
+    running: tuple[RunningJob, ...] = ()  # The jobs that hold the GPUs that are not free.
     same_indices: bool = True
     """Slurm gives a job on several nodes the same slots on each (one GRES line)."""
     cpus: IntArray | None = None
     """(N,) schedulable CPUs, held or not; a whole-node job needs all free. None: not known."""
-    sockets: Sockets | None = None
-    """Free cores beside each GPU; None: no job needs them."""
+    sockets: Sockets | None = None  # Free cores beside each GPU; None: no job needs them.
     asleep: BoolArray | None = None
     """(N,): powered down until a job is placed there; None: no node sleeps."""
-    preemption: PreemptionOrder = PreemptionOrder()
-    """Slurm's order of preemption."""
+    preemption: PreemptionOrder = PreemptionOrder()  # Slurm's order of preemption.
     shards: Shards | None = None
     """Shards of its GPUs; None: no GPU has some. A GPU of which some are in use is not free."""
     by_slurm: BoolArray | None = None

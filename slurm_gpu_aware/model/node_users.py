@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 class NodeUsers:
     """Numbers of jobs on N nodes by U + 1 rows: of each user of alone jobs, and of all others."""
 
-    names: tuple[str, ...]
-    """The U users."""
-    jobs: IntArray
-    """(U + 1, N)."""
-    alone: IntArray
-    """(U + 1, N) alone jobs of them."""
+    names: tuple[str, ...]  # The U users.
+    jobs: IntArray  # (U + 1, N).
+    alone: IntArray  # (U + 1, N) alone jobs of them.
 
     @classmethod
     def of(cls, running: Iterable[RunningJob], names: Iterable[str], nodes: int) -> Self:

@@ -11,18 +11,15 @@ from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.facets import Faceted
 
-TIER = 2.0**32
-"""Weight of a partition's tier in a priority; Slurm's own priorities have 32 bits."""
+TIER = 2.0**32  # Weight of a partition's tier in a priority; Slurm's own priorities have 32 bits.
 
 
 @dataclass(frozen=True, eq=False)
 class NodeGroups:
     """Groups of nodes; a job gets nodes of one group only. Compared by identity."""
 
-    of: IntArray
-    """(N,) group number of each node; -1: in no group, so not used."""
-    name: str = "group"
-    """Word for one group in sentences."""
+    of: IntArray  # (N,) group number of each node; -1: in no group, so not used.
+    name: str = "group"  # Word for one group in sentences.
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,16 +30,13 @@ class NodeRules:
     """(N,) nodes that partition, features, reservations, -w and -x allow; None: all."""
     allowed: BoolArray | None = None
     """(N,) the same and those that reservations, which end, keep from it; None: ``eligible``."""
-    required: tuple[int, ...] = ()
-    """Node indices that the allocation must contain (``-w``)."""
+    required: tuple[int, ...] = ()  # Node indices that the allocation must contain (``-w``).
     groups: NodeGroups | None = None
     """All nodes must belong to one of these groups; None: any nodes."""
-    gpu_model: str | None = None
-    """Only nodes with this GPU model; None: any."""
+    gpu_model: str | None = None  # Only nodes with this GPU model; None: any.
     whole: bool = False
     """``--exclusive``: the job gets every GPU of its nodes; only the nodes are chosen."""
-    alone: bool = False
-    """It shares its nodes with jobs of its own user only."""
+    alone: bool = False  # It shares its nodes with jobs of its own user only.
 
 
 @dataclass(frozen=True)
@@ -55,8 +49,7 @@ class SocketRules:
     """CPUs per node from which Slurm may give a bound job GPUs of several sockets; None: never."""
     gpus_each: int | None = None
     """``--gpus-per-socket``: GPUs on each socket that gives some; None: on any sockets."""
-    fills: bool = False
-    """Slurm gives a bound job every free core of the socket."""
+    fills: bool = False  # Slurm gives a bound job every free core of the socket.
 
     @property
     def given(self) -> bool:
@@ -73,10 +66,8 @@ class SocketRules:
 class Cpus:
     """CPUs of a job, spread evenly over its nodes."""
 
-    total: int = 1
-    """As Slurm counts them for the job."""
-    per_gpu: int = 0
-    """CPUs per GPU, if these are more than ``total``."""
+    total: int = 1  # As Slurm counts them for the job.
+    per_gpu: int = 0  # CPUs per GPU, if these are more than ``total``.
     task_per_gpu: bool = False
     """A moldable job has one task, or a fixed number of them, for each GPU; else its tasks, and so
     its CPUs, are the same for all sizes."""
@@ -90,26 +81,19 @@ class Cpus:
 class Postponement:
     """A wait by choice: GPUs that free up later end the job sooner. Times on a round's clock."""
 
-    since_s: float
-    """The first round that let the job wait."""
-    start_s: float = -math.inf
-    """Expected start on these GPUs."""
-    end_s: float = -math.inf
-    """Expected end of the job there."""
-    gpus: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """(node, slots) of these GPUs."""
-    reason: str = ""
-    """What was weighed; one sentence for the user."""
+    since_s: float  # The first round that let the job wait.
+    start_s: float = -math.inf  # Expected start on these GPUs.
+    end_s: float = -math.inf  # Expected end of the job there.
+    gpus: tuple[tuple[str, tuple[int, ...]], ...] = ()  # (node, slots) of these GPUs.
+    reason: str = ""  # What was weighed; one sentence for the user.
 
 
 @dataclass(frozen=True)
 class Wait:
     """How a job has waited until this round."""
 
-    refused: bool = False
-    """It could not start where it was placed lately."""
-    waited_s: float = 0.0
-    """Waiting time; a round sets it for policies that may postpone."""
+    refused: bool = False  # It could not start where it was placed lately.
+    waited_s: float = 0.0  # Waiting time; a round sets it for policies that may postpone.
     postponed: Postponement | None = None
     """Its wait for a better set, as the last round that let it wait saw it; None: none has."""
     relaxed: bool = False
@@ -128,42 +112,31 @@ class Wait:
 class PolicyChoice:
     """The policy of a job."""
 
-    name: str | None = None
-    """The one that the user names; None: the round's default."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Its options; the policy checks them."""
+    name: str | None = None  # The one that the user names; None: the round's default.
+    options: Mapping[str, Any] = field(default_factory=dict)  # Its options; the policy checks them.
 
 
 @dataclass(frozen=True)
 class Part:
     """Equal nodes of a job whose GPUs Slurm chooses, by counts."""
 
-    gpus: int
-    """GPUs of all its nodes together; shards of a GPU count as the GPU."""
-    per_node: int | None = None
-    """GPUs of each node; None: they may be spread unevenly."""
+    gpus: int  # GPUs of all its nodes together; shards of a GPU count as the GPU.
+    per_node: int | None = None  # GPUs of each node; None: they may be spread unevenly.
     min_nodes: int = 1
     max_nodes: int | None = None
-    cpus: int = 0
-    """CPUs of all its nodes together."""
-    memory_mb: int = 0
-    """Memory of all its nodes together."""
-    shards: int = 0
-    """Shards of one GPU of each node; 0: whole GPUs."""
+    cpus: int = 0  # CPUs of all its nodes together.
+    memory_mb: int = 0  # Memory of all its nodes together.
+    shards: int = 0  # Shards of one GPU of each node; 0: whole GPUs.
 
 
 @dataclass(frozen=True)
 class LeftToSlurm:
     """A job of which Slurm chooses nodes and GPUs; a round decides when it starts."""
 
-    reason: str
-    """Why it is left to Slurm; completes a sentence."""
-    parts: tuple[Part, ...]
-    """Several for a heterogeneous job."""
-    fixed: bool = False
-    """Its nodes cannot be narrowed: it may get any of the eligible ones."""
-    again: bool = False
-    """It did not start on the nodes to which a round narrowed it."""
+    reason: str  # Why it is left to Slurm; completes a sentence.
+    parts: tuple[Part, ...]  # Several for a heterogeneous job.
+    fixed: bool = False  # Its nodes cannot be narrowed: it may get any of the eligible ones.
+    again: bool = False  # It did not start on the nodes to which a round narrowed it.
 
 
 @dataclass(frozen=True)
@@ -187,16 +160,14 @@ class Memory:
 class PreemptionRights:
     """What a waiting job may preempt, by the site's rules for Slurm; nothing if left empty."""
 
-    tier: float | None = None
-    """Running jobs with a lower ``preemptable_by``; None: no tier."""
+    tier: float | None = None  # Running jobs with a lower ``preemptable_by``; None: no tier.
     groups: frozenset[str] = frozenset()
     """Running jobs with these ``preempt_group`` values, whatever the tier."""
     lower_groups: frozenset[str] = frozenset()
     """The same, if their ``priority`` is below the job's own."""
     priority: float = 0.0
     """Slurm's own priority of the job, without the additions in `Request.priority`."""
-    own_group: str | None = None
-    """Its QOS, if Slurm preempts by QOS."""
+    own_group: str | None = None  # Its QOS, if Slurm preempts by QOS.
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,25 +177,19 @@ class Request(Faceted):
     What only a feature reads of it is a facet of the feature.
     """
 
-    job_id: str
-    """Slurm's job ID: ``98``, or ``98_3`` for an array task."""
-    gpus: int
-    """Total GPUs, 1 to ``MAX_GPUS``."""
+    job_id: str  # Slurm's job ID: ``98``, or ``98_3`` for an array task.
+    gpus: int  # Total GPUs, 1 to ``MAX_GPUS``.
     min_nodes: int = 1
-    max_nodes: int | None = None
-    """None: no limit."""
+    max_nodes: int | None = None  # None: no limit.
     gpus_per_node: int | None = None
     """Fixed by the request (``--gres``, ``--gpus-per-node``); None: any even split."""
     app_class: str = "B"
     bandwidth_sensitive: bool = False
     """The job gains from links (MAPA); otherwise placement preserves links for other jobs."""
-    pattern: str = "ring"
-    """Communication pattern: ring, tree, ring+tree, all-to-all, none."""
+    pattern: str = "ring"  # Communication pattern: ring, tree, ring+tree, all-to-all, none.
     policy: PolicyChoice = PolicyChoice()
-    clock: str | int | None = None
-    """``auto``, ``max``, MHz, or None (class default)."""
-    user: str = ""
-    """The job's owner; empty: not known."""
+    clock: str | int | None = None  # ``auto``, ``max``, MHz, or None (class default).
+    user: str = ""  # The job's owner; empty: not known.
     sizes: tuple[int, ...] = ()
     """GPU counts that a moldable job may get, ascending, ``gpus`` among them; empty: only it."""
     power_w: float = 0.0
@@ -238,15 +203,13 @@ class Request(Faceted):
     time_limit_s: float = math.inf
     estimate_s: float | None = None
     """Expected run time on median GPUs without any slowdown; None: the time limit."""
-    priority: float = 0.0
-    """`TIER` times the partition's tier, and Slurm's priority; larger first."""
+    priority: float = 0.0  # `TIER` times the partition's tier, and Slurm's priority; larger first.
     turn: int = 0
     """Place in an order that the site has chosen; jobs of one turn stand in Slurm's order."""
     submit_s: float = 0.0
     preemption: PreemptionRights = PreemptionRights()
     wait: Wait = Wait()
-    left: LeftToSlurm | None = None
-    """Slurm chooses its nodes and GPUs; None: a policy does."""
+    left: LeftToSlurm | None = None  # Slurm chooses its nodes and GPUs; None: a policy does.
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus <= MAX_GPUS:

@@ -18,8 +18,7 @@ from slurm_gpu_aware.placement.account import level_of
 from slurm_gpu_aware.placement.feasible import users_words
 from slurm_gpu_aware.placement.policy import Policy, Reason
 
-_Counts = dict[int, int]
-"""Node -> GPUs there."""
+_Counts = dict[int, int]  # Node -> GPUs there.
 
 
 class LeftPolicy(Policy):

@@ -40,12 +40,9 @@ class Shadow:
     """Latest start of the head (inf if it waits for a job without a time limit), or the expected
     start of a head that waits for a better set."""
     gpus: Gpus
-    rest: Cluster
-    """The cluster at ``start_s`` without the reserved resources."""
-    bound: bool = False
-    """The head needs cores of certain sockets."""
-    by_slurm: bool = False
-    """Slurm chooses the head's GPUs."""
+    rest: Cluster  # The cluster at ``start_s`` without the reserved resources.
+    bound: bool = False  # The head needs cores of certain sockets.
+    by_slurm: bool = False  # Slurm chooses the head's GPUs.
 
 
 def reserve(

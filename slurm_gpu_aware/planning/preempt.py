@@ -23,20 +23,17 @@ from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import Timeline
 
 _MOST_NODES = 16  # cheapest nodes that are tried before victims over several nodes
-Price = tuple[int, list[int]]
-"""Number of jobs, and their ranks by cost, ascending."""
+Price = tuple[int, list[int]]  # Number of jobs, and their ranks by cost, ascending.
 
 
 @dataclass
 class Shortage:
     """Resources that running jobs hold and a job needs on its chosen nodes."""
 
-    slots: set[tuple[int, int]] = field(default_factory=set)
-    """(node, slot) of held GPUs."""
+    slots: set[tuple[int, int]] = field(default_factory=set)  # (node, slot) of held GPUs.
     amounts: dict[tuple[str, int], int] = field(default_factory=dict)
     """(``cpus`` or ``memory_mb``, node) -> missing amount; 0 or less: enough."""
-    jobs: set[str] = field(default_factory=set)
-    """Jobs that must end for another reason."""
+    jobs: set[str] = field(default_factory=set)  # Jobs that must end for another reason.
 
     @classmethod
     def of(
@@ -137,8 +134,7 @@ class Preemption:
 
     assignment: Assignment
     victims: tuple[RunningJob, ...]
-    after: Cluster
-    """The cluster without the victims and without the assignment."""
+    after: Cluster  # The cluster without the victims and without the assignment.
 
     def open_to(self, request: Request, running: Sequence[RunningJob]) -> tuple[RunningJob, ...]:
         """All jobs that Slurm may preempt for the assignment: the victims if it names GPUs."""
@@ -244,11 +240,9 @@ class _Option(NamedTuple):
     """A node where holders can free enough GPUs."""
 
     node: int
-    price: Price
-    """Price of ``cheapest``."""
+    price: Price  # Price of ``cheapest``.
     cheapest: list[_Holder]
-    holders: list[_Holder]
-    """In Slurm's order."""
+    holders: list[_Holder]  # In Slurm's order.
     missing: int
 
     def sets(self, order: PreemptionOrder) -> Iterator[list[RunningJob]]:

@@ -25,8 +25,7 @@ class NodeShare(NamedTuple):
 
     cpus: int
     memory_mb: int
-    socket_cpus: tuple[int, ...] = ()
-    """CPUs on each socket; empty if sockets are not known."""
+    socket_cpus: tuple[int, ...] = ()  # CPUs on each socket; empty if sockets are not known.
     unsure: tuple[int, ...] = ()
     """GPUs that Slurm may choose instead of the assigned ones when it starts the job."""
 

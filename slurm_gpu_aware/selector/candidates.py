@@ -96,14 +96,11 @@ class Candidate:
 
     gated: GatedJob
     request: Request
-    unsplit: bool = False
-    """Whether it is a task of an unsplit array record."""
+    unsplit: bool = False  # Whether it is a task of an unsplit array record.
     default_cpus: int | None = None
     """CPUs with each GPU if ``DefCpuPerGPU`` applies (`Binding.cpus_per_gpu`)."""
-    estimate: Estimate | None = None
-    """Of its run time; None: there is no history."""
-    not_moved: str | None = None
-    """Why a job that allows moves is not moved."""
+    estimate: Estimate | None = None  # Of its run time; None: there is no history.
+    not_moved: str | None = None  # Why a job that allows moves is not moved.
     asked_class: AskedClass | None = None
 
     @property
@@ -131,15 +128,13 @@ class Candidates:
     licences: Licences
     pool: HoldingPool
     estimates: Estimates
-    to_plan: dict[str, Candidate] = field(default_factory=dict)
-    """Jobs to plan, in Slurm's order."""
+    to_plan: dict[str, Candidate] = field(default_factory=dict)  # Jobs to plan, in Slurm's order.
     leave: list[tuple[GatedJob, str]] = field(default_factory=list)
     """Jobs to leave to Slurm at once, and why: no round can say when their turn is."""
     waiting: list[dict[str, Any]] = field(default_factory=list)
     paused: dict[str, str] = field(default_factory=dict)
     """Planned job that does not start yet -> why: its GPUs are kept for it (`Backoff.keeps`)."""
-    blocked: int = 0
-    """Jobs that something other than the gate holds."""
+    blocked: int = 0  # Jobs that something other than the gate holds.
     kept: KeptCandidates = field(default_factory=KeptCandidates)
     unplaceable: Mapping[int, str] = field(default_factory=dict)
     """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from slurm_gpu_aware.selector.candidates import Candidate
 
 _MOST_MASKS = 10_000  # users choose the options from which they are made
-_FIXED_CLASS = frozenset({"given", "site"})
-"""Origins of a class that no other job changes."""
+_FIXED_CLASS = frozenset({"given", "site"})  # Origins of a class that no other job changes.
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,8 @@ class _Site:
     qos: Mapping[str, SlurmQos]
     fabric: Fabric
     nodes: tuple[object, ...]
-    runs: int
-    """Number of the history of runs, by which run times are estimated."""
-    reserved: bool
-    """There are reservations of nodes, which a job may reach as time passes."""
+    runs: int  # Number of the history of runs, by which run times are estimated.
+    reserved: bool  # There are reservations of nodes, which a job may reach as time passes.
 
 
 class KeptCandidates:

@@ -66,8 +66,7 @@ class _Step:
     binding: Binding
     fields: Fields
     tracked: Tracked
-    nodes: tuple[str, ...]
-    """On which it is planned to run."""
+    nodes: tuple[str, ...]  # On which it is planned to run.
 
     def updates(self) -> list[JobUpdate]:
         """Updates that prepare the job."""
@@ -94,8 +93,7 @@ class Placer:
     tracker: JobTracker
     timer: Callable[[], float]
     clock: Callable[[], float]
-    on_release: Callable[[Sequence[str]], object]
-    """Is called with the released jobs of each part."""
+    on_release: Callable[[Sequence[str]], object]  # Is called with the released jobs of each part.
     before_release: Callable[[Collection[str]], object]
     """Is called with the planned nodes of each part, before it is released."""
 

@@ -49,8 +49,7 @@ AHEAD = "jobs end so quickly that it takes the next GPU that becomes free"
 class Successors:
     """The jobs that are opened ahead, and how quickly jobs end."""
 
-    recall: Callable[[frozenset[str]], object]
-    """Parks jobs again that stand behind others now."""
+    recall: Callable[[frozenset[str]], object]  # Parks jobs again that stand behind others now.
     short_s: float
     """Jobs that run for less on average are opened ahead: a start that is late by a second costs
     them more than Slurm's choice of the GPU. 0: none is."""

@@ -43,10 +43,8 @@ log = logging.getLogger(__name__)
 
 _SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
 _PRINTED = re.compile(r"\s(Exclusive|ExclusiveUser|JobDefaults|PreemptMode)=(\S+)")
-_PARTITION_UP = 3
-"""PARTITION_UP: submission and scheduling."""
-_EXCLUSIVE = 0
-"""``max_share`` of OverSubscribe=EXCLUSIVE."""
+_PARTITION_UP = 3  # PARTITION_UP: submission and scheduling.
+_EXCLUSIVE = 0  # ``max_share`` of OverSubscribe=EXCLUSIVE.
 
 
 def node_of(raw: Mapping[str, Any]) -> SlurmNode:

@@ -22,8 +22,7 @@ from slurm_gpu_aware.slurm.words import expand_hostlist, parse_indices, parse_li
 _user_name = lru_cache(maxsize=4096)(user_name)
 _GOING_ON = HOLDING - {"COMPLETING"}
 _MEM_PER_CPU = 1 << 63
-_THREADS = 0x8000
-"""CORE_SPEC_THREAD: the number counts threads, not cores."""
+_THREADS = 0x8000  # CORE_SPEC_THREAD: the number counts threads, not cores.
 _GRES_ENFORCE_BIND = 1 << 4
 _GRES_DISABLE_BIND = 1 << 19
 _NUMBER = Struct("=q")

@@ -35,8 +35,7 @@ from slurm_gpu_aware.slurm.words import expand_hostlist
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-PER_CALL_S = 0.02
-"""Time of one of many requests that go together."""
+PER_CALL_S = 0.02  # Time of one of many requests that go together.
 _AGAIN_S = 30.0
 """After this time all jobs are read again, even if slurmctld says that none changed."""
 

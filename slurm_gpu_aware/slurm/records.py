@@ -33,14 +33,12 @@ class NodeShare:
     node: str
     cpus: int
     memory_mb: int
-    gpus: tuple[int, ...]
-    """Slurm's GPU indices (IDX), ascending."""
+    gpus: tuple[int, ...]  # Slurm's GPU indices (IDX), ascending.
     types: Mapping[int, str] = field(default_factory=dict)
     """GPU index -> GRES type of the GPU, if it has one."""
     cores: tuple[int, ...] | None = None
     """Its cores, counted over the node's sockets; None: not known."""
-    shards: Mapping[int, int] = field(default_factory=dict)
-    """GPU index -> shards of this GPU."""
+    shards: Mapping[int, int] = field(default_factory=dict)  # GPU index -> shards of this GPU.
 
 
 @dataclass(frozen=True)
@@ -55,27 +53,19 @@ class GpuDefaults:
 class SlurmJob:
     """One job record: a job, a split array task, or the unsplit rest of an array."""
 
-    id: str
-    """Id as users type it: ``98``, or ``98_3`` for an array task."""
-    raw_id: int
-    """Slurm's number of the record."""
+    id: str  # Id as users type it: ``98``, or ``98_3`` for an array task.
+    raw_id: int  # Slurm's number of the record.
     name: str
     user: str
-    state: str
-    """``PENDING``, ``RUNNING``, ``COMPLETING``, ``SUSPENDED``, ``COMPLETED``, ..."""
-    reason: str
-    """Why it is pending, Slurm's word: ``Licenses``, ``Priority``, ``None``, ..."""
+    state: str  # ``PENDING``, ``RUNNING``, ``COMPLETING``, ``SUSPENDED``, ``COMPLETED``, ...
+    reason: str  # Why it is pending, Slurm's word: ``Licenses``, ``Priority``, ``None``, ...
     partitions: tuple[str, ...]
     priority: int
     submit_s: float
-    eligible_s: float | None
-    """Time from which it may start; None: not set yet."""
-    start_s: float | None
-    """Start; for a pending job Slurm's estimate, if any."""
-    end_s: float
-    """End by its time limit; inf: no limit or not started."""
-    time_limit_s: float
-    """inf: unlimited, up to the partition's limit."""
+    eligible_s: float | None  # Time from which it may start; None: not set yet.
+    start_s: float | None  # Start; for a pending job Slurm's estimate, if any.
+    end_s: float  # End by its time limit; inf: no limit or not started.
+    time_limit_s: float  # inf: unlimited, up to the partition's limit.
     restarts: int
     accrue_s: float | None = None
     """Time from which its age counts for its priority; None: it does not count."""
@@ -88,12 +78,10 @@ class SlurmJob:
     array_id: int | None = None
     array_tasks: str | None = None
     """Task expression of an unsplit array (``0-2,4-9``); None: a single job or task."""
-    array_limit: int | None = None
-    """``%N``: tasks that may run at a time."""
+    array_limit: int | None = None  # ``%N``: tasks that may run at a time.
     het_id: int | None = None
     """Number of the first component of its heterogeneous job; None: another job."""
-    dependency: str | None = None
-    """Unfulfilled ``--dependency``; None: none."""
+    dependency: str | None = None  # Unfulfilled ``--dependency``; None: none.
     account: str | None = None
     qos: str | None = None
     req_nodes: tuple[str, ...] = ()
@@ -109,8 +97,7 @@ class SlurmJob:
     threads_per_core: int | None = None
     """``--threads-per-core``, ``--hint=nomultithread``; None: not given."""
     tasks_per_core: int | None = None
-    unsupported: tuple[str, ...] = ()
-    """Unsupported options that it has, as users type them."""
+    unsupported: tuple[str, ...] = ()  # Unsupported options that it has, as users type them.
     enforce_binding: bool | None = None
     """``--gres-flags=enforce-binding`` or ``disable-binding``; None: neither."""
     memory_mb_per_node: int | None = None
@@ -119,10 +106,8 @@ class SlurmJob:
     req_tres: Mapping[str, int] = field(default_factory=dict)
     """Requested TRES as Slurm counts it; ``mem`` in MB, ``gres/gpu`` if it is accounted."""
     features: str | None = None
-    reservation: str | None = None
-    """``--reservation`` of its user."""
-    holding_pool: str | None = None
-    """Reservation of ours in which it waits (`gate.licence_gate`)."""
+    reservation: str | None = None  # ``--reservation`` of its user.
+    holding_pool: str | None = None  # Reservation of ours in which it waits (`gate.licence_gate`).
     exclusive: bool = False
     exclusive_user: bool = False
     """Slurm starts it on nodes without jobs of other users only (``--exclusive=user``)."""
@@ -141,8 +126,7 @@ class SlurmJob:
     mem_per_tres: str | None = None
     shares: tuple[NodeShare, ...] = ()
     """Its resources; empty unless it runs. A job that is ending or has ended shows no GPUs here."""
-    gpu_types: frozenset[str] = frozenset()
-    """GRES types of its GPUs or shards, also after its end."""
+    gpu_types: frozenset[str] = frozenset()  # GRES types of its GPUs or shards, also after its end.
 
     @property
     def het(self) -> bool:
@@ -210,14 +194,10 @@ class NodeCores:
     """Layout of a node's CPUs; CPU ids count threads of a core, then cores, then sockets."""
 
     sockets: int
-    cores: int
-    """Cores of each socket."""
-    threads: int
-    """CPU ids of a core."""
-    cpus: int
-    """CPUs that a core counts as: ``threads``, or 1 if slurm.conf counts cores."""
-    special: frozenset[int] = frozenset()
-    """CPU ids reserved for the system (CPUSpecList)."""
+    cores: int  # Cores of each socket.
+    threads: int  # CPU ids of a core.
+    cpus: int  # CPUs that a core counts as: ``threads``, or 1 if slurm.conf counts cores.
+    special: frozenset[int] = frozenset()  # CPU ids reserved for the system (CPUSpecList).
 
 
 @dataclass(frozen=True)
@@ -230,14 +210,10 @@ class SlurmNode:
     features: frozenset[str]
     gpus: tuple[tuple[str | None, int], ...]
     """Configured GPUs as (type, count) in Slurm's order; type None: untyped."""
-    gpus_used: frozenset[int]
-    """GPU indices that Slurm counts as allocated as a whole."""
-    gpus_drained: frozenset[int] = frozenset()
-    """GPU indices that Slurm has drained (GresDrain)."""
-    cpus: int = 0
-    """Schedulable CPUs."""
-    threads: int = 1
-    """Hardware threads of a core (ThreadsPerCore)."""
+    gpus_used: frozenset[int]  # GPU indices that Slurm counts as allocated as a whole.
+    gpus_drained: frozenset[int] = frozenset()  # GPU indices that Slurm has drained (GresDrain).
+    cpus: int = 0  # Schedulable CPUs.
+    threads: int = 1  # Hardware threads of a core (ThreadsPerCore).
     cpus_used: int = 0
     memory_mb: int = 0
     memory_used_mb: int = 0
@@ -247,12 +223,10 @@ class SlurmNode:
     """GPU index -> (shards in use, all shards); empty: it has none."""
     untyped_shards: bool = False
     """slurm.conf gives its shards no type: ``srun`` in a job of shards of one GPU would fail."""
-    cores: NodeCores | None = None
-    """None: not known, or free cores of a socket cannot be counted."""
+    cores: NodeCores | None = None  # None: not known, or free cores of a socket cannot be counted.
     gpu_sockets: tuple[tuple[int, ...] | None, ...] = ()
     """Sockets of the GPUs of each entry of ``gpus``; None: not known."""
-    reason: str = ""
-    """Why it is drained or down; empty: no reason."""
+    reason: str = ""  # Why it is drained or down; empty: no reason.
     slurmd_start_s: float | None = None
     """Start of its slurmd; None: it has not registered since slurmctld read its files."""
 
@@ -275,15 +249,12 @@ class SlurmPartition:
     priority_tier: int = 1
     preempt_mode: frozenset[str] = frozenset({"OFF"})
     """Modes in which its jobs are preempted: ``REQUEUE``, ``CANCEL``, ..."""
-    exclusive: bool = False
-    """Jobs get whole nodes (OverSubscribe=EXCLUSIVE)."""
+    exclusive: bool = False  # Jobs get whole nodes (OverSubscribe=EXCLUSIVE).
     exclusive_user: bool = False
     """Its jobs share nodes with jobs of their own user only (ExclusiveUser)."""
-    grace_s: float = 0.0
-    """Time that its preempted jobs may still run (GraceTime)."""
+    grace_s: float = 0.0  # Time that its preempted jobs may still run (GraceTime).
     per_gpu: GpuDefaults = GpuDefaults()
-    topology: str = ""
-    """Topology of its jobs in topology.yaml; empty: the default one."""
+    topology: str = ""  # Topology of its jobs in topology.yaml; empty: the default one.
 
 
 @dataclass(frozen=True)
@@ -291,15 +262,13 @@ class SlurmQos:
     """One quality of service: its rules of preemption."""
 
     name: str
-    preempts: frozenset[str] = frozenset()
-    """QOS with jobs that its jobs may preempt."""
+    preempts: frozenset[str] = frozenset()  # QOS with jobs that its jobs may preempt.
     preempt_mode: frozenset[str] = frozenset()
     """Modes in which its jobs are preempted; empty: those of the cluster."""
     priority: int = 0
     exempt_s: float | None = None
     """Time after the start in which its jobs are not preempted; None: that of the cluster."""
-    grace_s: float = 0.0
-    """Time that its preempted jobs may still run (GraceTime)."""
+    grace_s: float = 0.0  # Time that its preempted jobs may still run (GraceTime).
 
 
 @dataclass(frozen=True)
@@ -312,10 +281,8 @@ class SlurmReservation:
     nodes: frozenset[str]
     licenses: tuple[tuple[str, int], ...] = ()
     flags: frozenset[str] = frozenset()
-    cpus: int | None = None
-    """CPUs that it holds; None: not given, it holds no nodes."""
-    gpus: int | None = None
-    """GPUs that it holds if it was created with a number of them."""
+    cpus: int | None = None  # CPUs that it holds; None: not given, it holds no nodes.
+    gpus: int | None = None  # GPUs that it holds if it was created with a number of them.
     comment: str = ""
 
     def active_at(self, now: float) -> bool:
@@ -345,12 +312,9 @@ class SlurmSwitch:
     """One switch of topology/tree, or one block of topology/block."""
 
     name: str
-    level: int
-    """0: a leaf switch or a block."""
-    nodes: frozenset[str]
-    """All nodes below it."""
-    block_size: int | None = None
-    """BlockSize of its level; None: a switch."""
+    level: int  # 0: a leaf switch or a block.
+    nodes: frozenset[str]  # All nodes below it.
+    block_size: int | None = None  # BlockSize of its level; None: a switch.
 
 
 @dataclass(frozen=True)
@@ -359,29 +323,22 @@ class SlurmConfig:
 
     version: tuple[int, ...]
     cluster: str
-    counts_memory: bool
-    """Memory is a consumable resource."""
+    counts_memory: bool  # Memory is a consumable resource.
     counts_cpus: bool
-    counts_cores: bool = False
-    """CPUs are allocated by cores or threads, not by whole sockets."""
+    counts_cores: bool = False  # CPUs are allocated by cores or threads, not by whole sockets.
     enforce_binding: bool = False
     """``enforce-binding`` is every job's default (ENFORCE_BINDING_GRES)."""
-    preempt_type: str = ""
-    """``partition_prio``, ``qos``; empty: no job may preempt another."""
+    preempt_type: str = ""  # ``partition_prio``, ``qos``; empty: no job may preempt another.
     preempt_mode: frozenset[str] = frozenset({"OFF"})
-    preempt_exempt_s: float = 0.0
-    """Time after its start in which a job is not preempted."""
+    preempt_exempt_s: float = 0.0  # Time after its start in which a job is not preempted.
     preemption: PreemptionOrder = PreemptionOrder()  # noqa: RUF009 - it is frozen
     spared_above: float = math.inf
     """Jobs of a higher priority are not preempted (min_exempt_priority)."""
-    per_gpu: GpuDefaults = GpuDefaults()
-    """Defaults of partitions without their own."""
-    private_jobs: bool = False
-    """Users do not see each other's jobs (PrivateData)."""
+    per_gpu: GpuDefaults = GpuDefaults()  # Defaults of partitions without their own.
+    private_jobs: bool = False  # Users do not see each other's jobs (PrivateData).
     private_reservations: bool = False
     """Users do not see reservations that are not for them (PrivateData)."""
-    conf_file: str = ""
-    """Path of the slurm.conf in use; empty: not known."""
+    conf_file: str = ""  # Path of the slurm.conf in use; empty: not known.
     topology_optional: bool = False
     """Only jobs with --switches are placed by topology/tree (TopologyParam=TopoOptional)."""
     age_per_s: float | None = None

@@ -36,8 +36,7 @@ _Checked = tuple[Mapping[str, Any], Mapping[str, Any]]
 log = logging.getLogger(__name__)
 _SETTLE_S = 10.0
 """Slurm's accounting knows of a job's end by then, and the other nodes have recorded."""
-_MOST = 10_000
-"""Jobs that wait; more are left out."""
+_MOST = 10_000  # Jobs that wait; more are left out.
 _TIMEOUT_S = 20.0
 _PAUSE_S = 2.0
 """Before the ready jobs are written, so that many ends cost slurmdbd and us two commands."""
@@ -52,23 +51,18 @@ class Saving:
     """What the clock of a job saved, and cost, by its model; the energy is as measured."""
 
     energy_j: float = 0.0
-    error_j: float = 0.0
-    """By the model's held-out error."""
-    gpu_s: float = 0.0
-    """GPU time that the job took longer."""
+    error_j: float = 0.0  # By the model's held-out error.
+    gpu_s: float = 0.0  # GPU time that the job took longer.
 
 
 @dataclass(frozen=True)
 class JobEnergy:
     """Energy of a job's GPUs over all its runs that have ended."""
 
-    energy_j: float
-    """Of the nodes that know theirs."""
-    gpu_s: float
-    """GPU seconds of these nodes."""
+    energy_j: float  # Of the nodes that know theirs.
+    gpu_s: float  # GPU seconds of these nodes.
     runs: int
-    unknown: tuple[str, ...] = ()
-    """Why ``energy_j`` is not all of it; empty: it is."""
+    unknown: tuple[str, ...] = ()  # Why ``energy_j`` is not all of it; empty: it is.
 
     @property
     def mean_w(self) -> float | None:

@@ -10,21 +10,16 @@ import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 
-EXACT = 0.0025
-"""Share to which times are measured."""
+EXACT = 0.0025  # Share to which times are measured.
 
 
 class Choice(NamedTuple):
     """A setting with less energy than the default one. Shares, 0.1: 10%."""
 
-    at: int
-    """Index of the setting."""
-    saves: float
-    """Energy less than at the default setting, as the model predicts it."""
-    slower: float
-    """Time more than at the default setting; below 0: it is faster."""
-    at_most: float
-    """The same at the upper end of the model's error."""
+    at: int  # Index of the setting.
+    saves: float  # Energy less than at the default setting, as the model predicts it.
+    slower: float  # Time more than at the default setting; below 0: it is faster.
+    at_most: float  # The same at the upper end of the model's error.
 
 
 def least_energy_within(

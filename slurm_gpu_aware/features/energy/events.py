@@ -5,8 +5,7 @@ from typing import Any
 
 CHECKING, CHECKED, FITTED = "clock_checking", "clock_checked", "model_fitted"
 """The check has begun; what it found; its model was fitted to that, or why not."""
-SLOW_GPUS = "slow_gpus"
-"""Key of a placement's account: why the job has its default clock."""
+SLOW_GPUS = "slow_gpus"  # Key of a placement's account: why the job has its default clock.
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     CHECKING: lambda _: "runs at its default clock for some iterations, to compare",
     CHECKED: lambda detail: (

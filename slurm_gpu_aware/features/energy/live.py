@@ -37,23 +37,16 @@ from slurm_gpu_aware.text_file import Row, decoded, read_table
 
 log = logging.getLogger(__name__)
 
-_SAME = 0.02
-"""Clocks that differ by a smaller share are one."""
-_SETTLE_S = 20.0
-"""Time after the first slice in which a program warms up."""
-_MOST_S = 60.0
-"""Time at the default clock after which a check without a slice there ends."""
+_SAME = 0.02  # Clocks that differ by a smaller share are one.
+_SETTLE_S = 20.0  # Time after the first slice in which a program warms up.
+_MOST_S = 60.0  # Time at the default clock after which a check without a slice there ends.
 _READ_S = 5.0
-_WAIT_S = 0.5
-"""A round waits so long for the folder, which may be of a file system that hangs."""
-_HANGS_S = 30.0
-"""A folder that takes longer is complained of."""
+_WAIT_S = 0.5  # A round waits so long for the folder, which may be of a file system that hangs.
+_HANGS_S = 30.0  # A folder that takes longer is complained of.
 _MOST_BYTES = 1 << 16
 _NAMES = re.compile(r"gpu-aware-job-([0-9][0-9_+]{0,30})-[0-9a-f]{8}\.csv\Z")
-_MOST_FILES = 1_000_000
-"""Names of the folder that are looked at, in a second or so: users fill it."""
-_SHARE = 10.0
-"""Reading takes at most one part in so many of the time."""
+_MOST_FILES = 1_000_000  # Names of the folder that are looked at, in a second or so: users fill it.
+_SHARE = 10.0  # Reading takes at most one part in so many of the time.
 _KEPT_S = 90 * 86_400.0
 """A job that was slower than allowed counts for so long, unless the models are fitted anew."""
 _SLOWEST_S = 1e6
@@ -64,12 +57,9 @@ class AtClock(NamedTuple):
     """What a job measured at one clock."""
 
     clock_mhz: float
-    time_s: float
-    """Of an iteration."""
-    power_w: float | None
-    """Of all its GPUs; None: not known."""
-    batch_size: float = 1.0
-    """Samples of a GPU in an iteration."""
+    time_s: float  # Of an iteration.
+    power_w: float | None  # Of all its GPUs; None: not known.
+    batch_size: float = 1.0  # Samples of a GPU in an iteration.
 
 
 def measured(text: str) -> list[AtClock]:
@@ -133,10 +123,8 @@ class Watched(NamedTuple):
     app_class: str
     gpu_model: str
     clock_mhz: int = 0
-    allowed: float = math.inf
-    """How much slower it may be."""
-    limit_w: int = 0
-    """Power limit that was chosen with the clock; 0: none was."""
+    allowed: float = math.inf  # How much slower it may be.
+    limit_w: int = 0  # Power limit that was chosen with the clock; 0: none was.
     gpus: int = 1
     nodes: int = 1
 
@@ -163,10 +151,8 @@ class Watched(NamedTuple):
 @dataclass
 class _Check:
     of: Watched
-    seen_at: float | None = None
-    """When its first iterations at its clock were known."""
-    begun_at: float | None = None
-    """Since when it runs at the default clock."""
+    seen_at: float | None = None  # When its first iterations at its clock were known.
+    begun_at: float | None = None  # Since when it runs at the default clock.
     read_at: float = 0.0
     before: frozenset[AtClock] = frozenset()
     """What was measured when it began to run at the default clock."""

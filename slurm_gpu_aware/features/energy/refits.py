@@ -23,10 +23,8 @@ log = logging.getLogger(__name__)
 
 _PROGRAM = "slurm_gpu_aware.features.models.refit"
 _TIMEOUT_S = 300.0
-_SHARE = 10.0
-"""Fits take at most one part in so many of the time of a core."""
-_AGAIN_S = 300.0
-"""Pause before a fit that was ended is tried again."""
+_SHARE = 10.0  # Fits take at most one part in so many of the time of a core.
+_AGAIN_S = 300.0  # Pause before a fit that was ended is tried again.
 _MOST_TRIES = 4
 """Fits of a model that may be ended one after another, until its jobs show anew that it is wrong
 or the selector starts again."""

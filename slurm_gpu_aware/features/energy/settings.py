@@ -19,8 +19,7 @@ class EnergyConfig(Section):
     slowdown: Slowdown | None = None
     """Each job that names no clock gets the one with the least energy among those with which it
     takes at most so much longer (0.03: 3%); absent: only jobs of ``classes`` and ``slower=``."""
-    classes: Mapping[str, Slowdown] = field(default_factory=dict)
-    """Class -> the same for its jobs."""
+    classes: Mapping[str, Slowdown] = field(default_factory=dict)  # Class -> the same for its jobs.
     from_median: bool = False
     """The bound counts from the class's median GPU: on slower GPUs a job gets a higher clock, and
     its default clock where they alone are slower than allowed; false: from the job's own GPUs."""

@@ -32,19 +32,16 @@ from slurm_gpu_aware.planning.stages import Stage
 SETTINGS = Facet("energy", EnergyConfig(), EnergyConfig)
 _WORTH = 0.005
 """Share of the energy that a power limit saves more than a clock alone; measurements have noise."""
-_WHY = "energy"
-"""Key of an assignment's account."""
+_WHY = "energy"  # Key of an assignment's account.
 
 
 class Chosen(NamedTuple):
     """What was chosen for a job."""
 
     clock_mhz: int
-    limit_w: int
-    """Power limit of each GPU; 0: the site's own."""
+    limit_w: int  # Power limit of each GPU; 0: the site's own.
     choice: Choice
-    bound: float
-    """How much slower the job may be."""
+    bound: float  # How much slower the job may be.
 
 
 _CHOSEN: Facet[Mapping[str, Chosen]] = Facet("clocks that save energy", {})

@@ -44,18 +44,12 @@ from slurm_gpu_aware.records import MOST, Text, whole
 class PowerParameters:
     """Coefficients of the model. Watts of one GPU, at the reference clock and batch size."""
 
-    static_w: Positive
-    """P_static."""
-    grad_w: Amount
-    """P_grad: added during T_grad."""
-    sync_w: Amount
-    """P_sync: added during T_sync."""
-    knee: Amount
-    """f0 / reference clock: below it the voltage is flat."""
-    slope: Amount
-    """Relative growth of V from f0 to f0 plus one reference clock."""
-    batch_offset: Positive
-    """b of eq 12: the larger, the less P_grad depends on the batch size."""
+    static_w: Positive  # P_static.
+    grad_w: Amount  # P_grad: added during T_grad.
+    sync_w: Amount  # P_sync: added during T_sync.
+    knee: Amount  # f0 / reference clock: below it the voltage is flat.
+    slope: Amount  # Relative growth of V from f0 to f0 plus one reference clock.
+    batch_offset: Positive  # b of eq 12: the larger, the less P_grad depends on the batch size.
     reference_batch: Positive
 
 
@@ -84,18 +78,15 @@ def _batch_factor(p: PowerParameters, batch: FloatArray | np.float64) -> FloatAr
 
 TIME_NOISE = 0.01
 """Relative: a time that is longer than expected by less says nothing, as iterations vary."""
-NOT_LOCKED = 0.0
-"""Clock of a sample that was taken without a locked clock."""
-NOT_LIMITED = 0.0
-"""Power limit of a sample that was taken under the site's own."""
+NOT_LOCKED = 0.0  # Clock of a sample that was taken without a locked clock.
+NOT_LIMITED = 0.0  # Power limit of a sample that was taken under the site's own.
 _FORMAT = 1
 _STEPS = 200
 _LOWEST = 0.3
 """Steps of the clock, and its lowest share of the reference clock, at which limits are met."""
 _REACH = 0.04
 """Distance from a measured clock, over the reference clock, within which it says much."""
-_DOUBT = 0.1
-"""Weight of the curve beside that of one measured clock: measurements have noise."""
+_DOUBT = 0.1  # Weight of the curve beside that of one measured clock: measurements have noise.
 _TINY = 1e-300
 
 Gpus = Annotated[int, whole(1, MAX_GPUS)]
@@ -132,32 +123,26 @@ class MeasuredRange:
     low_mhz: Mhz
     """Lowest clock that was measured, for this application or for the model it builds on."""
     high_mhz: Mhz
-    batch_size: Amount
-    """Median batch size of a GPU."""
-    global_batch: Amount
-    """Median of batch size times GPUs."""
+    batch_size: Amount  # Median batch size of a GPU.
+    global_batch: Amount  # Median of batch size times GPUs.
 
 
 @dataclass(frozen=True)
 class Anchor:
     """A setting that was measured, and how far off the fitted curves are there."""
 
-    clock_mhz: Mhz
-    """Locked SM clock, or the lower one at which the curve's power meets the limit."""
-    time_ratio: Positive
-    """Measured time / that of the curve."""
+    clock_mhz: Mhz  # Locked SM clock, or the lower one at which the curve's power meets the limit.
+    time_ratio: Positive  # Measured time / that of the curve.
     power_ratio: Positive
     limit_w: Amount = NOT_LIMITED
-    locked_mhz: Amount = NOT_LOCKED
-    """Locked SM clock under a power limit."""
+    locked_mhz: Amount = NOT_LOCKED  # Locked SM clock under a power limit.
 
 
 @dataclass(frozen=True)
 class PerformanceModel:
     """Time and power of an iteration, as far as they are known."""
 
-    name: Text
-    """Name of the application or the class."""
+    name: Text  # Name of the application or the class.
     gpu_model: Text
     throughput: ThroughputParameters
     power: PowerParameters
@@ -331,10 +316,8 @@ def model_from_values(values: object) -> PerformanceModel:
 
 MODEL: Facet[str | None] = Facet("performance model", None)
 """Of a request: the model that the user names. The user's own measurements come first."""
-APPLICATION, CLASS = "application", "class"
-"""What a performance model is of."""
-UNKNOWN_BATCH = 0.0
-"""Batch size of a sample of a job of which only its nodes were asked."""
+APPLICATION, CLASS = "application", "class"  # What a performance model is of.
+UNKNOWN_BATCH = 0.0  # Batch size of a sample of a job of which only its nodes were asked.
 
 
 class PerformanceSample(NamedTuple):
@@ -345,10 +328,8 @@ class PerformanceSample(NamedTuple):
     batch_size: float
     """Samples that each GPU processes in one iteration; 1.0 where the work has no batch.
     ``UNKNOWN_BATCH``: as in the application's other samples."""
-    clock_mhz: float
-    """SM clock; ``NOT_LOCKED``: the default clock."""
-    time_s: float
-    """Time of one iteration; NaN: not measured, only the power was."""
+    clock_mhz: float  # SM clock; ``NOT_LOCKED``: the default clock.
+    time_s: float  # Time of one iteration; NaN: not measured, only the power was.
     power_w: float | None = None
     """Mean power of all GPUs together during the iteration; None: not measured."""
     limit_w: float = NOT_LIMITED
@@ -359,13 +340,10 @@ class NamedSample(NamedTuple):
     """A sample of an application or class on a GPU model."""
 
     name: str
-    gpu_model: str
-    """Empty: not known."""
-    taken_at: float
-    """Unix time."""
+    gpu_model: str  # Empty: not known.
+    taken_at: float  # Unix time.
     sample: PerformanceSample
-    app_class: str = ""
-    """Class of the application; empty: not known."""
+    app_class: str = ""  # Class of the application; empty: not known.
 
 
 def unnamed(app_class: str) -> str:

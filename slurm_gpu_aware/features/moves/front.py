@@ -46,14 +46,10 @@ class Front:
     starts: Mapping[str, tuple[Request, float]]
     """The jobs that fit now, placed one after the other in Slurm's order, and the expected time
     from now to their end as a multiple of their expected run time."""
-    head: Request | None
-    """The first job that fits later; None: there is none."""
-    shadow: Shadow | None
-    """Its reservation."""
-    preempts: bool
-    """The head may preempt others: what it takes is not known here."""
-    rest: Cluster
-    """The cluster with the jobs that fit now on it, which are ``started``."""
+    head: Request | None  # The first job that fits later; None: there is none.
+    shadow: Shadow | None  # Its reservation.
+    preempts: bool  # The head may preempt others: what it takes is not known here.
+    rest: Cluster  # The cluster with the jobs that fit now on it, which are ``started``.
     started: Sequence[RunningJob]
     behind: Mapping[str, tuple[Request, float]] = field(default_factory=dict)
     """As ``starts``, the jobs behind the head that start now by backfill."""

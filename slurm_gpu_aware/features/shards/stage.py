@@ -29,22 +29,17 @@ from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.planning.timeline import occupy
 
-POLICY = "shards"
-"""Word for the policy of a job on a GPU that others use."""
+POLICY = "shards"  # Word for the policy of a job on a GPU that others use.
 
 
 class SplitQueue(NamedTuple):
     """The queue of a round, and what is taken out of it."""
 
-    placed: Sequence[Assignment]
-    """Jobs on used GPUs that no other job precedes."""
+    placed: Sequence[Assignment]  # Jobs on used GPUs that no other job precedes.
     queue: Sequence[Request]
-    sharing: Sequence[Request]
-    """Jobs for `with_shards`."""
-    cluster: Cluster
-    """The cluster without what ``placed`` takes."""
-    all: Sequence[Request]
-    """All jobs, in Slurm's order."""
+    sharing: Sequence[Request]  # Jobs for `with_shards`.
+    cluster: Cluster  # The cluster without what ``placed`` takes.
+    all: Sequence[Request]  # All jobs, in Slurm's order.
 
 
 def split_queue(queue: Sequence[Request], cluster: Cluster) -> SplitQueue:
@@ -148,8 +143,7 @@ class _Head(NamedTuple):
 
     request: Request
     start_s: float
-    gpus: Gpus
-    """Without any, all jobs behind it must end before."""
+    gpus: Gpus  # Without any, all jobs behind it must end before.
 
 
 def _head_of(

@@ -32,8 +32,7 @@ from slurm_gpu_aware.placement.feasible import all_memory_free, open_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions, bad_option
 
-RELEASES = ("24.11", "25.05", "25.11", "26.05")
-"""Releases of Slurm whose source the rules follow."""
+RELEASES = ("24.11", "25.05", "25.11", "26.05")  # Releases of Slurm whose source the rules follow.
 _NEAR = 0xFF
 
 
@@ -41,14 +40,11 @@ _NEAR = 0xFF
 class SlurmOptions(PolicyOptions):
     """Options of `Slurm`."""
 
-    release: str = "24.11"
-    """Release of Slurm."""
+    release: str = "24.11"  # Release of Slurm.
     links: bool = True
     """slurmctld knows the NVLinks (``AutoDetect=nvml``, or ``Links=`` in gres.conf)."""
-    tasks: int = 0
-    """Tasks of the job (``-n``); 0: not given, so one per node."""
-    per_task: bool = False
-    """The job asks by ``--gpus-per-task``."""
+    tasks: int = 0  # Tasks of the job (``-n``); 0: not given, so one per node.
+    per_task: bool = False  # The job asks by ``--gpus-per-task``.
     gres: bool = False
     """A request without GPUs per node that can be spread evenly asks by ``--gres`` on the fewest
     nodes, not by ``--gpus``."""
