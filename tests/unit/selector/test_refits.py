@@ -219,7 +219,7 @@ def test_fits_take_a_tenth_of_the_cpu_not_of_the_clock(
     assert next_at - began >= 9 * 0.5 if busy else next_at - time.monotonic() < 9 * 1.5
 
 
-def stored(folder: Path, samples: Sequence[NamedSample]) -> Path:
+def samples_of(folder: Path, samples: Sequence[NamedSample]) -> Path:
     """The store of a site with a v100 and these samples."""
     path = folder / "store.db"
     with open_store(path) as store:
@@ -241,7 +241,7 @@ def test_a_model_that_still_allows_the_slow_clock_is_not_taken(tmp_path: Path, n
         for at in range(5)
         for one in seen
     ]
-    path = stored(tmp_path, samples)
+    path = samples_of(tmp_path, samples)
     assert refit.refit(path, name, "v100", 6.0)
     slow = [
         NamedSample(name, "v100", 10.0, PerformanceSample(1, 1, 1.0, *one), "C")
@@ -257,5 +257,5 @@ def test_unnamed_jobs_on_other_numbers_of_gpus_do_not_contradict_each_other(tmp_
     """Regression: the model was asked for the GPUs of the newest one, which it does not know."""
     one = OF.samples(AtClock(1110, 1.38, 200.0), AtClock(1530, 1.0, 300.0), 90.0)
     eight = OF._replace(gpus=8).samples(AtClock(1110, 2.76, None), AtClock(1530, 2.0, None), 95.0)
-    path = stored(tmp_path, [*one, *eight])
+    path = samples_of(tmp_path, [*one, *eight])
     assert refit.refit(path, "ada/class C", "v100", 100.0)
