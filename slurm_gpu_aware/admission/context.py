@@ -5,7 +5,6 @@ Slurm makes room. A suspended job keeps its GPUs, so only modes that end or requ
 victims.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -248,7 +247,7 @@ class QueueEntry:
     @property
     def limit_s(self) -> float:
         """Its time limit, else the partition's default, else the partition's largest."""
-        if not math.isinf(self.job.time_limit_s):
+        if self.job.time_limit_s is not None:
             return self.job.time_limit_s
         default_s = self.partition.default_time_s
         return default_s if default_s is not None else self.partition.max_time_s

@@ -4,7 +4,6 @@ Nodes are eligible by partition, features, ``-x`` and reservations. The planner 
 can still find that a job must wait.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -35,7 +34,7 @@ def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmParti
     up = [p for p in known if p.up]
     if not up:
         raise CannotPlanError("its partition is not up", leave=False)
-    fit = [p for p in up if math.isinf(job.time_limit_s) or job.time_limit_s <= p.max_time_s]
+    fit = [p for p in up if job.time_limit_s is None or job.time_limit_s <= p.max_time_s]
     if not fit:
         raise CannotPlanError("its time limit is longer than its partition allows", leave=False)
     return sorted(fit, key=lambda p: -p.priority_tier)

@@ -76,7 +76,7 @@ def hold_of(
         # The record shows defaults per GPU only after Slurm has tried the job.
         cpus_per_node=max(-(-job.cpus // nodes), cpus * gpus),
         memory_mb_per_node=max(job.req_tres.get("mem", 0) // nodes, memory_mb * gpus),
-        end_s=now + job.time_limit_s,
+        end_s=now + job.longest_s,
         app_class=app_class,
         whole_node=original.exclusive or job.exclusive,
         fills_sockets=binds_sockets(job, slurm) and fills_sockets(original, nodes),

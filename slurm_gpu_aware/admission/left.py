@@ -173,7 +173,7 @@ def hold_of_left(
         gpus_per_node=0,
         cpus_per_node=0,
         memory_mb_per_node=0,
-        end_s=now + job.time_limit_s,
+        end_s=now + job.longest_s,
         app_class=app_class,
         user=job.user,
         alone=is_alone(job, partitions),

@@ -98,7 +98,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         priority=raw["priority"] & 0xFFFFFFFF,
         submit_s=float(raw["submit_time"]),
         end_s=math.inf if endless else _time(raw["end_time"]) or math.inf,
-        time_limit_s=60.0 * limit if limit >= 0 else math.inf,
+        time_limit_s=60.0 * limit if limit >= 0 else math.inf if limit == UNLIMITED else None,
         restarts=raw["restart_cnt"],
         time_min_s=60.0 * raw["time_min"] if raw["time_min"] > 0 else None,
         array_id=array_id,

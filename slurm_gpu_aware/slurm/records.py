@@ -65,7 +65,7 @@ class SlurmJob:
     eligible_s: float | None  # Time from which it may start; None: not set yet.
     start_s: float | None  # Start; for a pending job Slurm's estimate, if any.
     end_s: float  # End by its time limit; inf: no limit or not started.
-    time_limit_s: float  # inf: unlimited, up to the partition's limit.
+    time_limit_s: float | None  # None: that of its partition; inf: unlimited.
     restarts: int
     accrue_s: float | None = None
     """Time from which its age counts for its priority; None: it does not count."""
@@ -127,6 +127,11 @@ class SlurmJob:
     shares: tuple[NodeShare, ...] = ()
     """Its resources; empty unless it runs. A job that is ending or has ended shows no GPUs here."""
     gpu_types: frozenset[str] = frozenset()  # GRES types of its GPUs or shards, also after its end.
+
+    @property
+    def longest_s(self) -> float:
+        """Its own time limit; inf: unlimited, or not set."""
+        return math.inf if self.time_limit_s is None else self.time_limit_s
 
     @property
     def het(self) -> bool:

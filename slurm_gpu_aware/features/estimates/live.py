@@ -348,7 +348,7 @@ class Estimates:
             gpus = shares or sum(len(slots) for _, slots in one.gpus)
             nodes, slots = zip(*one.gpus, strict=True)
             _, _, slowdown = predicted_slowdown(cluster, one.app_class or "", nodes, slots)
-            kind = _kind(job, gpus, job.time_limit_s)
+            kind = _kind(job, gpus, job.longest_s)
             end = expected_end_s(self.reader.history, kind, slowdown, start, one.end_s, now)
         if started:
             ends[one.job_id, start] = end

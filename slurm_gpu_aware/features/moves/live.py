@@ -165,7 +165,7 @@ class Mover:
         return frozenset(i for i, name in enumerate(names) if name in nodes)
 
     def _begin(self, gated: GatedJob, move: Move, nodes: Sequence[str], now: float) -> None:
-        target, limit_s = move.assignment, gated.job.time_limit_s
+        target, limit_s = move.assignment, gated.job.longest_s
         before = self.under_way.last(gated.id)
         earlier = () if before is None else before.run_s
         times = run_times(move.of.request, move.of.job, move.slowdown, now, dict(earlier))

@@ -1,5 +1,6 @@
 """A parked job as the planner's request: which partition, how many nodes, what is left to Slurm."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -432,6 +433,24 @@ def test_before_maintenance_a_job_that_backfill_may_shorten_is_left_to_slurm():
         with pytest.raises(CannotPlanError, match="--time-min") as caught:
             request_of(slurm_job(time_min_s=300.0), asked(), where)
         assert caught.value.leave
+
+
+@pytest.mark.parametrize(("limit_s", "planned_s"), [(None, 60.0), (math.inf, math.inf)])
+def test_a_job_without_end_does_not_get_the_default_limit(limit_s, planned_s) -> None:
+    """Else ``-t UNLIMITED`` would start before what a first waiting job has reserved."""
+    where = context_of([slurm_node("n1")])
+    partition = replace(where.partitions["gpu"], default_time_s=60.0)
+    where = replace(where, partitions={"gpu": partition})
+    request = request_of(slurm_job(time_limit_s=limit_s), asked(), where)
+    assert request.time_limit_s == planned_s
+
+
+def test_a_job_without_end_waits_where_the_partition_has_a_longest_time() -> None:
+    where = context_of([slurm_node("n1")])
+    partition = replace(where.partitions["gpu"], max_time_s=3600.0)
+    where = replace(where, partitions={"gpu": partition})
+    with pytest.raises(CannotPlanError, match="longer than its partition allows"):
+        request_of(slurm_job(time_limit_s=math.inf), asked(), where)
 
 
 def test_with_time_min_a_job_is_planned_by_its_limit_where_that_fits():

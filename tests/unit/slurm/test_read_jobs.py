@@ -60,7 +60,7 @@ def test_what_a_recorded_request_says(jobs: dict[str, SlurmJob]) -> None:
     assert jobs["deadline"].deadline_s == jobs["deadline"].submit_s + 2 * 86_400
     assert jobs["memory"].deadline_s is None
     assert (jobs["deadline"].time_limit_s, jobs["deadline"].features) == (300, "gpu_v100")
-    assert math.isinf(jobs["endless"].time_limit_s)
+    assert jobs["endless"].time_limit_s == math.inf
     assert math.isinf(jobs["endless"].end_s)
     assert jobs["bound"].enforce_binding is True
     assert (jobs["cores"].threads_per_core, jobs["cores"].tasks_per_core) == (1, 1)
@@ -111,7 +111,7 @@ def test_nothing_is_set() -> None:
     assert (job.min_nodes, job.max_nodes) == (1, None)
     assert (job.memory_mb_per_node, job.memory_mb_per_cpu) == (None, None)
     assert (job.eligible_s, job.accrue_s, job.tried_at_s, job.start_s) == (None,) * 4
-    assert math.isinf(job.time_limit_s)
+    assert job.time_limit_s is None
     assert math.isinf(job.end_s)
     assert (job.array_id, job.array_tasks, job.array_limit, job.het) == (None, None, None, False)
     assert (job.account, job.qos, job.dependency, job.reservation, job.holding_pool) == (None,) * 5
