@@ -12,7 +12,7 @@ from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.history import ClassHistory
 from slurm_gpu_aware.features.shards.admission import last_holders, shards_of_nodes
-from slurm_gpu_aware.gate.admin_comment import parse
+from slurm_gpu_aware.gate.admin_comment import is_ours, parse
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.node_users import NodeUsers
@@ -153,10 +153,13 @@ def _users(
     partitions: Mapping[str, SlurmPartition],
     nodes: int,
 ) -> NodeUsers | None:
-    """Users of the jobs on each node; None: there is no job that shares none with others."""
-    names = {job.user for job in jobs if is_alone(job, partitions)}
-    some = names or any(job.lone for job in running)
-    return NodeUsers.of(running, names, nodes) if some else None
+    """Users of the jobs on each node; None: none of these, nor one to come, shares its node."""
+    to_come = (job for job in jobs if job.state == "PENDING")
+    asks = (job for job in to_come if is_ours(job.admin_comment) or job.req_tres.get("gres/gpu"))
+    names = {job.user for job in asks if is_alone(job, partitions)}
+    alone = [job for job in running if job.alone]
+    names.update(job.user for job in alone if not job.lone)
+    return NodeUsers.of(running, names, nodes) if names or alone else None
 
 
 def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
@@ -256,7 +259,7 @@ def _running_jobs(
         )
         # With --exclusive=topo and mcs Slurm shows the other GPUs as free, and gives them to no job
         lone = job.exclusive and job.state in HOLDING_CPUS - {"COMPLETING"}
-        lone = lone and any({*gpu_slots(nodes[i])[0]} - {*share.gpus} for i, share in shares)
+        lone = lone and any(_working(nodes[i]) - {*share.gpus} for i, share in shares)
         holds_cpus = job.state in HOLDING_CPUS
         one = RunningJob(
             job_id=job.id,
@@ -276,6 +279,11 @@ def _running_jobs(
         else:
             running.append(rules.with_standing(one, job, now))
     return running
+
+
+def _working(node: SlurmNode) -> set[int]:
+    """Indices of the GPUs that are not drained."""
+    return {*gpu_slots(node)[0]} - node.gpus_drained
 
 
 def _class_of_running(job: SlurmJob, site: SiteProfile) -> str | None:

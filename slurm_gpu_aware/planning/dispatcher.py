@@ -220,7 +220,7 @@ def shape_of(request: Request, cluster: Cluster | None = None) -> object:
     ``cluster``: where it fits, if that is not the empty one.
     """
     options = repr(sorted(request.policy.options.items()))
-    user = None if cluster is None or cluster.users is None else request.user
+    user = None if cluster is None or cluster.users is None else cluster.users.row(request.user)
     return *_SHAPE(request), id(request.nodes.eligible), options, user
 
 

@@ -124,8 +124,7 @@ def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
     """
     names = frozenset(context.cluster.nodes)
     there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
-    known = {name: context.partitions[name] for name in there}
-    whole = {name for name, one in known.items() if one.exclusive or one.exclusive_user}
+    whole = {name for name in there if context.partitions[name].exclusive}
     return any(
         not there.isdisjoint(job.partitions) and (passes_gate(job) or _takes_nodes(job, whole))
         for job in jobs
@@ -135,7 +134,7 @@ def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
 
 
 def _takes_nodes(job: SlurmJob, whole: Set[str]) -> bool:
-    wanted = job.exclusive or job.exclusive_user or not whole.isdisjoint(job.partitions)
+    wanted = job.exclusive or not whole.isdisjoint(job.partitions)
     return wanted and not is_ours(job.admin_comment)
 
 

@@ -24,7 +24,9 @@ from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.request import LeftToSlurm, Request
+from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.preempt import can_preempt
@@ -133,8 +135,6 @@ class Successors:
         known, self.opened = self.opened, {one.id for one in pending}
         stuck = self._is_stuck(candidates, started=self.opened != known)
         may = may and not stuck and not passing(view.jobs, candidates.context)
-        # Where users share no node, Slurm may start a later job on one that an earlier one lacks.
-        may = may and candidates.context.cluster.users is None
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
         wanted = self.wanted if may and (long or pending) else 0
         first, kept = list[Candidate](), set[str]()
@@ -271,15 +271,23 @@ def _anywhere(request: Request, settings: PlanSettings) -> Assignment:
 
 def _is_simple(one: Candidate, candidates: Candidates) -> bool:
     """Whether the job starts on any GPU of its nodes that becomes free, and Slurm knows it all."""
-    request, job = one.request, one.gated.job
+    request, job, cluster = one.request, one.gated.job, candidates.context.cluster
     return (
         request.gpus == 1
         and request.min_nodes == 1
         and len(job.partitions) == 1
-        and not (request.sizes or request.nodes.whole)
+        and not (request.sizes or request.nodes.whole or request.nodes.alone)
         and not (request.get(SHARDS) or request.get(DUE_DATE))
         and not (request.left is not None and (request.left.fixed or request.left.again))
         and not candidates.is_untried(job)
         and not candidates.backoff.knows(one.id)
-        and not can_preempt(request, candidates.context.cluster.running)
+        and not can_preempt(request, cluster.running)
+        # Else Slurm would start a later job of another user on a node that is closed to this one.
+        and (cluster.users is None or _is_open(request, cluster, cluster.users))
     )
+
+
+def _is_open(request: Request, cluster: Cluster, users: NodeUsers) -> bool:
+    """Whether other users leave it all nodes that it may use."""
+    allowed = allowed_nodes(request, cluster)
+    return bool(users.open_to(request)[slice(None) if allowed is None else allowed].all())

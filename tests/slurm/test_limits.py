@@ -269,7 +269,7 @@ def test_none_passes_a_job_that_needs_a_node_of_another_user(cluster: Cluster) -
     cluster.wait(other, "RUNNING", 60)  # off n1, where it would fit
     let_go(cluster, "alice", other)
     wide = cluster.submit("alice", ["-N4", "--gpus-per-node=4", "-t", "30"], WAIT)
-    cluster.wait_told(wide, r"free\s+GPUs\s+of\s+n1\s+only\s+to\s+the\s+user")
+    cluster.wait_told(wide, r"jobs\s+that\s+run\s+on\s+n1\s+keep\s+others\s+off")
     job = ["--gres=gpu:4", "--nice=1000000"]
     late = cluster.submit("bob", [*job, "-t", "90"], WAIT)
     own = cluster.submit("bob", [*job, "-w", "n1", "-t", "50"], WAIT)

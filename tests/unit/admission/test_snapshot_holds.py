@@ -1,6 +1,7 @@
 """What is promised to placed jobs that have not started is not promised twice."""
 
 from dataclasses import replace
+from typing import Any
 
 from make import PROFILE, SLURM, job_request, slurm_job, slurm_node
 
@@ -8,7 +9,7 @@ from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.snapshot import build_cluster
 from slurm_gpu_aware.model.cluster import PreemptionOrder
-from slurm_gpu_aware.slurm.records import NodeShare, SlurmPartition
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmNode, SlurmPartition
 
 PLAIN = (("v100", 4),)
 
@@ -28,6 +29,10 @@ def test_holds_on_a_plain_node_add_up():
     assert cluster.free.sum(axis=1).tolist() == [1, 4]
     taken = [g for job in cluster.running for _, slots in job.gpus for g in slots]
     assert len(taken) == len(set(taken)) == 3
+
+
+def cluster_users(nodes: list[SlurmNode], job: SlurmJob) -> Any:
+    return build_cluster(nodes, [job], SLURM, PROFILE).users
 
 
 def test_a_job_that_shares_its_node_with_none_holds_what_it_has_and_closes_the_rest() -> None:
@@ -54,6 +59,23 @@ def test_a_job_that_shares_its_node_with_none_holds_what_it_has_and_closes_the_r
     for told in ((one, {}), (every, {"exclusive": True})):
         assert closed(told[0], **told[1]) is None
     assert closed(one, exclusive=True, state="COMPLETING") is None
+    nodes[0] = slurm_node("n1", gpus_used=frozenset({2}), gpus_drained=frozenset({0, 1, 3}))
+    assert cluster_users(nodes, slurm_job(shares=(one,), exclusive=True, state="RUNNING")) is None
+
+
+def test_users_are_told_apart_only_where_a_job_may_take_a_node_for_itself() -> None:
+    """Each round costs more then, so a job elsewhere, or one that waits without GPUs, must not."""
+    nodes = [slurm_node("n1")]
+    waiting = {"exclusive_user": True, "user": "bob", "state": "PENDING"}
+    alone = [
+        slurm_job(admin_comment="gpuaware/1;tn=gres/gpu:1", **waiting),
+        slurm_job(req_tres={"cpu": 1, "gres/gpu": 1}, **waiting),
+        slurm_job(**{**waiting, "state": "RUNNING"}, shares=(NodeShare("n1", 1, 500, ()),)),
+    ]
+    assert all(cluster_users(nodes, job).names == ("bob",) for job in alone)
+    elsewhere = slurm_job(**{**waiting, "state": "RUNNING"}, shares=(NodeShare("c1", 1, 500, ()),))
+    for job in (slurm_job(req_tres={"cpu": 1}, **waiting), elsewhere):
+        assert cluster_users(nodes, job) is None
 
 
 def test_victims_of_a_placed_job_are_not_chosen_again():

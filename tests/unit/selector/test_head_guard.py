@@ -87,13 +87,16 @@ OPENED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1;sel=left:0:1790000000"
         ({**OPENED, "tres_per_node": "gres/gpu:1"}, True),
         (OPENED, True),  # Slurm hides the GPUs of a job in an update that it refuses
         ({"exclusive": True}, True),
-        ({"exclusive_user": True}, True),
+        (
+            {"exclusive_user": True},
+            False,
+        ),  # with one CPU it has the node, whatever is reserved there
         ({"exclusive": True, "priority": 0, "reason": "JobHeldUser"}, False),
         ({"exclusive": True, "dependency": "afterok:5(unfulfilled)"}, False),
         ({"exclusive": True, "reason": "BeginTime"}, False),
         ({"exclusive": True, "reason": "Resources"}, True),
         ({"exclusive": True, "partitions": ("cpu",)}, False),
-        ({"partitions": ("own",)}, True),
+        ({"partitions": ("own",)}, False),
         ({}, False),
     ],
 )

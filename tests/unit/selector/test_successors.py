@@ -81,6 +81,23 @@ def test_the_next_ones_are_opened_and_no_more(slurm: SlurmFolder) -> None:
     assert opened(slurm) == {"10", "11", "12", "13", "14"}
 
 
+def test_a_held_job_without_gpus_that_shares_no_node_changes_nothing(slurm: SlurmFolder) -> None:
+    """A user could leave it there and slow all others down."""
+    fields = {"admin_comment": "", "tres_per_node": "", "tres_req_str": "cpu=1", "licenses": ""}
+    held = one_gpu("9", exclusive=2, priority=0, reason="JobHeldUser", **fields)
+    bench = quick(slurm, held, *(one_gpu(str(n)) for n in range(10, 19)))
+    bench.rounds.run()
+    assert opened(slurm) - {"9"} == {"10", "11", "12", "13", "14"}
+
+
+def test_none_is_opened_behind_one_to_which_a_node_is_closed(slurm: SlurmFolder) -> None:
+    """Slurm would start the next user's there first."""
+    of_bob = short("99", 3, user_name="bob", exclusive=2)
+    bench = quick(slurm, of_bob, one_gpu("10", user_name="bob"), one_gpu("11"), one_gpu("12"))
+    bench.rounds.run()
+    assert opened(slurm) == {"10"}
+
+
 def test_none_is_opened_where_jobs_run_for_long(slurm: SlurmFolder) -> None:
     bench = quick(slurm, *(one_gpu(str(n)) for n in range(10, 19)), ended=0)
     bench.rounds.run()
