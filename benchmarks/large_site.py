@@ -33,9 +33,9 @@ from slurm_gpu_aware.planning import stages
 from slurm_gpu_aware.selector.daemon import GC_OBJECTS, Selector
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
-from slurm_gpu_aware.slurm import client as slurm_client
+from slurm_gpu_aware.slurm import reader
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.libslurm import Libslurm, SlurmError
+from slurm_gpu_aware.slurm.libslurm import CallCounts, Libslurm, SlurmError
 from slurm_gpu_aware.slurm.libslurm_fields import (
     JOB,
     LICENSE,
@@ -142,7 +142,7 @@ class Library(Libslurm):
     NULL = None
 
     def __init__(self, nodes: int, jobs: int, ended: int, busy: float = 0.75) -> None:
-        self.ffi = self
+        self.ffi, self.counts = self, CallCounts()
         self.lib = Constants()
         self._timeout_s = 20.0
         self._waiting = threading.Semaphore(16)
@@ -236,7 +236,7 @@ class Library(Libslurm):
 
 def client_of(library: Library) -> SlurmClient:
     """The client over that library."""
-    vars(slurm_client)["Libslurm"] = lambda _timeout_s: library
+    vars(reader)["Libslurm"] = lambda _timeout_s: library
     return SlurmClient(20.0)
 
 
