@@ -431,10 +431,15 @@ def test_no_update_undoes_a_change_that_the_selector_has_not_read(
     }
     assert filter_.modify(fresh, uid, **settling).rc == SUCCESS
     assert filter_.modify(fresh, uid, partition="other").rc == SUCCESS
+    # The request comes first, with the licences that leave the change open.
+    request = {"req_nodes": "", "licenses": "matlab:1,gpuaware:2"}
+    assert filter_.modify(fresh, uid, **request).rc == SUCCESS
     undoing: list[dict[str, Any]] = [
         *({name: value} for name, value in settling.items()),
         {"admin_comment": RECORD, "licenses": ""},
         {"req_nodes": "n1"},
+        {"req_nodes": "n1", "licenses": "gpuaware:1"},
+        request | {"extra": ""},
         {"tres_per_node": "gres/gpu:g0:1"},
     ]
     for change in undoing:
