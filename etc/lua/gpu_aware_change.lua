@@ -292,6 +292,10 @@ local function decide(job, record, part_list, conf)
     if not hints and not sentence and original.environment then
         hints = comment.parse_environment(original.environment, conf)
     end
+    local bare = request.bare_entry(job)
+    if bare then
+        return { refuse = true, text = rules.sentences.bare:format(base.shown(bare)) }
+    end
     local parts, besides = request.gpu_request(view)
     sentence = says and sentence or parts[1] and sizes.outside(hints, parts[1], view)
     if not sentence and says and not original.resizable then
