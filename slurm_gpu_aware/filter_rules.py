@@ -43,6 +43,7 @@ SENTENCES = {
     " with them",
     "gpus_kept": "gpu-aware: Slurm keeps the GPUs of a waiting job whose request is cleared; cancel"
     " it and submit it again",
+    "bare": "gpu-aware: Slurm does not know the TRES %s; write for example gres/gpu:2",
     "opened": "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again"
     " to change this",
     "starts": "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you"

@@ -6,8 +6,8 @@ filter adds
 - the gate's licence, rules.changed_licences times. Slurm sets licences last, so this number tells
   that the whole update was applied;
 - the record of the changed request at the end of Extra, as only the selector may write AdminComment.
-The selector (slurm_gpu_aware/gate/gated_job.py) moves the record to AdminComment and asks for the
-licence once. No other update of it may come in between (C.interferes).
+The selector (slurm_gpu_aware/gate/gated_job.py) gives the job the request, then moves the record to
+AdminComment and asks for the licence once. No other update may come in between (C.interferes).
 
 A bound job keeps its nodes and GPUs until then: the fields of BINDING are taken out of the update and
 stand in the record only. If Slurm refuses the rest half-way, the job can start nowhere else. Where
@@ -292,6 +292,10 @@ local function decide(job, record, part_list, conf)
     if not hints and not sentence and original.environment then
         hints = comment.parse_environment(original.environment, conf)
     end
+    local bare = request.bare_entry(job)
+    if bare then
+        return { refuse = true, text = rules.sentences.bare:format(base.shown(bare)) }
+    end
     local parts, besides = request.gpu_request(view)
     sentence = says and sentence or parts[1] and sizes.outside(hints, parts[1], view)
     if not sentence and says and not original.resizable then
@@ -546,9 +550,9 @@ local function but_features(text)
     return (text:gsub(";feat=[^;]*", ""))
 end
 
---- Would an update of the selector or an operator undo a change that the selector has not read? Only
---- an update that writes record, Extra and licences together settles it: with the record of the
---- change, or, where that cannot be, with the present one. Any other record was read before the owner
+--- Would an update of the selector or an operator undo a change that the selector has not read? One
+--- that writes none of record and Extra, and the licences as they are, leaves it open. Only an update
+--- that writes record, Extra and licences together settles it: with the record of the change, or, where that cannot be, with the present one. Any other record was read before the owner
 --- changed the job once more. Features do not count: the job shows those that Slurm has accepted, a
 --- record of a refused update may name others. Without a record in Extra there is no such change:
 --- Slurm has taken one out that it then refused.
@@ -559,6 +563,9 @@ function C.interferes(job, record, conf)
     local written = 0
     for _, name in ipairs({ "admin_comment", "extra", "licenses" }) do
         written = written + (type(job[name]) == "string" and 1 or 0)
+    end
+    if written == 1 and gate_count(job, conf) == rules.changed_licences then
+        return false
     end
     local touches = written > 0
     for _, field in ipairs(BINDING) do

@@ -79,6 +79,20 @@ function R.gpu_entries(text)
     return gpus, rest
 end
 
+--- The first entry for GPUs, or parts of them, that is none of a GRES to Slurm: gpu:1. Slurm finds that in
+--- an update when it has set all else. nil: there is none.
+function R.bare_entry(update)
+    for _, form in ipairs(FORM_ORDER) do
+        for item in (text_of(update[FORM_FIELDS[form]]) or ""):gmatch("[^,]+") do
+            local gpus, rest = R.gpu_entries(item)
+            if (gpus[1] or rest.sharing) and not item:find("gres", 1, true) then
+                return item
+            end
+        end
+    end
+    return nil
+end
+
 --- Number of shards of a job that asks for shards of one GPU and for nothing that goes with GPUs, in a
 --- batch script on one node; nil: another job. The selector chooses the GPU.
 local function shards_of(job)

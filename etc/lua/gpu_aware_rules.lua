@@ -24,6 +24,7 @@ return {
         hint = "gpu-aware: the comment is not read, because not all of it is key=value with keys of ours; to say more than these, write for example 'my text gpu:%s'; valid keys: %s",
         gpus_later = "gpu-aware: a waiting job cannot be given GPUs; cancel it and submit it again with them",
         gpus_kept = "gpu-aware: Slurm keeps the GPUs of a waiting job whose request is cleared; cancel it and submit it again",
+        bare = "gpu-aware: Slurm does not know the TRES %s; write for example gres/gpu:2",
         opened = "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again to change this",
         starts = "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you change its partition, features or reservation, and wait some seconds",
         no_scrontab = "gpu-aware: scrontab is not enabled here; after enabling it an admin runs 'gpu-aware setup --install'",

@@ -6,16 +6,17 @@ ledger still knows its original request.
 If the owner changes the job (``scontrol update``), the new request becomes the record.
 The filter (``etc/lua/gpu_aware_change.lua``) lets a changed job wait behind the gate with
 `filter_rules.CHANGED_LICENCES` of the gate's licence and the record of the changed request at the
-end of Extra. Fields of a bound job's binding stand in that record only. One update settles the
-change: the record moves to AdminComment, the job shows the request without a binding, the licence
-is asked for once. Until then the filter refuses every other update that could undo the change.
+end of Extra. Fields of a bound job's binding stand in that record only. To settle the change, the
+selector gives the job this request without a binding. Slurm finds some errors when it has set all
+else, so only when it has accepted that, the record moves to AdminComment, and the licence is asked
+for once. Until then the filter refuses every other update that could undo the change.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -282,13 +283,13 @@ def settle_changes(
     """
     changed = [job for job in jobs if is_changed(job.job, gate)]
     records = {job.id: _changed_record(job) for job in changed}
-    refused = _send(client, gate, changed, records, split)
+    refused = _send(client, gate, changed, records, split, (_request_fields, _record_fields))
     again = [job for job in changed if job.id in refused]
     newer = _changed_again(client, again)
     # Slurm itself has not checked the fields of a binding, such as the names of nodes.
     again = [job for job in again if job.id not in newer]
     before = {job.id: _present_record(job) for job in again}
-    for job_id, why in _send(client, gate, again, before, split).items():
+    for job_id, why in _send(client, gate, again, before, split, (_all_fields,)).items():
         log.warning("job %s keeps a change of its owner that cannot be settled: %s", job_id, why)
     settled = [job for job in changed if job.id not in newer]
     return [Change(job, records[job.id], refused.get(job.id)) for job in settled]
@@ -326,30 +327,50 @@ def _send(
     jobs: Sequence[GatedJob],
     records: dict[str, str],
     split: Set[int],
+    steps: Sequence[Callable[[GatedJob, str, GateConfig], Fields]],
 ) -> dict[str, str]:
-    """Give jobs the requests of these records; job -> why Slurm refused it."""
+    """Give jobs the requests of these records; job -> why Slurm refused it.
+
+    ``steps``: the fields of one update after the other. Without fields there is none, and none
+    follows a refused one.
+    """
     refused: dict[str, str] = {}
-    sent: dict[str, JobUpdate] = {}
-    for job in jobs:
-        try:
-            fields = _fields(job, records[job.id], gate)
-            sent[job.id] = JobUpdate(record_id(job.job, split), fields)
-        except (SourceError, ValueError) as exc:
-            refused[job.id] = str(exc)
-    why = client.update_jobs(list(sent.values()))
-    return refused | {i: why[update.job_id] for i, update in sent.items() if update.job_id in why}
+    for step in steps:
+        sent: dict[str, JobUpdate] = {}
+        for job in jobs:
+            try:
+                fields = step(job, records[job.id], gate) if job.id not in refused else ()
+                if fields:
+                    sent[job.id] = JobUpdate(record_id(job.job, split), fields)
+            except (SourceError, ValueError) as exc:
+                refused[job.id] = str(exc)
+        why = client.update_jobs(list(sent.values()))
+        refused |= {i: why[one.job_id] for i, one in sent.items() if one.job_id in why}
+    return refused
 
 
-def _fields(job: GatedJob, record: str, gate: GateConfig) -> Fields:
-    """Fields of the update that settles a change."""
+def _request_fields(job: GatedJob, record: str, gate: GateConfig) -> Fields:
+    """Fields that give a job the request of a record; none if it shows it already."""
     request = parse(record) or OriginalRequest()
     marker = marker_of(job.job.admin_comment)
     bound = marker is not None and marker.phase in BOUND
-    licences = ",".join(filter(None, [request.licenses, f"{gate.licence}:1"]))
-    return (
-        *changed_fields(job.job, job.original, request, bound=bound),
-        *(excluded_again(job.job, request) if bound else ()),
-        ("AdminComment", record),
-        ("Extra", _settled_extra(job)),
-        ("Licenses", licences),
-    )
+    fields = changed_fields(job.job, job.original, request, bound=bound)
+    fields += excluded_again(job.job, request) if bound else ()
+    # With these licences the filter lets it pass, and the change stays open.
+    return fields and (*fields, _licences(request, gate, rules.CHANGED_LICENCES))
+
+
+def _record_fields(job: GatedJob, record: str, gate: GateConfig) -> Fields:
+    """Fields that record the request, which Slurm has accepted, and end the change."""
+    licences = _licences(parse(record) or OriginalRequest(), gate, 1)
+    return ("AdminComment", record), ("Extra", _settled_extra(job)), licences
+
+
+def _all_fields(job: GatedJob, record: str, gate: GateConfig) -> Fields:
+    """Both, for a request that Slurm has accepted before: all is set, whatever it finds last."""
+    both = dict((*_request_fields(job, record, gate), *_record_fields(job, record, gate)))
+    return tuple(both.items())
+
+
+def _licences(request: OriginalRequest, gate: GateConfig, count: int) -> tuple[str, str]:
+    return "Licenses", ",".join(filter(None, [request.licenses, f"{gate.licence}:{count}"]))

@@ -318,6 +318,8 @@ def changed_fields(
     ``bound``: it shows its binding, and none of the changes that concern the binding.
     """
     fields = dict(restored_fields(job, after, marked=bound))
+    if after.tres_bind != before.tres_bind:  # Slurm may have refused it when all else was set
+        fields["TresBind"] = after.tres_bind or ""
     if bound:
         if after.nodes != before.nodes:
             fields |= [_node_range(after)]

@@ -31,6 +31,7 @@ _TEXTS = {
     "Licenses": "licenses",
     "ReqNodeList": "req_nodes",
     "ReservationName": "reservation",
+    "TresBind": "tres_bind",
     "TresFreq": "tres_freq",
 }
 _COUNTS = {

@@ -431,10 +431,15 @@ def test_no_update_undoes_a_change_that_the_selector_has_not_read(
     }
     assert filter_.modify(fresh, uid, **settling).rc == SUCCESS
     assert filter_.modify(fresh, uid, partition="other").rc == SUCCESS
+    # The request comes first, with the licences that leave the change open.
+    request = {"req_nodes": "", "licenses": "matlab:1,gpuaware:2"}
+    assert filter_.modify(fresh, uid, **request).rc == SUCCESS
     undoing: list[dict[str, Any]] = [
         *({name: value} for name, value in settling.items()),
         {"admin_comment": RECORD, "licenses": ""},
         {"req_nodes": "n1"},
+        {"req_nodes": "n1", "licenses": "gpuaware:1"},
+        request | {"extra": ""},
         {"tres_per_node": "gres/gpu:g0:1"},
     ]
     for change in undoing:
@@ -579,6 +584,36 @@ def test_a_wrong_change_is_refused(
     assert (out.rc, out.written) == (ERROR, [])
     assert hint in out.messages[0]
     assert filter_.modify(record, comment="gpus=2").rc == SUCCESS
+
+
+@pytest.mark.parametrize("record", [PARKED, PLACED])
+@pytest.mark.parametrize("field", ["node", "job", "task", "socket"])
+@pytest.mark.parametrize("wrong", ["gpu:1", "gpu", "gpu:a100:1", "cpu=2,gpu=1", "shard:3"])
+def test_gpus_that_are_no_gres_to_slurm_are_refused(
+    filter_: Filter, record: dict[str, Any], field: str, wrong: str
+) -> None:
+    """Slurm refuses them when it has set all else, the record and the licences too."""
+    out = filter_.modify(record, **{f"tres_per_{field}": wrong})
+    assert (out.rc, out.written) == (ERROR, [])
+    said = f"Slurm does not know the TRES {wrong.split(',')[-1]}; write for example gres/gpu:2"
+    assert said in out.messages[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tres_per_node": "gres/gpu:1"},
+        {"tres_per_node": "gres:gpu:1"},
+        {"tres_per_node": "gres/gpu:a100:1,gres/tmp:5"},
+        {"tres_per_task": "cpu=2,gres/gpu=1", "num_tasks": 2},
+        {"tres_per_task": "cpu=2"},
+        {"tres_per_task": "license/matlab=1"},
+        {"tres_per_job": "gpu:0", "num_tasks": 1},
+    ],
+    ids=str,
+)
+def test_what_slurm_takes_is_not_refused(filter_: Filter, change: dict[str, Any]) -> None:
+    assert filter_.modify(PARKED, **change).rc == SUCCESS
 
 
 def test_an_orphan_cannot_be_changed(filter_: Filter) -> None:

@@ -246,6 +246,24 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
     assert (job["ReqNodeList"], job["TresPerNode"]) == ("(null)", "gres/gpu:2")
 
 
+def test_what_slurm_refuses_last_is_never_recorded(cluster: Cluster) -> None:
+    """Regression: with a second change at once, the refused request was carried out."""
+    fill_all(cluster)
+    job = cluster.submit("alice", ["--gres=gpu:2", "-t", "60"])
+
+    def change(text: str) -> str:
+        return f"scontrol update jobid={job} {text} 2>&1 || true;"
+
+    for refused in ("tresfreq=nonsense", "tresbind=nonsense", "trespernode=gpu:1"):
+        loop = f"for i in $(seq 8); do {change(refused)} {change('timelimit=50') * 6} done"
+        told = cluster.run("ctl", ["bash", "-c", loop], "alice").stdout.decode()
+        assert told.count("TRES") == 8, told
+        await_settled(cluster, [job])
+        record = cluster.job(job)["AdminComment"]
+        assert "tn=gres/gpu:2" in record, refused
+        assert "nonsense" not in record
+
+
 def test_running_jobs_change_as_in_plain_slurm(cluster: Cluster) -> None:
     options = ("-N2", "--gpus-per-node=1")
     ours, plain = twins(cluster, options, "sleep 300")

@@ -37,6 +37,8 @@ _CHANGED = {
 """Fields of an update whose names in a record are others; None: not shown there."""
 OF_PENDING = ("begin_time", "features", "min_nodes", "req_nodes", "tres_per_node")
 """Fields that cannot be changed any more when a job has started."""
+_CHECKED_LAST = ("tres_per_node", "tres_per_job", "tres_per_socket")
+"""Fields that Slurm checks when it has set all others."""
 
 
 def job_as_read(job: Record) -> SlurmJob | None:
@@ -159,16 +161,21 @@ def _change(state: State, job: Record, update: JobUpdate) -> str:
     state["touched_running"] += [[update.job_id, field] for field in touched]
     if touched:
         return "Job is no longer pending execution"
+    late = [field for field in _CHECKED_LAST if not _is_tres(texts.get(field, ""))]
     for field, value in changed.items():
         shown = _CHANGED.get(field, field)
-        if shown is not None:
+        if shown is not None and field not in late:
             job[shown] = value
     if "reservation" in changed:
         job["reason"] = "Reservation" if name else "None"
     if "begin_time" in changed:
         job["reason"] = "None"
     _start(state, job)
-    return ""
+    return "Invalid Trackable RESource (TRES) specification" if late else ""
+
+
+def _is_tres(text: str) -> bool:
+    return not text or "gres" in text
 
 
 def _start(state: State, job: Record) -> None:

@@ -1,5 +1,6 @@
-"""Changes by owners are settled: the noted request becomes the record, one update a job."""
+"""Changes by owners are settled: what Slurm has accepted of them becomes the record."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import Change, gated_jobs, is_changed, settle_changes
 from slurm_gpu_aware.gate.restore import close_gate, release_by_hand
-from slurm_gpu_aware.slurm.records import split_arrays
+from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays
 
 OLD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;feat=big;mc=1"
 NEW = "gpuaware/1;tn=gres/gpu:1;nn=2-2;lic=matlab:1;feat=big;nt=4;mc=8;cpt=2;mcn=3"
@@ -67,8 +68,9 @@ def test_a_placed_job_loses_its_binding(slurm: SlurmFolder) -> None:
     slurm.write([placed_one()], ["n1"])
     (change,) = settle(slurm)
     assert change.refused is None
-    settled = {"AdminComment": NEW, "Extra": "mine", "Licenses": "matlab:1,gpuaware:1"}
-    assert slurm.calls == [["update", "7", RESET | settled]]
+    first = RESET | {"Licenses": "matlab:1,gpuaware:2"}
+    then = {"AdminComment": NEW, "Extra": "mine", "Licenses": "matlab:1,gpuaware:1"}
+    assert slurm.calls == [["update", "7", first], ["update", "7", then]]
     (job,) = gated_jobs(slurm.client().jobs(), GateConfig())
     assert (job.original.tres_per_node, job.marker) == ("gres/gpu:1", None)
 
@@ -91,7 +93,38 @@ def test_what_slurm_refuses_leaves_the_old_request(slurm: SlurmFolder) -> None:
     job = slurm.jobs["7"]
     assert (job["admin_comment"], job["extra"]) == (OLD, "")
     assert (job["req_nodes"], job["tres_per_node"]) == ("", "gres/gpu:2")
+    # One update brings it back: what it sets stays, even if Slurm finds a limit last.
+    assert len([call for call in slurm.calls if call[0] == "update"]) == 2
     assert job["licenses"] == "matlab:1,gpuaware:1"
+
+
+@pytest.mark.parametrize("make", [changed, placed_one])
+def test_a_request_that_slurm_refuses_last_never_becomes_the_record(
+    slurm: SlurmFolder, make: Callable[..., dict[str, Any]]
+) -> None:
+    """Regression: its owner changed the job in between, and the refused request was carried out."""
+    wrong = OLD.replace("gres/gpu:2", "gpu:1")
+    newest = wrong.replace("mc=1", "nt=3;mc=3")
+
+    class ChangedBetween(MemorySlurm):
+        def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
+            slurm.write([slurm.jobs["7"] | {"extra": newest}], ["n1"])
+            return super().jobs_of(ids)
+
+    slurm.write([make(extra=wrong, tres_per_node="gres/gpu:2")], ["n1"])
+    assert settle(slurm, ChangedBetween(slurm.home)) == []
+    assert slurm.jobs["7"]["admin_comment"].startswith(OLD)
+    (change,) = settle(slurm)
+    assert change.refused == "Invalid Trackable RESource (TRES) specification"
+    assert settled(slurm.jobs["7"]) == (OLD, "", "big", "matlab:1,gpuaware:1")
+    assert slurm.jobs["7"]["tres_per_node"] == "gres/gpu:2"
+
+
+def test_a_binding_of_gpus_to_tasks_is_recorded_when_slurm_has_taken_it(slurm: SlurmFolder) -> None:
+    slurm.write([changed(extra=NEW + ";tb=gres/gpu:closest")], ["n1"])
+    assert settle(slurm)[0].refused is None
+    first = {"TresBind": "gres/gpu:closest", "Licenses": "matlab:1,gpuaware:2"}
+    assert slurm.calls[0] == ["update", "7", first]
 
 
 def settled(job: dict[str, Any]) -> tuple[Any, ...]:
