@@ -15,6 +15,7 @@ from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.node_users import left_open
 from slurm_gpu_aware.model.request import NodeGroups, Request, SocketRules
 from slurm_gpu_aware.model.socket_views import socket_views
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmPartition, SlurmReservation
@@ -151,8 +152,7 @@ def fits(request: Request, cluster: Cluster) -> bool:
     counts = cluster.free.sum(axis=1)
     eligible = request.nodes.eligible
     allowed = np.ones(len(counts), np.bool_) if eligible is None else eligible
-    if cluster.users is not None:
-        allowed = allowed & cluster.users.open_to(request)
+    allowed = left_open(allowed, cluster.users, request)
     kinds = [cluster.indexed, ~cluster.indexed]
     if request.nodes.whole:
         allowed = allowed & (counts == cluster.exists.sum(axis=1))

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 Counts = npt.NDArray[np.int16]  # Few bits, as each look ahead copies them.
 
 
+def left_open(nodes: BoolArray, users: NodeUsers | None, request: Request) -> BoolArray:
+    """(N,) those of some nodes that jobs of other users leave to a request."""
+    return nodes if users is None else nodes & users.open_to(request)
+
+
 @dataclass(frozen=True, eq=False)
 class NodeUsers:
     """Numbers of jobs on N nodes by U + 1 rows: of each user of alone jobs, and of all others."""

@@ -13,6 +13,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.node_users import left_open
 from slurm_gpu_aware.model.request import Part, Request
 from slurm_gpu_aware.placement.account import level_of
 from slurm_gpu_aware.placement.feasible import users_words
@@ -84,8 +85,7 @@ class _Room:
         self.allowed = np.ones(cluster.shape[0], np.bool_) if allowed is None else allowed
         self.exists = int(np.count_nonzero(cluster.exists & self.allowed[:, None]))
         """Usable GPUs of the nodes that it may use."""
-        if cluster.users is not None:
-            self.allowed = self.allowed & cluster.users.open_to(request)
+        self.allowed = left_open(self.allowed, cluster.users, request)
         here = self.allowed if cluster.starting is None else self.allowed & ~cluster.starting
         self.closed = self.left.fixed and not np.array_equal(here, self.allowed)
         """It might get a node on which another job is about to start."""

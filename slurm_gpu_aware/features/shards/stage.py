@@ -19,6 +19,7 @@ from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, Shards
 from slurm_gpu_aware.model.facets import Facet
+from slurm_gpu_aware.model.node_users import left_open
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.planning.backfill import takes_shards
@@ -194,8 +195,7 @@ class _Room:
         able = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
         if request.nodes.eligible is not None:
             able &= request.nodes.eligible
-        if self.cluster.users is not None:
-            able &= self.cluster.users.open_to(request)
+        able = left_open(able, self.cluster.users, request)
         enough = (self._free >= request.get(SHARDS)) & able[:, None]
         enough &= ~self._kept
         for head in heads:
