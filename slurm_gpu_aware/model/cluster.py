@@ -7,6 +7,7 @@ than W GPUs has ``exists`` False in the other columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -124,6 +125,8 @@ class RunningJob:
     user: str = ""  # The job's owner; empty: not known.
     alone: bool = False  # No job of another user starts on its nodes (`NodeUsers`).
     lone: bool = False  # And none of its own user.
+    standing: float = math.inf
+    """Its place by tier and Slurm's priority, as `Request.priority`; inf: not known."""
 
     @cached_property
     def each_gpu(self) -> tuple[Gpu, ...]:

@@ -11,10 +11,8 @@ not fit get a reservation each, beside those before them, and a job behind delay
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,75 +20,14 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, RunningJob, each_gpu
 from slurm_gpu_aware.model.facets import changed
-from slurm_gpu_aware.model.request import Postponement, Request
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
-from slurm_gpu_aware.planning.postponing import awaited
-from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, hold, keep_least, take
+from slurm_gpu_aware.planning.reservation import Shadow, reserve
+from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, keep_least, take
 
 _MOST_KEPT = 16  # nodes up to which reserved GPUs are listed
 _MOST_NAMED = 2  # jobs for which reserved GPUs are named
-
-
-@dataclass(frozen=True, eq=False)
-class Shadow:
-    """Shadow reservation of the head."""
-
-    start_s: float
-    """Latest start of the head (inf if it waits for a job without a time limit), or the expected
-    start of a head that waits for a better set."""
-    gpus: Gpus
-    rest: Cluster  # The cluster at ``start_s`` without the reserved resources.
-    bound: bool = False  # The head needs cores of certain sockets.
-    by_slurm: bool = False  # Slurm chooses the head's GPUs.
-
-
-def reserve(
-    head: Request,
-    cluster: Cluster,
-    timeline: Timeline,
-    dispatcher: Dispatcher,
-    wait: Postponement | None = None,
-) -> Shadow | None:
-    """Find the earliest end after which the head fits; None: it fits after none.
-
-    ``wait``: the head waits by its own choice. Its set is reserved from its expected start, which
-    is earlier than the limits promise, so that no other job takes parts of it.
-    """
-    if wait is not None and (gpus := awaited(head, wait, cluster)):
-        nodes = [node for node, _ in gpus]
-        exact = not head.nodes.whole and bool(cluster.indexed[nodes].all())
-        ended = dispatcher.ends.beside_gpus(nodes, wait.start_s)
-        rest = Timeline(ended, wait.start_s).at(cluster, math.inf)
-        for node, slots in gpus:
-            rest.free[node, list(slots)] = True  # also if a job there is late
-        if cluster.power_w is not None and rest.power_w is not None:
-            gone = [end.job for end in dispatcher.ends.until(wait.start_s)]
-            rest.power_w[:] = Timeline(gone, 0.0).at(cluster, math.inf).power_w
-        hold(rest, head, gpus, exact=exact)
-        return Shadow(wait.start_s, gpus, rest, head.sockets.bound)
-
-    @cache
-    def at(time_s: float) -> tuple[Assignment | None, Cluster]:
-        later = timeline.at(cluster, time_s)
-        return dispatcher.could_place(head, later), later
-
-    def fits(time_s: float) -> bool:
-        return at(time_s)[0] is not None
-
-    start_s = timeline.earliest(head, cluster)
-    waits = cluster.by_slurm is not None and dispatcher.could_place(head, cluster) is None
-    if waits and fits(timeline.now):
-        start_s = timeline.now  # as soon as the jobs on its nodes have started
-    elif start_s <= timeline.now or not fits(start_s):  # it lacks more than GPUs
-        ends = timeline.ends[bisect_left(timeline.ends, start_s) :]
-        if not ends or not fits(ends[-1]):
-            return None
-        start_s = ends[bisect_left(ends, True, key=fits)]
-    assignment, rest = at(start_s)
-    assert assignment is not None  # noqa: S101 - it fits then
-    take(rest, head, assignment)
-    return Shadow(start_s, assignment.gpus, rest, head.sockets.bound, head.left is not None)
 
 
 class BackfillRoom:
@@ -122,21 +59,24 @@ class BackfillRoom:
         self._outside = cluster
         self._most = most
         self._later: list[BackfillRoom] = []
-        """The rooms beside the next jobs that do not fit, one each."""
+        """The rooms beside the other reservations."""
         self._reserved = np.zeros(cluster.shape, dtype=np.bool_)
         """(N, W) GPUs that are reserved, in this room and those of ``_later``."""
         self._unreserved: set[object] = set()
         """Shapes of jobs that fit after no end."""
-        if shadow is not None:
-            for node, slots in shadow.gpus:
-                self._reserved[node, list(slots)] = True
-            self._outside = changed(cluster.copy(), asleep=cluster.asleep)
-            self._set_outside(slice(None))
+        if shadow is None:
+            return
+        for node, slots in shadow.gpus:
+            self._reserved[node, list(slots)] = True
+        self._outside = changed(cluster.copy(), asleep=cluster.asleep)
+        self._set_outside(slice(None))
+        if shadow.unpassed is not None:
+            self._add(BackfillRoom(cluster, head, shadow.unpassed, guarded=guarded))
 
     @property
     def full(self) -> bool:
         """Whether no more reservations are kept: one on GPUs that are in use delays no job."""
-        if len(self.each()) >= self._most:
+        if len({room.head.job_id for room in self.each()}) >= self._most:
             return True
         if self.now.power_w is not None:
             return False
@@ -161,10 +101,12 @@ class BackfillRoom:
         if shadow is None:
             self._unreserved.add(shape)
             return None
-        room = BackfillRoom(self.now, request, shadow)
-        self._later.append(room)
-        self._reserved |= room._reserved
+        self._add(BackfillRoom(self.now, request, shadow))
         return shadow
+
+    def _add(self, room: BackfillRoom) -> None:
+        self._later += room.each()
+        self._reserved |= room._reserved
 
     def without_reserved(self) -> tuple[Cluster, list[RunningJob]]:
         """(The free resources without the reserved GPUs, what holds these).
@@ -186,7 +128,7 @@ class BackfillRoom:
         """Resources that a job may use past the start of each reservation."""
         least = self._outside
         for room in self._later:
-            least = _least(least, room.outside)
+            least = _least(least, room._outside)
         return least
 
     @property
@@ -204,7 +146,7 @@ class BackfillRoom:
         return tuple(room.ends_before(request, now_s) for room in self.each())
 
     def each(self) -> list[BackfillRoom]:
-        """The rooms of the head and of the other jobs with a reservation."""
+        """The room of each reservation, the head's first."""
         return [self, *self._later]
 
     def view(self, request: Request, now_s: float) -> Cluster:

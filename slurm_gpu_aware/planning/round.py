@@ -26,7 +26,7 @@ from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
+from slurm_gpu_aware.planning.backfill import BackfillRoom
 from slurm_gpu_aware.planning.dispatcher import (
     Dispatcher,
     Impossible,
@@ -45,6 +45,7 @@ from slurm_gpu_aware.planning.prefix import (
     slurm_key,
 )
 from slurm_gpu_aware.planning.refusals import Refusals
+from slurm_gpu_aware.planning.reservation import Shadow, reserve
 from slurm_gpu_aware.planning.timeline import (
     NodeShare,
     Timeline,

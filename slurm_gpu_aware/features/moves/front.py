@@ -27,11 +27,12 @@ from slurm_gpu_aware.features.moves.moved import after_move
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob, each_gpu
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.planning.backfill import BackfillRoom, Shadow, reserve
+from slurm_gpu_aware.planning.backfill import BackfillRoom
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
 from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.preempt import can_preempt
+from slurm_gpu_aware.planning.reservation import Shadow, reserve
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
 from slurm_gpu_aware.time_text import duration
 

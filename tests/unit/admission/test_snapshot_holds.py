@@ -9,6 +9,7 @@ from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.snapshot import build_cluster
 from slurm_gpu_aware.model.cluster import PreemptionOrder
+from slurm_gpu_aware.model.request import TIER
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmNode, SlurmPartition
 
 PLAIN = (("v100", 4),)
@@ -76,6 +77,16 @@ def test_users_are_told_apart_only_where_a_job_may_take_a_node_for_itself() -> N
     elsewhere = slurm_job(**{**waiting, "state": "RUNNING"}, shares=(NodeShare("c1", 1, 500, ()),))
     for job in (slurm_job(req_tres={"cpu": 1}, **waiting), elsewhere):
         assert cluster_users(nodes, job) is None
+
+
+def test_running_jobs_have_a_place_by_tier_and_priority() -> None:
+    """On the scale of waiting jobs, so that a job without GPUs can be told to have passed one."""
+    parts = {"high": SlurmPartition("high", frozenset({"n1"}), up=True, priority_tier=3)}
+    given = {"state": "RUNNING", "shares": (NodeShare("n1", 4, 500, ()),), "start_s": 50.0}
+    jobs = [slurm_job(n, priority=7, partitions=p, **given) for n, p in enumerate((("high",), ()))]
+    rules = PreemptionRules(SLURM, parts)
+    found = build_cluster([slurm_node("n1")], jobs, SLURM, PROFILE, rules=rules).running
+    assert [job.standing for job in found] == [3 * TIER + 7, TIER + 7]
 
 
 def test_victims_of_a_placed_job_are_not_chosen_again():

@@ -11,8 +11,8 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.planning import backfill
 from slurm_gpu_aware.planning import round as planning
-from slurm_gpu_aware.planning.backfill import reserve
 from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.reservation import reserve
 
 NOW = 1000.0
 

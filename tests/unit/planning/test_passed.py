@@ -1,0 +1,102 @@
+"""Jobs without GPUs wait for no turn: what they delay is kept for who came before them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from make import job_request, placements, plan_round, with_running
+
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.node_users import NodeUsers
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+
+NOW = 10_000.0
+HOUR = 3600.0
+HEAD = job_request(
+    "1", 4, max_nodes=1, cpus=8, time_limit_s=10 * HOUR, priority=5.0, submit_s=NOW - 900.0
+)
+
+
+def behind(number: int, hours: float, gpus: int = 1, **fields: Any) -> Request:
+    given = {"max_nodes": 1, "submit_s": NOW - 60.0, **fields}
+    return job_request(str(number), gpus, time_limit_s=hours * HOUR, **given)
+
+
+def holding(node: int, slots: tuple[int, ...], hours: float, cpus: int = 1) -> RunningJob:
+    """A GPU job."""
+    return RunningJob(f"g{node}", ((node, slots),), NOW + hours * HOUR, cpus={node: cpus})
+
+
+def passing(node: int, **fields: Any) -> RunningJob:
+    """A job of bob's without GPUs, of most of a node for ten hours."""
+    given = {"cpus": {node: 12}, "start_s": NOW - 600.0, "standing": 1.0, "user": "bob", **fields}
+    return RunningJob(f"c{node}", (), NOW + 10 * HOUR, **given)
+
+
+def nodes_of(nodes: int, *running: RunningJob) -> Cluster:
+    cluster = with_running(Cluster.uniform(nodes, 4, cpus_per_node=16), *running)
+    for job in running:
+        for node, cpus in job.cpus.items():
+            if not job.gpus:
+                cluster.free_cpus[node] -= cpus
+    return cluster
+
+
+def planned(cluster: Cluster, *queue: Request, **settings: Any) -> Plan:
+    return plan_round(queue, cluster, PlanSettings(policy="packed", **settings), NOW)
+
+
+@pytest.mark.parametrize(
+    ("passing_job", "started"),
+    [
+        ({}, ["3"]),
+        ({"standing": HEAD.priority}, ["3"]),  # as where priorities do not differ
+        ({"standing": HEAD.priority + 1}, ["2"]),  # it comes before the head
+        ({"start_s": HEAD.submit_s - 1}, ["2"]),  # it was there before
+        ({"standing": float("inf")}, ["2"]),
+    ],
+)
+def test_who_ends_by_the_limit_of_a_job_that_passed_the_head_does_not_start(
+    passing_job: dict[str, Any], started: list[str]
+) -> None:
+    """Without that job the head would start in an hour, and it may end at any time."""
+    cluster = nodes_of(1, holding(0, (0, 1, 2), 1.0), passing(0, **passing_job))
+    plan = planned(cluster, HEAD, behind(2, 8.0), behind(3, 0.9))
+    assert [*placements(plan)] == started
+    assert plan.waiting[0].shadow_start_s == NOW + 10 * HOUR
+
+
+def test_a_head_that_was_held_counts_from_when_it_was_not() -> None:
+    cluster = nodes_of(1, holding(0, (0, 1, 2), 1.0), passing(0))
+    head = replace(HEAD, wait=replace(HEAD.wait, ineligible_s=500.0))
+    assert [*placements(planned(cluster, head, behind(2, 8.0)))] == ["2"]
+
+
+def test_what_the_head_waits_for_now_is_kept_as_well() -> None:
+    """n0, as if the job had not come, and n1, where the head starts in two hours if it stays."""
+    cluster = nodes_of(2, passing(0), holding(1, (0, 1, 2), 2.0))
+    queue = [HEAD, behind(2, 8.0), behind(3, 8.0, eligible=np.array([False, True]))]
+    plan = planned(cluster, *queue, behind(4, 1.9), reservations=4)
+    assert {job: nodes for job, (nodes, _) in placements(plan).items()} == {"4": (1,)}
+    assert plan.waiting[0].shadow_start_s == NOW + 2 * HOUR
+
+
+def test_a_node_of_another_user_is_kept_too() -> None:
+    """Bob's job of one CPU shares its node with no other user."""
+    bobs = passing(0, cpus={0: 1}, alone=True)
+    cluster = nodes_of(1, bobs)
+    cluster = replace(cluster, users=NodeUsers.of([bobs], {"alice", "bob"}, 1))
+    head = replace(HEAD, user="alice")
+    assert not placements(planned(cluster, head, behind(2, 8.0, user="bob")))
+
+
+def test_the_next_jobs_with_a_reservation_are_kept_from_passing_too() -> None:
+    """The head waits for n0; the second job would start on n1 in an hour."""
+    cluster = nodes_of(2, holding(0, (0, 1, 2, 3), 20.0), holding(1, (0, 1, 2), 1.0), passing(1))
+    head = replace(HEAD, nodes=replace(HEAD.nodes, eligible=np.array([True, False])))
+    second = replace(HEAD, job_id="2", priority=4.0)
+    queue = [head, second, behind(3, 8.0), behind(4, 0.9)]
+    assert [*placements(planned(cluster, *queue))] == ["3"]
+    assert [*placements(planned(cluster, *queue, reservations=2))] == ["4"]
