@@ -140,8 +140,8 @@ class GateConfig:
     """The reservation ends this long after the last heartbeat; parked jobs then start as usual."""
     show_running: bool = False  # Show GPUs and score of a running job in its AdminComment.
     guard_head: bool = True
-    """Hold the GPUs that are kept for the first waiting job by reservations, against jobs that
-    cannot wait at the gate."""
+    """Hold what is kept for the first waiting job by reservations, against jobs that cannot wait
+    at the gate."""
     queue_tests: Annotated[int, whole(0, MOST)] = 4_000
     """Tests of a node for a parked job in a pass of Slurm's scheduler: 12,000 take about 0.1 s."""
 

@@ -59,6 +59,15 @@ class Kept(NamedTuple):
     gpus: Gpus
 
 
+class Guarded(NamedTuple):
+    """What is held of a node for the first job that waits."""
+
+    gpus: int
+    free: int  # GPUs of these that no job holds.
+    every: bool  # They are all GPUs of the node.
+    cpus: int | None  # CPUs, at least one for each GPU; None: the whole node.
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A job that stays parked, and the reason."""
@@ -70,6 +79,7 @@ class Waiting:
     shadow_start_s: float | None = None
     """Latest start by the shadow reservation; None: the job has no reservation."""
     reserved: Gpus = ()  # GPUs of the shadow reservation.
+    held_up: Gpus = ()  # On these it would start now, but for jobs without GPUs that passed it.
     kept: Kept | None = None  # Reservation of a job behind the first one that waits.
     infeasible: bool = False
     """The job has no place even on the empty cluster of the nodes that are usable now."""

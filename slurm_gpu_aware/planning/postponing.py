@@ -5,7 +5,7 @@ All functions are pure.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +15,12 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.feasible import allowed_nodes
+from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import WaitRule
 from slurm_gpu_aware.placement.shapes import LeastSlowdown
 from slurm_gpu_aware.planning.later import Later, worth_until_s
-from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.planning.plan import Guarded, Plan
 from slurm_gpu_aware.time_text import duration, stamp
 
 
@@ -137,10 +137,14 @@ def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
     return replace(plan, assignments=tuple(assignments))
 
 
-def guarded(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int, bool]]:
-    """Node -> GPUs that the plan keeps for the first job that waits, the free ones, are they all.
+def guarded(
+    plan: Plan, cluster: Cluster, queue: Mapping[str, Request], *, passing: bool
+) -> dict[str, Guarded]:
+    """Node -> what jobs that do not wait at the gate must leave to the first job that waits.
 
-    Without nodes on which a placed job is about to start: it needs what a reservation would take.
+    That is what it would start on now but for such jobs without GPUs, and if others may take GPUs
+    (``passing``), also the GPUs that the plan keeps for it. Without nodes on which a placed job is
+    about to start: it needs what a reservation would take.
     """
     busy = np.zeros(cluster.shape[0], np.bool_)
     if cluster.starting is not None:
@@ -149,18 +153,33 @@ def guarded(plan: Plan, cluster: Cluster) -> dict[str, tuple[int, int, bool]]:
         busy |= cluster.by_slurm.any(axis=1)
     for one in plan.assignments:
         busy[list(one.nodes)] = True
-    kept: dict[str, tuple[int, int, bool]] = {}
-    first = next((one for one in plan.waiting if one.reserved or one.postponement), None)
-    rows = row_of(cluster.nodes)
-    gpus = () if first is None else first.reserved
-    if first is not None and first.postponement is not None:  # it waits by its own choice
-        named = first.postponement.gpus
-        gpus = tuple((rows[name], slots) for name, slots in named if name in rows)
-    for node, slots in gpus:
-        if not busy[node]:
-            free, exist = cluster.free[node, list(slots)], cluster.exists[node]
-            kept[cluster.nodes[node]] = len(slots), int(free.sum()), len(slots) == int(exist.sum())
+    gpus = _kept_for_first(plan, cluster) if passing else {}
+    head = next((one for one in plan.waiting if one.held_up), None)
+    early = {} if head is None else dict(head.held_up)
+    kept: dict[str, Guarded] = {}
+    for node, slots in (gpus | early).items():
+        if busy[node]:
+            continue
+        free, exist = int(cluster.free[node, list(slots)].sum()), int(cluster.exists[node].sum())
+        cpus: int | None = 0
+        if head is not None and node in early:
+            cpus = _cpus_on(node, len(slots), queue[head.job_id], len(early), cluster)
+        kept[cluster.nodes[node]] = Guarded(len(slots), free, len(slots) == exist, cpus)
     return kept
+
+
+def _kept_for_first(plan: Plan, cluster: Cluster) -> dict[int, tuple[int, ...]]:
+    first = next((one for one in plan.waiting if one.reserved or one.postponement), None)
+    if first is None or first.postponement is None:
+        return {} if first is None else dict(first.reserved)
+    rows = row_of(cluster.nodes)  # it waits by its own choice
+    return {rows[name]: slots for name, slots in first.postponement.gpus if name in rows}
+
+
+def _cpus_on(node: int, gpus: int, job: Request, nodes: int, cluster: Cluster) -> int | None:
+    """CPUs that it needs there; None: it shares the node with no job, or has to wait for users."""
+    shared = cluster.users is None or bool(cluster.users.open_to(job)[node])
+    return None if job.nodes.whole or not shared else node_demand(job, nodes, gpus)[0]
 
 
 def _kept_off(one: Assignment, request: Request, exact: BoolArray, others: bool) -> Assignment:

@@ -27,7 +27,9 @@ class Shadow:
     bound: bool = False  # The head needs cores of certain sockets.
     by_slurm: bool = False  # Slurm chooses the head's GPUs.
     unpassed: Shadow | None = None
-    """An earlier one, which it would have without the jobs that passed it (`Timeline.unpassed`)."""
+    """An earlier one, which it would have without the jobs that passed it (`Timeline.passed`)."""
+    held_up: Gpus = ()
+    """GPUs on which it would start now without these jobs, some of which may be ending."""
 
 
 def reserve(
@@ -54,14 +56,21 @@ def reserve(
             rest.power_w[:] = Timeline(gone, 0.0).at(cluster, math.inf).power_w
         hold(rest, head, gpus, exact=exact)
         return Shadow(wait.start_s, gpus, rest, head.sockets.bound)
-    shadow = _earliest(head, cluster, timeline, dispatcher)
-    if shadow is None or shadow.start_s <= timeline.earliest(head, cluster):
+    shadow, now = _earliest(head, cluster, timeline, dispatcher), timeline.now
+    if shadow is None or now < shadow.start_s <= timeline.earliest(head, cluster):
         return shadow  # it waits for GPUs only
-    without = timeline.unpassed(head)
-    unpassed = None if without is None else _earliest(head, cluster, without, dispatcher)
+    passed = timeline.passed(head)
+    if shadow.start_s <= now:
+        there = {node for job in passed for node in job.on_nodes}
+        held_up = tuple(one for one in shadow.gpus if one[0] in there)
+        return replace(shadow, held_up=held_up)
+    if not passed:
+        return shadow
+    unpassed = _earliest(head, cluster, timeline.without(passed), dispatcher)
     if unpassed is None or unpassed.start_s >= shadow.start_s:
         return shadow
-    return replace(shadow, unpassed=unpassed)
+    held_up = unpassed.gpus if unpassed.start_s <= now else ()
+    return replace(shadow, unpassed=unpassed, held_up=held_up)
 
 
 def _earliest(

@@ -308,6 +308,7 @@ class _Placing:
             turn="next",
             shadow_start_s=None if shadow is None else shadow.start_s,
             reserved=() if shadow is None else shadow.gpus,
+            held_up=() if shadow is None else shadow.held_up,
         )
 
     def _why_next(self, head: Request, shadow: Shadow | None) -> str:

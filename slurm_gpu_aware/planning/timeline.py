@@ -198,21 +198,23 @@ class Timeline:
         self._by_user: _Rows | None = None
         """Rows of `NodeUsers.rows`."""
 
-    def unpassed(self, request: Request) -> Timeline | None:
-        """The same without the jobs that passed a request; None: there is none.
+    def passed(self, request: Request) -> list[RunningJob]:
+        """The jobs that passed a request.
 
         Those are jobs without GPUs, which wait for no turn, of no higher place that have started
         since the request came.
         """
         since_s = request.submit_s + request.wait.ineligible_s
-        passed = {
-            id(job)
+        return [
+            job
             for job in self._running.beside_gpus
             if not job.gpus and job.start_s > since_s and job.standing <= request.priority
-        }
-        if not passed:
-            return None
-        ends = [replace(j, end_s=self.now) if id(j) in passed else j for j in self._running]
+        ]
+
+    def without(self, jobs: Iterable[RunningJob]) -> Timeline:
+        """The same, but some of the running jobs end now."""
+        gone = {id(job) for job in jobs}
+        ends = [replace(j, end_s=self.now) if id(j) in gone else j for j in self._running]
         return Timeline(ends, self.now, self._started, self._reserved)
 
     @cached_property

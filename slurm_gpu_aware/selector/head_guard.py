@@ -7,6 +7,9 @@ is pending, a reservation holds the head's number of GPUs on each node, also tho
 still use, and as many cores. Slurm 26.05 refuses to reserve GPUs that are in use: there the whole
 node is held if the head gets all its GPUs, else only the free ones, from the next round on.
 
+Jobs without GPUs start at their submission. While nothing but such jobs holds up the head
+(`Waiting.held_up`), its GPUs and CPUs are held, so that no more of them come.
+
 - Before a job is placed on a node, its reservation goes.
 - Each ends with the gate's lease: a dead selector leaves none behind.
 """
@@ -15,12 +18,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.gres import gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
@@ -33,6 +38,11 @@ _BUSY = "Requested nodes are busy"
 _AGAIN_S = 10.0  # pause of a node for which Slurm refused a reservation, as of one that ends there
 
 
+class _Share(NamedTuple):
+    gpus: int
+    cpus: int
+
+
 @dataclass
 class HeadGuard:
     """The reservations that there are."""
@@ -40,8 +50,8 @@ class HeadGuard:
     client: SlurmClient
     enabled: bool = True
     timer: Callable[[], float] = time.monotonic
-    _held: dict[str, tuple[int | None, float]] = field(default_factory=dict)
-    """Node -> (GPUs, end); None: the whole node, which Slurm shows without a number of GPUs."""
+    _held: dict[str, tuple[_Share | None, float]] = field(default_factory=dict)
+    """Node -> (what is held, end); None: the whole node."""
     _refused: dict[str, float] = field(default_factory=dict)
     """Node -> when Slurm refused one, in seconds of the timer."""
     _busy: set[str] = field(default_factory=set)
@@ -50,7 +60,11 @@ class HeadGuard:
     def take_over(self, reservations: Iterable[SlurmReservation]) -> None:
         """Note those that Slurm has, also of an earlier selector."""
         there = [one for one in reservations if guards_head(one.name)]
-        self._held = {node: (one.gpus, one.end_s) for one in there for node in one.nodes}
+        shares = {node: _share_of(one) for one in there for node in one.nodes}
+        for node, (made, _) in self._held.items():
+            if made and (share := shares.get(node)) and share.gpus == made.gpus:
+                shares[node] = made  # Slurm shows the CPUs of whole cores
+        self._held = {node: (shares[node], one.end_s) for one in there for node in one.nodes}
 
     def drop(self, nodes: Iterable[str]) -> None:
         """Remove the reservations of nodes, before jobs are placed there."""
@@ -61,23 +75,24 @@ class HeadGuard:
             except SourceError as exc:
                 log.warning("reservation %s is not removed: %s", _name(node), exc)
 
-    def keep(self, kept: Mapping[str, tuple[int, int, bool]], until_s: float) -> None:
-        """Hold the GPUs that a round keeps for the head, until a time.
+    def keep(self, kept: Mapping[str, Guarded], until_s: float) -> None:
+        """Hold what a round keeps for the head, until a time.
 
-        ``kept``: node -> (their number, number of the free ones, whether they are all of the
-        node). ``until_s``: end of the gate's lease, Unix seconds.
+        ``kept``: by node. ``until_s``: end of the gate's lease, Unix seconds.
         """
         self._busy &= kept.keys()
-        wanted = {
-            node: gpus if node not in self._busy else None if every else free
-            for node, (gpus, free, every) in kept.items()
-        }
-        wanted = {node: gpus for node, gpus in wanted.items() if gpus != 0}
-        self.drop([node for node, (gpus, _) in self._held.items() if wanted.get(node, 0) != gpus])
+        wanted: dict[str, _Share | None] = {}
+        for node, (gpus, free, every, cpus) in kept.items():
+            refused = node in self._busy
+            if cpus is None or (refused and every):
+                wanted[node] = None
+            elif held := free if refused else gpus:
+                wanted[node] = _Share(held, max(held, cpus))
+        self.drop([n for n, (is_, _) in self._held.items() if n not in wanted or wanted[n] != is_])
         now = self.timer()
         self._refused = {node: at for node, at in self._refused.items() if now - at < _AGAIN_S}
-        free = [node for node in wanted if self.enabled and node not in self._refused]
-        for node in free[:_MOST]:
+        accepted = [node for node in wanted if self.enabled and node not in self._refused]
+        for node in accepted[:_MOST]:
             try:
                 self._hold(node, wanted[node], until_s)
             except SourceError as exc:
@@ -87,22 +102,27 @@ class HeadGuard:
                 self._refused[node] = now
                 log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
 
-    def _hold(self, node: str, gpus: int | None, until_s: float) -> None:
+    def _hold(self, node: str, share: _Share | None, until_s: float) -> None:
         """Make a reservation, or put its end off. Raises SourceError."""
         if node in self._held:
             if self._held[node][1] < until_s and self.client.move_reservation(_name(node), until_s):
-                self._held[node] = gpus, until_s
+                self._held[node] = share, until_s
             return
         wanted = NewReservation(
             _name(node),
             until_s,
             nodes=node,
             # With CPUs: else Slurm takes more cores, and refuses a node without free ones.
-            tres="" if gpus is None else f"gres/gpu={gpus},cpu={gpus}",
+            tres="" if share is None else f"gres/gpu={share.gpus},cpu={share.cpus}",
             flags=frozenset({"IGNORE_JOBS", "PURGE_COMP"}),
         )
         self.client.create_reservation(wanted)
-        self._held[node] = gpus, until_s
+        self._held[node] = share, until_s
+
+
+def _share_of(reservation: SlurmReservation) -> _Share | None:
+    """What it holds of its node; None: all, which Slurm shows without a number of GPUs."""
+    return None if reservation.gpus is None else _Share(reservation.gpus, reservation.cpus or 0)
 
 
 def passes_gate(job: SlurmJob) -> bool:

@@ -185,6 +185,43 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
     cluster.wait_until(lambda: not guarded(cluster), 60, "the reservation ends with its use")
 
 
+def test_a_job_without_gpus_opens_no_way_past_the_first_that_waits(
+    cluster: Cluster, full: dict[str, list[str]]
+) -> None:
+    """It may end at any time, so no GPU job behind uses its limit of ten hours; others go on.
+
+    When only such jobs hold up the head, no more of them start on its node.
+    """
+    node, cores = NODES[2], ["-c", "4", *LOWER, "-t", "600"]
+    head = cluster.submit("alice", ["--gres=gpu:4", "-c", "16", "-t", "600", "-w", node], WAIT)
+    first = cluster.submit("bob", [*cores, "-w", node], WAIT)
+    cluster.wait(first, "RUNNING")
+    promised_late = lambda: "9 h" in cluster.sh("ctl", ["gpu-aware", "explain", head])  # noqa: E731
+    cluster.wait_until(promised_late, 60, "a start of the head when the job without GPUs ends")
+    let_go(cluster, "bob", full[node][0])
+    cluster.wait(full[node][0], "COMPLETED")
+    behind = cluster.submit("bob", ["--gres=gpu:1", "-w", node, *LOWER, "-t", "300"])
+    short = cluster.submit("bob", ["--gres=gpu:1", "-w", node, *LOWER, "-t", "5"])
+    cluster.wait(short, "COMPLETED")
+    assert guarded(cluster) == {}
+    for job in full[node][1:]:
+        let_go(cluster, "bob", job)
+        cluster.wait(job, "COMPLETED")
+    cluster.wait_until(lambda: guarded(cluster) == {node: 4}, 60, "the share of the head is held")
+    second = cluster.submit("bob", [*cores, "-w", node])
+    elsewhere = cluster.submit("bob", [*cores])
+    cluster.wait(elsewhere, "COMPLETED")
+    states = {job: cluster.job(job)["JobState"] for job in (head, behind, second)}
+    assert set(states.values()) == {"PENDING"}, states
+    let_go(cluster, "bob", first)
+    cluster.wait(head, "RUNNING")
+    states = {job: cluster.job(job)["JobState"] for job in (behind, second)}
+    assert set(states.values()) == {"PENDING"}, states
+    let_go(cluster, "alice", head)
+    for job in (head, behind, second):
+        cluster.wait(job, "COMPLETED", 90)
+
+
 def test_they_count_under_a_power_limit(cluster: Cluster, limited: None) -> None:
     """The limit leaves power for three GPUs."""
     asked = ["--gres=gpu:1", "--comment=place=off"]

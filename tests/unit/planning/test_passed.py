@@ -11,6 +11,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.postponing import guarded
 
 NOW = 10_000.0
 HOUR = 3600.0
@@ -90,6 +91,34 @@ def test_a_node_of_another_user_is_kept_too() -> None:
     cluster = replace(cluster, users=NodeUsers.of([bobs], {"alice", "bob"}, 1))
     head = replace(HEAD, user="alice")
     assert not placements(planned(cluster, head, behind(2, 8.0, user="bob")))
+
+
+@pytest.mark.parametrize(
+    ("running", "expected"),
+    [
+        ([passing(0)], {"n0": (4, 4, True, 8)}),
+        ([replace(passing(0, cpus={0: 0}), end_s=NOW - 1.0)], {}),  # nothing holds the head up
+        ([replace(passing(0), end_s=NOW - 1.0)], {"n0": (4, 4, True, 8)}),  # it is ending
+        ([holding(0, (0,), 2.0), passing(0)], {}),  # a GPU job ends later
+        ([passing(0, start_s=HEAD.submit_s - 1.0)], {}),
+    ],
+)
+def test_while_only_such_jobs_hold_up_the_head_its_share_is_held(
+    running: list[RunningJob], expected: dict[str, Any]
+) -> None:
+    """So no more of them start there, as by plain Slurm, and no GPU job."""
+    cluster = nodes_of(1, *running)
+    plan = planned(cluster, HEAD, behind(2, 8.0))
+    assert guarded(plan, cluster, {"1": HEAD}, passing=False) == expected
+
+
+def test_of_a_node_that_waits_for_its_user_all_is_held() -> None:
+    """There one CPU is enough to keep the others from it."""
+    bobs = passing(0, cpus={0: 1}, alone=True)
+    cluster = replace(nodes_of(1, bobs), users=NodeUsers.of([bobs], {"alice", "bob"}, 1))
+    head = replace(HEAD, user="alice")
+    plan = planned(cluster, head)
+    assert guarded(plan, cluster, {"1": head}, passing=False) == {"n0": (4, 4, True, None)}
 
 
 def test_the_next_jobs_with_a_reservation_are_kept_from_passing_too() -> None:

@@ -514,7 +514,8 @@ def test_the_later_set_of_a_head_that_waits_by_choice_is_guarded():
     cluster = here(held("r", 0, [0], HOUR))
     result = plan([asking(1, 2, max_nodes=1)], cluster)
     assert result.waiting[0].postponed
-    assert guarded(result, cluster) == {"n0": (2, 1, True)}
+    assert guarded(result, cluster, {}, passing=True) == {"n0": (2, 1, True, 0)}
+    assert guarded(result, cluster, {}, passing=False) == {}
 
 
 @pytest.mark.parametrize("backfill", [False, True])

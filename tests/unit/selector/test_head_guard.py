@@ -1,18 +1,20 @@
 """Guard of the head: what Slurm reserves, in use or not (26.05), and against which jobs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from make import context_of, slurm_job, slurm_node
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.selector.head_guard import HeadGuard, passing
 from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 
 
 class Reservations:
-    """Of one node with four GPUs."""
+    """Of one node with four GPUs, and two threads on each core."""
 
     def __init__(self, free: int, *, whole: bool) -> None:
         self.free, self.whole = free, whole
@@ -28,8 +30,13 @@ class Reservations:
 
     def shown(self) -> list[SlurmReservation]:
         """As Slurm lists them: one of whole nodes without a number of GPUs."""
-        gpus = {n: int(t.split("=")[1].split(",")[0]) if t else None for n, t in self.there.items()}
-        return [SlurmReservation(n, 0.0, 100.0, frozenset({"n1"}), gpus=g) for n, g in gpus.items()]
+        found = []
+        for name, tres in self.there.items():
+            held = dict(part.split("=") for part in tres.split(",")) if tres else {"cpu": "16"}
+            cpus, gpus = int(held["cpu"]) + int(held["cpu"]) % 2, held.get("gres/gpu")
+            of_node = SlurmReservation(name, 0.0, 100.0, frozenset({"n1"}), cpus=cpus)
+            found.append(replace(of_node, gpus=None if gpus is None else int(gpus)))
+        return found
 
     def delete_reservation(self, name: str) -> None:
         del self.there[name]
@@ -45,7 +52,7 @@ def test_it_holds_the_free_gpus_where_slurm_refuses_those_in_use(whole: bool) ->
     for free in (1, 1, 2, 2):
         slurm.free = free
         guard.take_over(slurm.shown())
-        guard.keep({"n1": (3, free, False)}, 100.0)
+        guard.keep({"n1": Guarded(3, free, False, 0)}, 100.0)
     held = 3 if whole else 2
     assert slurm.there == {"gpuaware_head_n1": f"gres/gpu={held},cpu={held}"}
     guard.keep({}, 100.0)
@@ -57,7 +64,7 @@ def test_it_holds_a_node_of_which_the_head_gets_all_gpus() -> None:
     guard = HeadGuard(slurm)  # type: ignore[arg-type]
     for _ in range(4):
         guard.take_over(slurm.shown())
-        guard.keep({"n1": (4, 2, True)}, 100.0)
+        guard.keep({"n1": Guarded(4, 2, True, 0)}, 100.0)
     assert slurm.there == {"gpuaware_head_n1": ""}
     assert slurm.created == 1
 
@@ -66,8 +73,23 @@ def test_nothing_is_reserved_where_no_gpu_is_free() -> None:
     slurm = Reservations(0, whole=False)
     guard = HeadGuard(slurm)  # type: ignore[arg-type]
     for _ in range(3):
-        guard.keep({"n1": (3, 0, False)}, 100.0)
+        guard.keep({"n1": Guarded(3, 0, False, 0)}, 100.0)
     assert slurm.there == {}
+
+
+def test_it_holds_the_cpus_of_a_head_that_jobs_without_gpus_hold_up() -> None:
+    """It is made once, though Slurm shows whole cores, and anew for another job."""
+    slurm = Reservations(4, whole=False)
+    guard = HeadGuard(slurm)  # type: ignore[arg-type]
+    for cpus, created in ((7, 1), (7, 1), (5, 2), (0, 3)):
+        guard.take_over(slurm.shown())
+        guard.keep({"n1": Guarded(4, 4, True, cpus)}, 100.0)
+        assert slurm.there == {"gpuaware_head_n1": f"gres/gpu=4,cpu={max(4, cpus)}"}
+        assert slurm.created == created
+    for _ in range(2):
+        guard.take_over(slurm.shown())
+        guard.keep({"n1": Guarded(4, 4, True, None)}, 100.0)
+    assert (slurm.there, slurm.created) == ({"gpuaware_head_n1": ""}, 4)
 
 
 PARKED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1", "tres_per_node": "gres/gpu:1"}
