@@ -30,7 +30,7 @@ ResumeTimeout=36000
 SchedulerType=sched/backfill
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
-SchedulerParameters=default_queue_depth=5000,batch_sched_delay=1,bf_continue,bf_max_job_test=2000,\
+SchedulerParameters=default_queue_depth=5000,batch_sched_delay=0,bf_continue,bf_max_job_test=2000,\
 max_rpc_cnt=0
 GresTypes=gpu
 Licenses=gpuaware:100000,gpuaware_pool:8

@@ -153,6 +153,7 @@ def limit(given: argparse.Namespace, mode: str) -> float:
             waits.append(one_start())
             time.sleep(1)
         process.wait()
+        print(f"  waits {[round(one, 2) for one in waits]}", file=sys.stderr)
         return max(waits)
     finally:
         sh("squeue -h -t PD,R -o %i | xargs -r -n 500 scancel --quiet")

@@ -22,7 +22,7 @@ INSTALL = "'gpu-aware setup --install'"
 RESTART = f"run {INSTALL}, then restart slurmctld"
 _SCHEDULER = {
     "default_queue_depth": (5000, "parked jobs of higher priority delay others"),
-    "batch_sched_delay": (1, "a placed job waits up to 3 s for Slurm's scheduler"),
+    "batch_sched_delay": (0, "a placed job waits up to 3 s for Slurm's scheduler"),
 }
 """Word of SchedulerParameters -> (our value, effect of Slurm's default)."""
 _REQUEUE_S = 5

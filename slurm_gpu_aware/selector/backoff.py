@@ -74,7 +74,12 @@ class Backoff:
 
     def held_by(self, job_id: str) -> str:
         """Slurm's reason for which the job could not start; empty: it showed none."""
-        return self._waits[job_id].held_by if job_id in self._waits else ""
+        return self.last(job_id)[1]
+
+    def last(self, job_id: str) -> tuple[float, str]:
+        """(When the job was last held back, by the timer, Slurm's reason for it; empty: none)."""
+        waits = self._waits.get(job_id, _Waits())
+        return waits.punished, waits.held_by
 
     def punish(
         self,

@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 _MAX_TASKS = 500  # array tasks of one array that one round plans
 NOT_FIRST = "its request cannot be planned; Slurm gets it when no job is before it"
 """Why a job waits of which not even counts are known."""
+FULL_ARRAY = "its array runs as many tasks as its limit allows"
+OVER_LIMIT = "a limit lets no more jobs like it start now"
 
 
 class TaskOrder:
@@ -80,9 +82,11 @@ def task_ids(job: SlurmJob) -> list[str]:
     return [f"{job.array_id}_{task}" for task in tasks[:_MAX_TASKS]]
 
 
-def task_room(jobs: Sequence[SlurmJob], licence: str) -> dict[int, int]:
+def task_room(jobs: Sequence[SlurmJob], licence: str) -> dict[Hashable, int]:
     """Array with a ``%limit`` -> tasks that may start beside those that run or are about to."""
-    room = {job.array_id: job.array_limit for job in jobs if job.array_id and job.array_limit}
+    room: dict[Hashable, int] = {
+        job.array_id: job.array_limit for job in jobs if job.array_id and job.array_limit
+    }
     for job in jobs:
         starts = job.state == "PENDING" and not job.licence_count(licence)
         if job.array_id in room and job.array_tasks is None and (job.state in HOLDING or starts):
@@ -140,14 +144,20 @@ class Candidates:
     """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""
     _order: TaskOrder = field(default_factory=TaskOrder)
     _components: Mapping[int, Sequence[SlurmJob]] = field(default_factory=dict)
-    _room: dict[int, int] = field(default_factory=dict)
-    """Array with a ``%limit`` -> tasks that may start now."""
+    _room: dict[Hashable, int] = field(default_factory=dict)
+    """Array with a ``%limit``, or kind that a limit has held -> jobs that may start now."""
 
-    def sort_out(self, parked: Sequence[GatedJob], jobs: Sequence[SlurmJob]) -> None:
-        """Assign every parked job. Raises SourceError if Slurm does not answer."""
+    def sort_out(
+        self,
+        parked: Sequence[GatedJob],
+        jobs: Sequence[SlurmJob],
+        rooms: Mapping[Hashable, int] | None = None,
+    ) -> None:
+        """Assign every parked job; ``rooms``: of `LimitedKinds`. Raises SourceError if Slurm does
+        not answer."""
         limited = self.pool.limits([self._as_shown(gated.job) for gated in parked])
         earlier: dict[Hashable, SlurmJob] = {}  # held by a limit: Slurm looks at these first
-        self._room = task_room(jobs, self.context.config.gate.licence)
+        self._room = task_room(jobs, self.context.config.gate.licence) | dict(rooms or {})
         self._components = components_of(jobs)
         for gated in sorted(parked, key=lambda gated: queue_order(gated.job)):
             job = gated.job
@@ -173,9 +183,13 @@ class Candidates:
                 self._wait(job, job.id, EARLIER_TASK)
                 continue
             for job_id in task_ids(job):
-                if self._room.get(job.array_id or 0, 1) <= 0:
+                full = FULL_ARRAY if self._room.get(job.array_id, 1) <= 0 else None
+                if full is None and self._room.get(kind, 1) <= 0:
+                    full = OVER_LIMIT
+                    self.blocked += 1
+                if full is not None:
                     if self.to_plan.keys().isdisjoint(task_ids(job)):
-                        self.waits(job.id, "its array runs as many tasks as its limit allows")
+                        self.waits(job.id, full)
                     self._order.waits(job)  # the planned tasks tell why the array waits
                     break
                 if not self._assign(gated, job_id):
@@ -256,8 +270,9 @@ class Candidates:
             return not exc.leave
         self.to_plan[job_id] = candidate
         self.licences.use(candidate.gated)
-        if record.job.array_id in self._room:
-            self._room[record.job.array_id] -= 1
+        for key in (record.job.array_id, alike(record.job)) if self._room else ():
+            if key in self._room:
+                self._room[key] -= 1
         return True
 
     def _candidate(self, record: GatedJob, job_id: str) -> Candidate:

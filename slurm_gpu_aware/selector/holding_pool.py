@@ -109,7 +109,12 @@ def _is_whole(job: SlurmJob, split: Set[int] | Set[int | None]) -> bool:
 
 def is_limit(job: SlurmJob) -> bool:
     """Whether a limit of accounting holds it, which Slurm checks only when it tries a job."""
-    return job.reason.startswith(("QOS", "Assoc"))
+    return is_limit_reason(job.reason)
+
+
+def is_limit_reason(reason: str) -> bool:
+    """Whether Slurm's reason names a limit of accounting."""
+    return reason.startswith(("QOS", "Assoc"))
 
 
 @dataclass

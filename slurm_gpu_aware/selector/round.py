@@ -34,6 +34,7 @@ from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.leaver import Leaver, Turns, infeasible, without_policy
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.licences import Licences
+from slurm_gpu_aware.selector.limited_kinds import LimitedKinds
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_planner import Notes, RoundPlanner
@@ -81,6 +82,7 @@ class Rounds:
         self._interrupted = Interrupted(client, config.gate, self.tracker)
         self._comments = JobComments(client, config.gate, self.tracker)
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
+        self._limited = LimitedKinds(self._backoff)
         self._leaver = Leaver(client, config.gate, self.tracker, self._backoff)
         self.mover = Mover(client, config, self.tracker, timer)
         self.start_monitor = StartMonitor(
@@ -255,8 +257,10 @@ class Rounds:
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         given = context, self._backoff, Licences(self._client), self._pool, self.estimates
+        parked, released = ([one.job for one in some] for some in (view.parked, view.released))
+        rooms = self._limited.rooms(parked, released, view.jobs)
         candidates = Candidates(*given, kept=self._kept, unplaceable=self._turns.unplaceable)
-        candidates.sort_out(view.parked, view.jobs)
+        candidates.sort_out(view.parked, view.jobs, rooms)
         return candidates
 
     def _plan_and_place(self, view: View, outcome: Outcome) -> None:

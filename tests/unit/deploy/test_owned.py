@@ -95,7 +95,7 @@ def test_settings_of_an_empty_slurm_conf():
         "GresTypes": "gpu",
         "Licenses": "gpuaware:100000,gpuaware_pool:8",
         "JobSubmitPlugins": "lua",
-        "SchedulerParameters": "default_queue_depth=5000,batch_sched_delay=1",
+        "SchedulerParameters": "default_queue_depth=5000,batch_sched_delay=0",
     }
 
 

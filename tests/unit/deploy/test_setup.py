@@ -93,7 +93,7 @@ def test_a_continued_setting_is_replaced_whole(tmp_path: Path):
     lines = site.files()["slurm.conf"].splitlines()
     assert lines[3:6] == [
         "SchedulerParameters=bf_continue,bf_interval=60,bf_max_job_test=1000,"
-        "default_queue_depth=5000,batch_sched_delay=1",
+        "default_queue_depth=5000,batch_sched_delay=0",
         "Licenses=matlab:10,ansys:5,gpuaware:100000,gpuaware_pool:8",
         "NodeName=n1 CPUs=32 Gres=gpu:4",
     ]
@@ -108,7 +108,7 @@ def test_a_setting_is_changed_where_it_counts(tmp_path: Path):
     done = site.setup("--install", "--yes")
     assert done.returncode == 0, done.stderr
     assert custom.read_text() == (
-        "SchedulerParameters=bf_continue,default_queue_depth=5000,batch_sched_delay=1\n"
+        "SchedulerParameters=bf_continue,default_queue_depth=5000,batch_sched_delay=0\n"
         "Licenses=ansys:5,gpuaware:100000,gpuaware_pool:8\n"
     )
     assert read_conf(site.slurm / "slurm.conf").get("Licenses") == (

@@ -549,4 +549,4 @@ def test_a_job_that_a_limit_sent_back_tells_it_of_those_like_it(slurm: SlurmFold
     assert bench.rounds.run().placed == []
     slurm.change("8", reason="Licenses")
     bench.steady += 3.0
-    assert bench.rounds.run().placed == ["8", "9"]
+    assert bench.rounds.run().placed == ["8"], "the limit let one run"
