@@ -9,14 +9,15 @@ from operator import itemgetter
 import numpy as np
 
 from slurm_gpu_aware.features.estimates.simulated import Estimates
-from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.placement.policy import with_slurms_gpus
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, FairShares, Kind
 from slurm_gpu_aware.simulator.physics import Physics
+from slurm_gpu_aware.simulator.power_meter import PowerMeter
 from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.locality import with_known_sockets
 
@@ -118,6 +119,7 @@ class ClusterState:
         self.shares = None if priority is None else FairShares(priority, jobs, idle)
         """Fair shares of users; None: they do not count."""
         self.interferes = settings.interference is not None
+        self.features: Sequence[SimulatedFeature] = ()
         self.estimates = Estimates()
         self._holders = Holders(self.idle.shape)
         self._unlisted: set[int] = set()

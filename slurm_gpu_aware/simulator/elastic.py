@@ -21,11 +21,8 @@ from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.plan import due_work
 from slurm_gpu_aware.features.due_dates.together import LATE_COST, PERIOD_S, up_to
 from slurm_gpu_aware.features.due_dates.work import empirical
-from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.power.menu import Sized, SizingJob
-from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.features.power.powerflow import allocate
-from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
@@ -55,11 +52,11 @@ class ElasticRounds(Rounds):
         state: ClusterState,
         stages: Sequence[Stage] = FEATURES,
     ) -> None:
-        super().__init__(settings, state, stages=stages)
+        super().__init__(settings, state, stages)
         self.power = power
         self.placing = replace(self.plan_settings, classes=(), backfill=True)
         """Jobs are placed in the order of the list, and one without a place holds up no other."""
-        empty = {facet: facet.empty for facet in (RULE, POWER, RETURNING, MOVING)}
+        empty = {facet: facet.empty for stage in stages for facet in stage.inputs}
         self._world = World(settings.sections, empty)
         """Order, power and moves are decided before the planner's round."""
         self.nodes: Mapping[str, int] = {}

@@ -25,10 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.estimates.simulated import Estimates, estimate_of
-from slurm_gpu_aware.features.moves.movable import MOVES, Move
-from slurm_gpu_aware.features.moves.simulated import Mover
-from slurm_gpu_aware.features.power.power_meter import Energy, PowerMeter
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
@@ -43,11 +41,15 @@ from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, Kind, same_g
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.elastic import ElasticRounds
 from slurm_gpu_aware.simulator.physics import Physics
+from slurm_gpu_aware.simulator.power_meter import Energy, PowerMeter
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Arrivals, Outcome, Rounds
 from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.sizing.baselines import zeus_clock
+
+SIMULATED: tuple[type[SimulatedFeature], ...] = tuple(found("simulated", "SIMULATED"))
 
 
 class Simulator:
@@ -87,10 +89,10 @@ class Simulator:
         self.state = ClusterState(cluster, settings, physics, self.clock, trace.jobs)
         dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
         self.state.estimates = Estimates(estimate_of(settings, trace), settings, dated=dated)
-        moves, power = settings.moves, settings.power
-        self.mover = None if moves is None else Mover(self.state, moves, dated=dated)
+        self.state.features = tuple(make(self.state, trace) for make in SIMULATED)
+        power = settings.power
         self.rounds = (
-            Rounds(settings, self.state, self.mover, stages)
+            Rounds(settings, self.state, stages)
             if power is None or not settings.anew
             else ElasticRounds(settings, power, self.state, stages)
         )
@@ -99,7 +101,7 @@ class Simulator:
             self.state.meter = PowerMeter(self.state.total, power.idle_w)
         self.background = BackgroundJobs(trace.background, self.state)
         profiled = self.rounds.profiled
-        self.arrivals = Arrivals(settings, self.policy, self.state, self.mover, profiled=profiled)
+        self.arrivals = Arrivals(settings, self.policy, self.state, profiled=profiled)
         self.jobs: list[ActiveJob] = []
         """The jobs that have arrived, by position in the trace."""
         self.changed = self.awaits_round = False
@@ -207,8 +209,8 @@ class Simulator:
         until, wake_s, again = self.clock.wake_s, math.inf, True
         while again and (due := self._planned()) is not None:
             wake_s = min(wake_s, due.plan.wake_s)
-            if self.mover is not None:
-                wake_s = min(wake_s, self.mover.begin(due.plan))
+            for feature in self.state.features:
+                wake_s = min(wake_s, feature.planned(due.plan))
             on_a_move = [active for active in due.queue if active.target is not None]
             self._apply(due)
             self.rounds.note_blocked(due.plan)
@@ -230,13 +232,13 @@ class Simulator:
             self.placement_ms.append((self.timer() - started) * 1e3)
         return due
 
-    def _move(self, moves: Sequence[Move]) -> None:
+    def _move(self, moved: Sequence[Assignment]) -> None:
         """Stop jobs that go on elsewhere."""
-        running = {a.job.job_id: a for a in self.state.running.values()} if moves else {}
-        for move in moves:
-            active = running[move.job_id]
+        running = {a.job.job_id: a for a in self.state.running.values()} if moved else {}
+        for target in moved:
+            active = running[target.job_id]
             self.state.leave(active)
-            active.target, active.moved_s = move.assignment, self.clock.now
+            active.target, active.moved_s = target, self.clock.now
             self.rounds.wait(active)
 
     def _note_postponed(self, due: Outcome) -> float | None:
@@ -262,7 +264,7 @@ class Simulator:
         return min((time for time in times if time > self.clock.now), default=None)
 
     def _apply(self, due: Outcome) -> None:
-        self._move(due.plan.get(MOVES))
+        self._move(due.plan.moved)
         by_id = {a.job.job_id: a for a in due.queue}
         chosen = [(by_id[a.job_id], a) for a in due.plan.assignments]
         moves = [(active, a) for active, a in chosen if not same_gpus(active.placed, a)]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.power_meter import Energy
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray, area_until
 from slurm_gpu_aware.simulator.columns import COLUMNS
+from slurm_gpu_aware.simulator.power_meter import Energy
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 

@@ -4,22 +4,18 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.simulated import due_facet
-from slurm_gpu_aware.features.energy.hints import SLOWER
 from slurm_gpu_aware.features.energy.stage import bounded, chosen_clock
-from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Moving
-from slurm_gpu_aware.features.moves.simulated import Mover
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
-from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import each_gpu
-from slurm_gpu_aware.model.facets import named
-from slurm_gpu_aware.model.job_hints import HINTED, JobHints
+from slurm_gpu_aware.model.facets import Facet, named
+from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.request import PolicyChoice, Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
@@ -32,6 +28,7 @@ from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings
+from slurm_gpu_aware.simulator.simulated_feature import Asked
 from slurm_gpu_aware.simulator.trace import TraceJob
 
 Place = tuple[tuple[float, ...], tuple[tuple[int, ...], str], int]
@@ -59,11 +56,10 @@ class Rounds:
         self,
         settings: SimSettings,
         state: ClusterState,
-        mover: Mover | None = None,
         stages: Sequence[Stage] = FEATURES,
     ) -> None:
         self.settings, self.stages = settings, stages
-        self.state = state
+        self.state, self.features = state, state.features
         self.options = {settings.policy: settings.policy_options}
         self.waiting: dict[int, ActiveJob] = {}
         """Position in the trace -> job."""
@@ -81,7 +77,6 @@ class Rounds:
         self.limited = settings.power is not None and math.isfinite(settings.power.eta)
         """Rounds keep a power limit, so clocks of running jobs may change in each of them."""
         self._key = order_key(settings)
-        self._mover = mover
         self._lined = settings.sticky and not settings.preemptive and not settings.anew
         """The order of the waiting jobs is fixed, so the queue is kept sorted."""
         self._line: list[Place] = []
@@ -91,8 +86,9 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._whole = settings.due_order != PlanSettings.due_order or settings.queue.exchanges
-        self._whole |= any(stage.passes for stage in stages) or state.shares is not None
+        self._whole = settings.due_order != PlanSettings.due_order or state.shares is not None
+        self._whole |= any(stage.passes for stage in stages)
+        self._whole |= any(feature.passes for feature in self.features)
         """Any job of the queue may start."""
         self._sees_running = any(stage.sees_running for stage in stages)
         self._patient = settings.backfill or policy.may_postpone or self._whole
@@ -124,13 +120,13 @@ class Rounds:
     def next(self) -> Outcome | None:
         """Plan the round that is due; None if no job takes part."""
         settings, state = self.settings, self.state
-        moving = None if self._mover is None else self._mover.moving(self.waiting)
+        wanted = sum(feature.begins(self.waiting) for feature in self.features) > 0
         if self._lined:
             queue = list(self._head_of_line())
             settled = not queue or (self.blocked is not None and not self._patient)
-            if settled and moving is None and not (self.limited and self.state.running):
+            if settled and not wanted and not (self.limited and self.state.running):
                 return None
-            return self._outcome(self._plan(queue, None, moving=moving), None, queue)
+            return self._outcome(self._plan(queue, None, first=True), None, queue)
         for active in state.running.values():
             active.credit(state.clock.now)
         ordered = [*state.running.values(), *self.waiting.values()]
@@ -139,22 +135,22 @@ class Rounds:
         prefix = guaranteed_prefix([a.size for a in ordered], room)
         first, rest = ordered[:prefix], ordered[prefix:]
         if settings.sticky:
-            return self._sticky(first, rest, moving)
+            return self._sticky(first, rest, wanted=wanted)
         queue = [*first, *rest] if settings.backfill else first
-        return self._outcome(self._plan(queue, set()), set(), queue) if queue else None
+        return self._outcome(self._plan(queue, set(), first=True), set(), queue) if queue else None
 
     def _sticky(
-        self, first: list[ActiveJob], rest: list[ActiveJob], moving: Moving | None
+        self, first: list[ActiveJob], rest: list[ActiveJob], *, wanted: bool
     ) -> Outcome | None:
         """Running jobs of ``rest`` lose their GPUs only if the prefix does not fit beside them."""
         keep = {a.position for a in first if a.placed is not None}
         want = [a for a in first if a.placed is None]
         tail = [a for a in rest if a.placed is not None]
         late = [a for a in rest if a.placed is None] if self.settings.backfill else []
-        if not want and not late and moving is None:
+        if not want and not late and not wanted:
             return None
         beside = keep | {a.position for a in tail}
-        plan = self._plan([*want, *late], beside, moving=moving)
+        plan = self._plan([*want, *late], beside, first=True)
         if plan.moved or not tail or _all_placed(plan, want):
             return self._outcome(plan, beside, [*want, *late])
         kept: list[ActiveJob] = []
@@ -195,11 +191,15 @@ class Rounds:
         *,
         backfill: bool = True,
         given: tuple[list[ActiveJob], Plan] | None = None,
-        moving: Moving | None = None,
+        first: bool = False,
     ) -> Plan:
-        """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
+        """Plan ``queue`` beside ``keep`` (None: all).
+
+        ``given``: an earlier part of this round; ``first``: there is none.
+        """
+        asked = Asked(queue, keep, first)
         holders = self.settings.backfill or self.profiled or self._weighs or self.limited
-        holders |= moving is not None or self._sees_running
+        holders |= self._sees_running or any(one.sees_running(asked) for one in self.features)
         holders |= any(active.request.get(DUE_DATE) is not None for active in queue)
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
@@ -221,9 +221,9 @@ class Rounds:
             self.options,
             explain=False,
         )
-        returning = {a.job.job_id: a.target for a in queue if a.target is not None}
-        power = self._power_state(keep)
-        inputs = {RULE: settings.queue, POWER: power, RETURNING: returning, MOVING: moving}
+        inputs: dict[Facet[Any], Any] = {POWER: self._power_state(keep)}
+        for feature in self.features:
+            inputs |= feature.told(asked)
         world = World(settings.sections, inputs)
         return plan_stages(told(one, self.stages, world), self.stages)
 
@@ -310,12 +310,11 @@ class Arrivals:
         settings: SimSettings,
         policy: Policy,
         state: ClusterState,
-        mover: Mover | None,
         *,
         profiled: bool,
     ) -> None:
         """``profiled``: the policy considers the neighbours of jobs."""
-        self._settings, self._policy, self._mover = settings, policy, mover
+        self._settings, self._policy, self._features = settings, policy, state.features
         self._idle, self._physics, self._profiled = state.idle, state.physics, profiled
         self._options = option_names(settings.policy)
         self._fitting: dict[object, bool] = {}
@@ -335,9 +334,10 @@ class Arrivals:
         sizes = () if self._settings.sizing in ("as-asked", "zeus") else job.sizes
         power = self._settings.power
         table = None if power is None else power.known.get(job.model or "", job.table)
-        restart_s = None if self._mover is None else self._mover.restart_s(job)
+        moves = self._settings.moves is not None and job.elastic
+        restart_s = self._settings.restart_s(job) if moves else None
         dated, known = sizes and self._settings.due_dates, self._options
-        return Request(
+        request = Request(
             job_id=job.job_id,
             user=job.user or "",
             gpus=sizes[0] if sizes else job.gpus,
@@ -352,15 +352,12 @@ class Arrivals:
             application=job.model if self._profiled else None,
             policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
             facets=named(TABLE, table)
-            | named(HINTED, self._hints(job))
+            | named(HINTED, job.hints)
             | (due_facet(job, restart_s) if dated else {}),
         )
-
-    def _hints(self, job: TraceJob) -> JobHints:
-        """What the job says for stages; at default clocks none has a bound of its own, either."""
-        if self._settings.slowdown != 0.0:
-            return job.hints
-        return JobHints({k: v for k, v in job.hints.values.items() if k != SLOWER.key})
+        for feature in self._features:
+            request = feature.asked(job, request)
+        return request
 
     def _limit_s(self, job: TraceJob) -> float:
         """Time limit of a job in seconds; inf: none."""

@@ -77,19 +77,17 @@ LAYERS = {
         power/explorations power/job_tables  power/site_power shadow/compared
         shadow/moments
     """,
-    "simulator": """
-        due_dates/simulated estimates/simulated moves/simulated power/power_meter
-
-    """,
+    "simulator": "",
     "page": "",
     "cli": """
         energy/checks energy/text estimates/view models/commands models/views power/commands
-        power/simulated queue_order/view shadow/view
+        power/simulate_options queue_order/view shadow/view
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
 BY_NAME = {"hints": "model", "settings": "model", "events": "model"}
 BY_NAME |= {"stage": "planning", "live": "selector", "metrics": "selector", "page": "page"}
+BY_NAME |= {"simulated": "simulator"}
 """The same of modules that every feature may have."""
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:
