@@ -8,7 +8,6 @@ from operator import itemgetter
 
 import numpy as np
 
-from slurm_gpu_aware.features.estimates.simulated import Estimates
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.facets import changed
@@ -120,7 +119,6 @@ class ClusterState:
         """Fair shares of users; None: they do not count."""
         self.interferes = settings.interference is not None
         self.features: Sequence[SimulatedFeature] = ()
-        self.estimates = Estimates()
         self._holders = Holders(self.idle.shape)
         self._unlisted: set[int] = set()
         """Positions of running jobs that are not in ``_holders`` yet."""
@@ -231,11 +229,19 @@ class ClusterState:
         holders = self._holders.all()
         return changed(view, running=(*holders, *held) if held else holders)
 
+    def holder(self, active: ActiveJob) -> RunningJob:
+        """A running job as the planner sees it."""
+        job = active.as_holder()
+        for feature in self.features:
+            job = feature.shown(active, job)
+        active.holder = job
+        return job
+
     def _list_holders(self) -> None:
         """Bring ``_holders`` up to date: jobs that have started, ends that have passed."""
         now = self.clock.now
         for position in sorted(self._unlisted.union(self._holders.overdue(now))):
-            self._holders.put(position, self.estimates.holder(self.running[position], now))
+            self._holders.put(position, self.holder(self.running[position]))
         self._unlisted.clear()
 
     def _change(self, gpus: Gpus, *, free: bool) -> int:
@@ -313,7 +319,8 @@ class BackgroundJobs:
 
     def end(self, job: TraceJob) -> bool:
         """Release the GPUs of a job; return whether it held any."""
-        self.state.estimates.background_ends(job)
+        for feature in self.state.features:
+            feature.background_ends(job)
         self._lacking.pop(job.job_id, None)
         return self.state.release(job.job_id)
 

@@ -71,7 +71,8 @@ class ElasticRounds(Rounds):
         for active in jobs:
             if active.placed is not None:
                 active.credit(self.state.clock.now)
-            self.state.estimates.refresh(active)
+        for feature in self.features:
+            feature.renew(jobs)
         sized, wake_s = self._sized(jobs)
         stay = {
             active.position
@@ -130,7 +131,7 @@ class ElasticRounds(Rounds):
         row = None if table is None else table.row(request.gpus)
         if table is None or row is None:
             return 1.0
-        known = self.settings.sizing == "afs" and self.state.estimates.kind != "limit"
+        known = self.settings.sizing == "afs" and request.estimate_s is not None
         seconds = request.expected_s if known else 1.0
         return seconds / float(table.time_s[row, table.column(None)])
 

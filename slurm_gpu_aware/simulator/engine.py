@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.features.estimates.simulated import Estimates, estimate_of
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
@@ -87,8 +86,6 @@ class Simulator:
         self.physics = physics
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock, trace.jobs)
-        dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
-        self.state.estimates = Estimates(estimate_of(settings, trace), settings, dated=dated)
         self.state.features = tuple(make(self.state, trace) for make in SIMULATED)
         power = settings.power
         self.rounds = (
@@ -193,7 +190,8 @@ class Simulator:
         return True
 
     def _end(self, active: ActiveJob) -> None:
-        self.state.estimates.ends(active, self.clock.now)
+        for feature in self.state.features:
+            feature.ends(active)
         self.state.leave(active)
         active.end_s = self.clock.now
         active.killed = not active.finished and not active.job.timed_out
@@ -220,7 +218,7 @@ class Simulator:
                 until = self._next_due(a.request for a in due.queue if a.placed is None)
             # a job that is back has its least clock until the next round
             back = any(active.target is None for active in on_a_move)
-            again = bool(due.plan.moved) or (back and self.rounds.limited)
+            again = bool(due.plan.moved) or (back and self.rounds.adjusts)
         until = min(until or math.inf, wake_s)
         self.clock.wake_at(until if until < math.inf else None)
 

@@ -6,12 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.due_dates.simulated import due_facet
-from slurm_gpu_aware.features.energy.stage import bounded, chosen_clock
-from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.facets import Facet, named
@@ -74,8 +68,8 @@ class Rounds:
             auto_clocks=True,
             due_order=settings.due_order,
         )
-        self.limited = settings.power is not None and math.isfinite(settings.power.eta)
-        """Rounds keep a power limit, so clocks of running jobs may change in each of them."""
+        self.adjusts = any(feature.adjusts for feature in self.features)
+        """Clocks of running jobs may change in each round."""
         self._key = order_key(settings)
         self._lined = settings.sticky and not settings.preemptive and not settings.anew
         """The order of the waiting jobs is fixed, so the queue is kept sorted."""
@@ -86,8 +80,7 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._whole = settings.due_order != PlanSettings.due_order or state.shares is not None
-        self._whole |= any(stage.passes for stage in stages)
+        self._whole = state.shares is not None or any(stage.passes for stage in stages)
         self._whole |= any(feature.passes for feature in self.features)
         """Any job of the queue may start."""
         self._sees_running = any(stage.sees_running for stage in stages)
@@ -124,7 +117,7 @@ class Rounds:
         if self._lined:
             queue = list(self._head_of_line())
             settled = not queue or (self.blocked is not None and not self._patient)
-            if settled and not wanted and not (self.limited and self.state.running):
+            if settled and not wanted and not (self.adjusts and self.state.running):
                 return None
             return self._outcome(self._plan(queue, None, first=True), None, queue)
         for active in state.running.values():
@@ -159,7 +152,7 @@ class Rounds:
             plan = self._plan(want, keep | {a.position for a in staying}, backfill=False)
             if _all_placed(plan, want):
                 break
-        if not self.limited:  # a power limit has no room for more than the plan counts
+        if not self.adjusts:  # a power limit has no room for more than the plan counts
             taken = {gpu for a in plan.assignments for gpu in each_gpu(a.gpus)}
             kept = [a for a in tail if taken.isdisjoint(each_gpu(a.gpus()))]
         keep |= {a.position for a in kept}
@@ -198,9 +191,8 @@ class Rounds:
         ``given``: an earlier part of this round; ``first``: there is none.
         """
         asked = Asked(queue, keep, first)
-        holders = self.settings.backfill or self.profiled or self._weighs or self.limited
+        holders = self.settings.backfill or self.profiled or self._weighs
         holders |= self._sees_running or any(one.sees_running(asked) for one in self.features)
-        holders |= any(active.request.get(DUE_DATE) is not None for active in queue)
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}
@@ -211,8 +203,8 @@ class Rounds:
             ]
             shown = replace(shown, running=(*shown.running, *new))
         settings, rules = self.settings, self.plan_settings
-        for active in queue:
-            self.state.estimates.refresh(active)
+        for feature in self.features:
+            feature.renew(queue)
         one = Round(
             self._ranked(queue),
             shown,
@@ -221,36 +213,11 @@ class Rounds:
             self.options,
             explain=False,
         )
-        inputs: dict[Facet[Any], Any] = {POWER: self._power_state(keep)}
+        inputs: dict[Facet[Any], Any] = {}
         for feature in self.features:
             inputs |= feature.told(asked)
         world = World(settings.sections, inputs)
         return plan_stages(told(one, self.stages, world), self.stages)
-
-    def _power_state(self, keep: set[int] | None) -> PowerState | None:
-        """What a round knows of power; None: there is no limit.
-
-        ``keep``: positions of the running jobs that count; None: all.
-        """
-        power, running = self.settings.power, self.state.running
-        if power is None or not self.limited or self.settings.sizing != "round":
-            return None
-        there = self.state.idle.exists
-        return PowerState(
-            max_w=np.where(there, power.max_w, 0.0),
-            idle_w=np.where(there, power.idle_w, 0.0),
-            limit_w=power.limit_w(self.state.total),
-            running={
-                (active := running[position]).job.job_id: PoweredJob(
-                    active.size,
-                    active.size * power.max_w,
-                    bounded(active.request.get(TABLE), chosen_clock(active.placed)),
-                    active.clock_mhz,
-                    adjustable=active.request.get(TABLE) is not None,
-                )
-                for position in (running if keep is None else keep)
-            },
-        )
 
     def _outcome(self, plan: Plan, keep: set[int] | None, queue: list[ActiveJob]) -> Outcome:
         """The outcome with the clocks of running jobs that a plan changes."""
@@ -334,9 +301,7 @@ class Arrivals:
         sizes = () if self._settings.sizing in ("as-asked", "zeus") else job.sizes
         power = self._settings.power
         table = None if power is None else power.known.get(job.model or "", job.table)
-        moves = self._settings.moves is not None and job.elastic
-        restart_s = self._settings.restart_s(job) if moves else None
-        dated, known = sizes and self._settings.due_dates, self._options
+        known = self._options
         request = Request(
             job_id=job.job_id,
             user=job.user or "",
@@ -351,9 +316,7 @@ class Arrivals:
             submit_s=job.submit_s,
             application=job.model if self._profiled else None,
             policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
-            facets=named(TABLE, table)
-            | named(HINTED, job.hints)
-            | (due_facet(job, restart_s) if dated else {}),
+            facets=named(TABLE, table) | named(HINTED, job.hints),
         )
         for feature in self._features:
             request = feature.asked(job, request)

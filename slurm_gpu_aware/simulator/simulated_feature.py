@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
@@ -34,6 +35,8 @@ class SimulatedFeature:
 
     passes = False
     """Jobs may start although others that stand before them wait, without backfill, too."""
+    adjusts = False
+    """Rounds change the clocks of running jobs, so they follow each event while jobs run."""
 
     def __init__(self, state: ClusterState, trace: Trace) -> None:
         """``state``: the cluster of the run, with its clock and settings."""
@@ -42,6 +45,17 @@ class SimulatedFeature:
     def asked(self, job: TraceJob, request: Request) -> Request:
         """The request of a job that arrives, with what the feature knows of the job."""
         return request
+
+    def renew(self, queue: Sequence[ActiveJob]) -> None:
+        """Renew what is known in the requests of jobs that the planner is to place."""
+
+    def as_waiting(self, active: ActiveJob, request: Request) -> Request:
+        """The request of a running job as if it waited, with what is known of the job."""
+        return request
+
+    def shown(self, active: ActiveJob, job: RunningJob) -> RunningJob:
+        """A running job as the planner sees it."""
+        return job
 
     def begins(self, waiting: Collection[object]) -> bool:
         """A round begins; whether it is wanted although the jobs that wait need none."""
@@ -58,3 +72,9 @@ class SimulatedFeature:
     def planned(self, plan: Plan) -> float:
         """A round has its plan; when to look again if nothing happens before. inf: then."""
         return math.inf
+
+    def ends(self, active: ActiveJob) -> None:
+        """A job ends; it still holds its GPUs."""
+
+    def background_ends(self, job: TraceJob) -> None:
+        """A background job ends."""

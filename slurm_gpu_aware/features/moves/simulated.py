@@ -7,13 +7,10 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, RETURNING, Movable, Moving
 from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S, MoveSettings
 from slurm_gpu_aware.model.facets import Facet
-from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -77,26 +74,17 @@ class SimulatedMoves(SimulatedFeature):
         )
 
     def _movable(self) -> Iterator[Movable]:
-        now, settings = self.state.clock.now, self.state.settings
         for active in self.state.running.values():
-            if not _allows_moves(active.job, settings.movable_share):
+            if not _allows_moves(active.job, self.settings.movable_share):
                 continue
-            job = self.state.estimates.holder(active, now)
-            request = self._dated(active)
+            job, request = self.state.holder(active), active.request
+            for feature in self.state.features:
+                request = feature.as_waiting(active, request)
             if request.sizes:
                 request = request.resized(active.size)
                 if not active.job.elastic:
                     request = replace(request, sizes=())
-            yield Movable(request, job, settings.restart_s(active.job), active.moved_s)
-
-    def _dated(self, active: ActiveJob) -> Request:
-        """Its request with the work done before it got its GPUs, less that of its restart."""
-        request, placed = active.request, active.placed
-        if request.get(DUE_DATE) is None or placed is None:
-            return request
-        restart_s = 0.0 if active.last is None else self.state.settings.restart_s(active.job)
-        done_s = active.done_before_s - restart_s / (placed.slowdown * active.stretch)
-        return self.state.estimates.dated(active, request, done_s)
+            yield Movable(request, job, self.settings.restart_s(active.job), active.moved_s)
 
 
 def _allows_moves(job: TraceJob, share: float) -> bool:
