@@ -31,14 +31,12 @@ from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, Kind, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
-from slurm_gpu_aware.simulator.elastic import ElasticRounds
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.power_meter import Energy, PowerMeter
 from slurm_gpu_aware.simulator.result import Result
@@ -46,7 +44,6 @@ from slurm_gpu_aware.simulator.rounds import Arrivals, Outcome, Rounds
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
-from slurm_gpu_aware.sizing.baselines import zeus_clock
 
 SIMULATED: tuple[type[SimulatedFeature], ...] = tuple(found("simulated", "SIMULATED"))
 
@@ -88,11 +85,8 @@ class Simulator:
         self.state = ClusterState(cluster, settings, physics, self.clock, trace.jobs)
         self.state.features = tuple(make(self.state, trace) for make in SIMULATED)
         power = settings.power
-        self.rounds = (
-            Rounds(settings, self.state, stages)
-            if power is None or not settings.anew
-            else ElasticRounds(settings, power, self.state, stages)
-        )
+        make_rounds = next((f.rounds for f in self.state.features if f.rounds is not None), Rounds)
+        self.rounds = make_rounds(settings, self.state, stages)
         known = all(job.table is not None for job in trace.jobs)
         if power is not None and known:
             self.state.meter = PowerMeter(self.state.total, power.idle_w)
@@ -286,10 +280,8 @@ class Simulator:
             active.start_s = self.clock.now
         else:
             active.migrations += not same_gpus(active.last, assignment)
-        power, gpus, table = self.settings.power, active.request.gpus, active.request.get(TABLE)
-        if power is not None and self.settings.sizing == "zeus" and table is not None:
-            clock_mhz = zeus_clock(table, gpus, gpus * power.max_w)
-            assignment = replace(assignment, clock_mhz=clock_mhz, power_limit_w=None)
+        for feature in self.state.features:
+            assignment = feature.starts(active, assignment)
         self.rounds.stop_waiting(active)
         assignment, active.target = self.state.given(active, assignment), None
         self.state.enter(active, assignment, cost)

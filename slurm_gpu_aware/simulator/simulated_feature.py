@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
@@ -14,6 +15,7 @@ from slurm_gpu_aware.planning.plan import Plan
 if TYPE_CHECKING:
     from slurm_gpu_aware.simulator.active import ActiveJob
     from slurm_gpu_aware.simulator.cluster_state import ClusterState
+    from slurm_gpu_aware.simulator.rounds import Rounds
     from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 
@@ -37,6 +39,8 @@ class SimulatedFeature:
     """Jobs may start although others that stand before them wait, without backfill, too."""
     adjusts = False
     """Rounds change the clocks of running jobs, so they follow each event while jobs run."""
+    rounds: type[Rounds] | None = None
+    """What the run has in place of the planner's rounds; None: these."""
 
     def __init__(self, state: ClusterState, trace: Trace) -> None:
         """``state``: the cluster of the run, with its clock and settings."""
@@ -72,6 +76,10 @@ class SimulatedFeature:
     def planned(self, plan: Plan) -> float:
         """A round has its plan; when to look again if nothing happens before. inf: then."""
         return math.inf
+
+    def starts(self, active: ActiveJob, assignment: Assignment) -> Assignment:
+        """The assignment of a job that starts, or goes on."""
+        return assignment
 
     def ends(self, active: ActiveJob) -> None:
         """A job ends; it still holds its GPUs."""

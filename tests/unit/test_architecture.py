@@ -77,7 +77,7 @@ LAYERS = {
         power/explorations power/job_tables  power/site_power shadow/compared
         shadow/moments
     """,
-    "simulator": "",
+    "simulator": "baselines/elastic",
     "page": "",
     "cli": """
         energy/checks energy/text estimates/view models/commands models/views power/commands

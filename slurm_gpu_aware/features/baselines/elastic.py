@@ -33,7 +33,7 @@ from slurm_gpu_aware.planning.stages import Stage, World, plan_stages, told
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
-from slurm_gpu_aware.simulator.settings import STS, PowerSettings, SimSettings
+from slurm_gpu_aware.simulator.settings import STS, SimSettings
 from slurm_gpu_aware.sizing.baselines import afs
 from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
 from slurm_gpu_aware.sizing.sts import DueJob, decide
@@ -48,12 +48,12 @@ class ElasticRounds(Rounds):
     def __init__(
         self,
         settings: SimSettings,
-        power: PowerSettings,
         state: ClusterState,
         stages: Sequence[Stage] = FEATURES,
     ) -> None:
         super().__init__(settings, state, stages)
-        self.power = power
+        assert settings.power is not None  # noqa: S101 - settings of these rounds have it
+        self.power = settings.power
         self.placing = replace(self.plan_settings, classes=(), backfill=True)
         """Jobs are placed in the order of the list, and one without a place holds up no other."""
         empty = {facet: facet.empty for stage in stages for facet in stage.inputs}
