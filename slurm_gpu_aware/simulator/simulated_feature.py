@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.simulator.columns import Column
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.simulator.active import ActiveJob
@@ -39,6 +40,8 @@ class SimulatedFeature:
     """Jobs may start although others that stand before them wait, without backfill, too."""
     adjusts = False
     """Rounds change the clocks of running jobs, so they follow each event while jobs run."""
+    columns: ClassVar[tuple[Column, ...]] = ()
+    """Numbers of its own in the summary of a run."""
     rounds: type[Rounds] | None = None
     """What the run has in place of the planner's rounds; None: these."""
 

@@ -1,8 +1,9 @@
 """Due dates of the jobs of a trace; those of one that has none are drawn as in STS's evaluation."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,14 @@ from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
+from slurm_gpu_aware.simulator.columns import Column
+from slurm_gpu_aware.simulator.result import Mask, Result
 from slurm_gpu_aware.simulator.simulated_feature import Asked
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.time_text import duration
 
+_ROUNDING_S = 1e-3  # Lateness that is rounding.
+_DUE = "due_jobs"
 _NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
 
 
@@ -30,8 +36,41 @@ def parse_factors(text: str) -> tuple[float, float]:
     return float(match[1]), float(match[2])
 
 
+def due_numbers(result: Result) -> Mapping[str, Any]:
+    """Jobs with due dates, the share in time, lateness; empty without such jobs.
+
+    ``avg_late_s`` is the mean lateness of those that ended (in time: 0), ``late_h`` its sum. A job
+    that did not end is not in time; how late it would be is not known.
+    """
+    due_s = result.of_trace("deadline_s")
+    dated = np.isfinite(due_s)
+    if not dated.any():
+        return {}
+    late_s = np.maximum(result.end_s - due_s, 0.0)
+    late_s[late_s <= _ROUNDING_S] = 0.0
+    ended = dated & result.done
+    in_time = ended & (late_s == 0)
+    return {
+        _DUE: int(dated.sum()),
+        "due_met": float(in_time.sum() / dated.sum()),
+        "avg_late_s": float(late_s[ended].mean()) if ended.any() else None,
+        "late_h": float(late_s[ended].sum() / 3600.0),
+    }
+
+
+def _number(result: Result, among: Mask | None, key: str) -> Any:
+    return due_numbers(result).get(key)
+
+
 class SimulatedDueDates(SimulatedRuns):
     """Due dates of moldable jobs, and the earlier runs on which they rest."""
+
+    columns = (
+        Column(_DUE, _number),
+        Column("due_met", _number, "due dates met", "due met", "{:.1%}", _DUE),
+        Column("avg_late_s", _number, "", "avg late", duration, _DUE),
+        Column("late_h", _number, "late in all, h", form="{:.1f}", needs=_DUE),
+    )
 
     def __init__(self, state: ClusterState, trace: Trace) -> None:
         super().__init__(state, trace)

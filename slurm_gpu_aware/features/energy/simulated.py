@@ -1,10 +1,25 @@
 """Energy in a simulation: a run at default clocks."""
 
+from dataclasses import replace
+
 from slurm_gpu_aware.features.energy.hints import SLOWER
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.model.job_hints import HINTED, JobHints
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
 from slurm_gpu_aware.simulator.trace import TraceJob
+
+
+def with_bound(settings: SimSettings, slowdown: float) -> SimSettings:
+    """The run with a bound on time of clocks that save energy, of all classes.
+
+    0: default clocks.
+    """
+    site = settings.sections.get(EnergyConfig, EnergyConfig())
+    energy = EnergyConfig(slowdown=slowdown, from_median=site.from_median)
+    sections = {**settings.sections, EnergyConfig: energy}
+    return replace(settings, slowdown=slowdown, sections=sections)
 
 
 class SimulatedEnergy(SimulatedFeature):

@@ -12,6 +12,7 @@ from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.energy.settings import MOST_PERCENT
+from slurm_gpu_aware.features.energy.simulated import with_bound
 from slurm_gpu_aware.features.models.live import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.settings import PowerConfig
@@ -40,7 +41,7 @@ class SimulatedPower:
         """Each run with each limit and bound; the first ones of all runs come first."""
         runs = tuple(settings)
         if self.bounds:
-            runs = tuple(run.bounded(bound) for bound in self.bounds for run in runs)
+            runs = tuple(with_bound(run, bound) for bound in self.bounds for run in runs)
         return tuple(
             replace(run, power=replace(self.gpus, eta=eta)) for eta in self.etas for run in runs
         )
