@@ -29,7 +29,7 @@ from slurm_gpu_aware.deploy.site import NodeGpus, Site, cores_of, gres_lines, no
 from slurm_gpu_aware.exporter.registry import METRICS
 from slurm_gpu_aware.features import hints
 from slurm_gpu_aware.model import job_phase
-from slurm_gpu_aware.simulator.columns import COLUMNS
+from slurm_gpu_aware.simulator.columns import columns
 from slurm_gpu_aware.slurm.conffile import ConfFiles
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -247,7 +247,7 @@ def simulator_page() -> str:
     head = ["key", "table of `simulate`", "page of `report`"]
     rows = [
         f"| `{column.key}` | {column.table} | {column.page} |"
-        for column in COLUMNS
+        for column in columns()
         if column.table or column.page
     ]
     text = "\n".join(["", f"| {' | '.join(head)} |", "| --- | --- | --- |", *rows, "", ""])

@@ -13,6 +13,7 @@ from sts_simulation import simulate as experiment
 from sts_simulation import sts
 
 from slurm_gpu_aware.features.due_dates.hints import EPOCHS
+from slurm_gpu_aware.features.due_dates.simulated import due_numbers
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
@@ -192,6 +193,6 @@ def _run(
     base = replace(base, due_order=order or base.due_order)
     settings = parse_policy(policy, base, MoveSettings(per_hour=1000, per_round=100))
     result = simulate(trace, cluster, settings, truth=scores)
-    due = result.due_numbers
+    due = due_numbers(result)
     assert result.energy is not None
     return np.array([due["due_met"], due["late_h"], result.energy.job_kwh.sum()])

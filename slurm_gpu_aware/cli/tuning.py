@@ -16,6 +16,7 @@ from slurm_gpu_aware.cli.simulation_text import Progress, say_inputs
 from slurm_gpu_aware.config.load import Candidate, Tuned, out_of_bounds, tuned_path, write_tuned
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.features.energy.simulated import with_bound
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
 from slurm_gpu_aware.features.queue_order.stage import OrderRule, rule_of
 from slurm_gpu_aware.features.queue_order.view import COMPARED, SLURM, paid
@@ -283,8 +284,8 @@ def bounds_of(
     if any(job.table is None for job in history.inputs.trace.jobs):
         raise RequestError("the energy of jobs without a performance model is not known")
     base = _settings(config, history.inputs.settings[0], present)
-    found = {f"slowdown={bound:g}": base.bounded(bound) for bound in bounds if bound}
-    return {DEFAULT_CLOCKS: base.bounded(0.0), **found}
+    found = {f"slowdown={bound:g}": with_bound(base, bound) for bound in bounds if bound}
+    return {DEFAULT_CLOCKS: with_bound(base, 0.0), **found}
 
 
 def _settings(config: Config, base: SimSettings, one: Candidate) -> SimSettings:

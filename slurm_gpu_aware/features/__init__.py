@@ -19,6 +19,7 @@ FEATURES = (
     "power.Sizing",
     "due_dates.Bounds",
     "estimates",
+    "baselines",
 )
 """Folders, and classes of their ``stage.py`` in the order in which a round takes the stages.
 

@@ -8,15 +8,15 @@ from operator import itemgetter
 
 import numpy as np
 
-from slurm_gpu_aware.features.estimates.simulated import Estimates
-from slurm_gpu_aware.features.power.power_meter import PowerMeter
 from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.placement.policy import with_slurms_gpus
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, FairShares, Kind
 from slurm_gpu_aware.simulator.physics import Physics
+from slurm_gpu_aware.simulator.power_meter import PowerMeter
 from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.topology.locality import with_known_sockets
 
@@ -118,7 +118,7 @@ class ClusterState:
         self.shares = None if priority is None else FairShares(priority, jobs, idle)
         """Fair shares of users; None: they do not count."""
         self.interferes = settings.interference is not None
-        self.estimates = Estimates()
+        self.features: Sequence[SimulatedFeature] = ()
         self._holders = Holders(self.idle.shape)
         self._unlisted: set[int] = set()
         """Positions of running jobs that are not in ``_holders`` yet."""
@@ -229,11 +229,19 @@ class ClusterState:
         holders = self._holders.all()
         return changed(view, running=(*holders, *held) if held else holders)
 
+    def holder(self, active: ActiveJob) -> RunningJob:
+        """A running job as the planner sees it."""
+        job = active.as_holder()
+        for feature in self.features:
+            job = feature.shown(active, job)
+        active.holder = job
+        return job
+
     def _list_holders(self) -> None:
         """Bring ``_holders`` up to date: jobs that have started, ends that have passed."""
         now = self.clock.now
         for position in sorted(self._unlisted.union(self._holders.overdue(now))):
-            self._holders.put(position, self.estimates.holder(self.running[position], now))
+            self._holders.put(position, self.holder(self.running[position]))
         self._unlisted.clear()
 
     def _change(self, gpus: Gpus, *, free: bool) -> int:
@@ -311,7 +319,8 @@ class BackgroundJobs:
 
     def end(self, job: TraceJob) -> bool:
         """Release the GPUs of a job; return whether it held any."""
-        self.state.estimates.background_ends(job)
+        for feature in self.state.features:
+            feature.background_ends(job)
         self._lacking.pop(job.job_id, None)
         return self.state.release(job.job_id)
 

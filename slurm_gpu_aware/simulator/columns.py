@@ -6,8 +6,10 @@ The JSON of ``gpu-aware simulate``, its table and the page of ``gpu-aware report
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.time_text import duration
 
 if TYPE_CHECKING:
@@ -63,12 +65,8 @@ def _energy(result: Result, among: Mask | None, key: str) -> Any:
     return result.energy_numbers.get(key)
 
 
-def _due(result: Result, among: Mask | None, key: str) -> Any:
-    return result.due_numbers.get(key)
-
-
-_OF_JOBS, _KWH, _DUE = "job_energy_kwh", "energy_kwh", "due_jobs"
-COLUMNS = (
+_OF_JOBS, _KWH = "job_energy_kwh", "energy_kwh"
+_OF_RUNS = (
     Column("policy", lambda r, *_: r.settings.label, "policy", "policy", "{}"),
     Column("order", lambda r, *_: None if r.recorded else r.settings.order),
     Column("jobs", lambda r, *_: int(r.done.sum()), "ended", "ended"),
@@ -100,16 +98,21 @@ COLUMNS = (
     Column("job_energy_kwh", _energy, "energy of jobs, kWh", "jobs, kWh", "{:.1f}", _OF_JOBS),
     Column("energy_kwh", _energy, "energy, kWh", "kWh", "{:.1f}", _KWH),
     Column("idle_energy_kwh", _energy, "of it idle GPUs", form="{:.1f}", needs=_KWH),
-    Column("due_jobs", _due),
-    Column("due_met", _due, "due dates met", "due met", "{:.1%}", _DUE),
-    Column("avg_late_s", _due, "", "avg late", duration, _DUE),
-    Column("late_h", _due, "late in all, h", form="{:.1f}", needs=_DUE),
     Column("peak_power_w", _energy, "peak power, W", form="{:.0f}", needs=_KWH),
     Column("power_limit_w", _energy, "power limit, W", form="{:.0f}", needs="power_limit_w"),
+)
+_OF_ROUNDS = (
     Column("placement_ms", lambda r, *_: r.placement_times()),
     Column("placement_ms.median", None, "round, ms, median", form="{:.2f}"),
     Column("placement_ms.max", None, "round, ms, max", form="{:.1f}"),
 )
+
+
+@cache
+def columns() -> tuple[Column, ...]:
+    """All columns, with those of features."""
+    features = found("simulated", "SIMULATED")
+    return (*_OF_RUNS, *(column for one in features for column in one.columns), *_OF_ROUNDS)
 
 
 def columns_of(
@@ -117,4 +120,4 @@ def columns_of(
 ) -> Iterator[Column]:
     """The columns of the page or the table (``where``) of which the runs know something."""
     known = {key for run in runs for key, value in run.items() if value is not None}
-    return (c for c in COLUMNS if where(c) and (not c.needs or c.needs in known))
+    return (c for c in columns() if where(c) and (not c.needs or c.needs in known))

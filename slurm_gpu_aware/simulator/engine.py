@@ -25,29 +25,27 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.features.estimates.simulated import Estimates, estimate_of
-from slurm_gpu_aware.features.moves.movable import MOVES, Move
-from slurm_gpu_aware.features.moves.simulated import Mover
-from slurm_gpu_aware.features.power.power_meter import Energy, PowerMeter
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.prefix import id_key
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, Kind, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
-from slurm_gpu_aware.simulator.elastic import ElasticRounds
 from slurm_gpu_aware.simulator.physics import Physics
+from slurm_gpu_aware.simulator.power_meter import Energy, PowerMeter
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Arrivals, Outcome, Rounds
 from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
-from slurm_gpu_aware.sizing.baselines import zeus_clock
+
+SIMULATED: tuple[type[SimulatedFeature], ...] = tuple(found("simulated", "SIMULATED"))
 
 
 class Simulator:
@@ -85,21 +83,16 @@ class Simulator:
         self.physics = physics
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock, trace.jobs)
-        dated = settings.due_dates and any(job.deadline_s is not None for job in trace.jobs)
-        self.state.estimates = Estimates(estimate_of(settings, trace), settings, dated=dated)
-        moves, power = settings.moves, settings.power
-        self.mover = None if moves is None else Mover(self.state, moves, dated=dated)
-        self.rounds = (
-            Rounds(settings, self.state, self.mover, stages)
-            if power is None or not settings.anew
-            else ElasticRounds(settings, power, self.state, stages)
-        )
+        self.state.features = tuple(make(self.state, trace) for make in SIMULATED)
+        power = settings.power
+        make_rounds = next((f.rounds for f in self.state.features if f.rounds is not None), Rounds)
+        self.rounds = make_rounds(settings, self.state, stages)
         known = all(job.table is not None for job in trace.jobs)
         if power is not None and known:
             self.state.meter = PowerMeter(self.state.total, power.idle_w)
         self.background = BackgroundJobs(trace.background, self.state)
         profiled = self.rounds.profiled
-        self.arrivals = Arrivals(settings, self.policy, self.state, self.mover, profiled=profiled)
+        self.arrivals = Arrivals(settings, self.policy, self.state, profiled=profiled)
         self.jobs: list[ActiveJob] = []
         """The jobs that have arrived, by position in the trace."""
         self.changed = self.awaits_round = False
@@ -191,7 +184,8 @@ class Simulator:
         return True
 
     def _end(self, active: ActiveJob) -> None:
-        self.state.estimates.ends(active, self.clock.now)
+        for feature in self.state.features:
+            feature.ends(active)
         self.state.leave(active)
         active.end_s = self.clock.now
         active.killed = not active.finished and not active.job.timed_out
@@ -207,8 +201,8 @@ class Simulator:
         until, wake_s, again = self.clock.wake_s, math.inf, True
         while again and (due := self._planned()) is not None:
             wake_s = min(wake_s, due.plan.wake_s)
-            if self.mover is not None:
-                wake_s = min(wake_s, self.mover.begin(due.plan))
+            for feature in self.state.features:
+                wake_s = min(wake_s, feature.planned(due.plan))
             on_a_move = [active for active in due.queue if active.target is not None]
             self._apply(due)
             self.rounds.note_blocked(due.plan)
@@ -218,7 +212,7 @@ class Simulator:
                 until = self._next_due(a.request for a in due.queue if a.placed is None)
             # a job that is back has its least clock until the next round
             back = any(active.target is None for active in on_a_move)
-            again = bool(due.plan.moved) or (back and self.rounds.limited)
+            again = bool(due.plan.moved) or (back and self.rounds.adjusts)
         until = min(until or math.inf, wake_s)
         self.clock.wake_at(until if until < math.inf else None)
 
@@ -230,13 +224,13 @@ class Simulator:
             self.placement_ms.append((self.timer() - started) * 1e3)
         return due
 
-    def _move(self, moves: Sequence[Move]) -> None:
+    def _move(self, moved: Sequence[Assignment]) -> None:
         """Stop jobs that go on elsewhere."""
-        running = {a.job.job_id: a for a in self.state.running.values()} if moves else {}
-        for move in moves:
-            active = running[move.job_id]
+        running = {a.job.job_id: a for a in self.state.running.values()} if moved else {}
+        for target in moved:
+            active = running[target.job_id]
             self.state.leave(active)
-            active.target, active.moved_s = move.assignment, self.clock.now
+            active.target, active.moved_s = target, self.clock.now
             self.rounds.wait(active)
 
     def _note_postponed(self, due: Outcome) -> float | None:
@@ -262,7 +256,7 @@ class Simulator:
         return min((time for time in times if time > self.clock.now), default=None)
 
     def _apply(self, due: Outcome) -> None:
-        self._move(due.plan.get(MOVES))
+        self._move(due.plan.moved)
         by_id = {a.job.job_id: a for a in due.queue}
         chosen = [(by_id[a.job_id], a) for a in due.plan.assignments]
         moves = [(active, a) for active, a in chosen if not same_gpus(active.placed, a)]
@@ -286,10 +280,8 @@ class Simulator:
             active.start_s = self.clock.now
         else:
             active.migrations += not same_gpus(active.last, assignment)
-        power, gpus, table = self.settings.power, active.request.gpus, active.request.get(TABLE)
-        if power is not None and self.settings.sizing == "zeus" and table is not None:
-            clock_mhz = zeus_clock(table, gpus, gpus * power.max_w)
-            assignment = replace(assignment, clock_mhz=clock_mhz, power_limit_w=None)
+        for feature in self.state.features:
+            assignment = feature.starts(active, assignment)
         self.rounds.stop_waiting(active)
         assignment, active.target = self.state.given(active, assignment), None
         self.state.enter(active, assignment, cost)

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.features.power.power_meter import Energy
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray, area_until
-from slurm_gpu_aware.simulator.columns import COLUMNS
+from slurm_gpu_aware.simulator.columns import columns
+from slurm_gpu_aware.simulator.power_meter import Energy
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace
 
-_ROUNDING_S = 1e-3  # Lateness that is rounding.
 _SMALL = 0.01
 SHORT_S = 10.0  # The bounded slowdown counts shorter jobs as so long.
 _SLOWER = 1e-3  # A job is slower if its completion time is longer by more than this share.
@@ -63,42 +62,21 @@ class Result:
             return {}
         return self.energy.summary(*self._span(None))
 
-    @cached_property
-    def due_numbers(self) -> Mapping[str, Any]:
-        """Jobs with due dates, the share in time, lateness; empty without such jobs.
-
-        ``avg_late_s`` is the mean lateness of those that ended (in time: 0), ``late_h`` its sum. A
-        job that did not end is not in time; how late it would be is not known.
-        """
-        due_s = self._of_trace("deadline_s")
-        dated = np.isfinite(due_s)
-        if not dated.any():
-            return {}
-        late_s = np.maximum(self.end_s - due_s, 0.0)
-        late_s[late_s <= _ROUNDING_S] = 0.0
-        ended = dated & self.done
-        in_time = ended & (late_s == 0)
-        return {
-            "due_jobs": int(dated.sum()),
-            "due_met": float(in_time.sum() / dated.sum()),
-            "avg_late_s": float(late_s[ended].mean()) if ended.any() else None,
-            "late_h": float(late_s[ended].sum() / 3600.0),
-        }
-
-    def _of_trace(self, column: str) -> FloatArray:
+    def of_trace(self, column: str) -> FloatArray:
+        """(jobs,) a number of the jobs of the trace; NaN: it has none."""
         return np.array([getattr(job, column) for job in self.trace.jobs], dtype=np.float64)
 
     def jct_s(self, among: Mask | None = None) -> FloatArray:
         """End - submission of the jobs that ended, within the mask ``among``."""
-        return np.asarray((self.end_s - self._of_trace("submit_s"))[self._chosen(among)])
+        return np.asarray((self.end_s - self.of_trace("submit_s"))[self._chosen(among)])
 
     def wait_s(self, among: Mask | None = None) -> FloatArray:
         """First start - submission of the jobs that ended."""
-        return np.asarray((self.start_s - self._of_trace("submit_s"))[self._chosen(among)])
+        return np.asarray((self.start_s - self.of_trace("submit_s"))[self._chosen(among)])
 
     def slowdown(self, among: Mask | None = None) -> FloatArray:
         """Time on GPUs / duration in the trace, of the jobs that ended."""
-        return np.asarray((self.run_s / self._of_trace("duration_s"))[self._chosen(among)])
+        return np.asarray((self.run_s / self.of_trace("duration_s"))[self._chosen(among)])
 
     def bounded_slowdown(self, among: Mask | None = None) -> FloatArray:
         """Completion time / duration in the trace, at least 1, of the jobs that ended.
@@ -106,7 +84,7 @@ class Result:
         Shorter jobs count as `SHORT_S` long (Feitelson, "Metrics for parallel job scheduling and
         their convergence", 2001). The duration is the same in all runs, so slower GPUs count.
         """
-        work_s = np.maximum(self._of_trace("duration_s"), SHORT_S)[self._chosen(among)]
+        work_s = np.maximum(self.of_trace("duration_s"), SHORT_S)[self._chosen(among)]
         return np.asarray(np.maximum(1.0, self.jct_s(among) / work_s))
 
     def ran_s(self, among: Mask | None = None) -> FloatArray:
@@ -123,7 +101,7 @@ class Result:
         chosen = self._chosen(among)
         if not chosen.any():
             return 0.0, 0.0
-        return float(self._of_trace("submit_s")[chosen].min()), float(self.end_s[chosen].max())
+        return float(self.of_trace("submit_s")[chosen].min()), float(self.end_s[chosen].max())
 
     def _chosen(self, among: Mask | None) -> Mask:
         return self.done if among is None else self.done & among
@@ -151,8 +129,8 @@ class Result:
         return {how: _statistic(self.placement_ms, how) for how in ("median", "max")}
 
     def summary(self, among: Mask | None = None) -> dict[str, Any]:
-        """`COLUMNS` of the run (None: unknown); times and slowdowns are those of ``among``."""
-        return {c.key: c.of(self, among, c.key) for c in COLUMNS if c.of is not None}
+        """`columns` of the run (None: unknown); times and slowdowns are those of ``among``."""
+        return {c.key: c.of(self, among, c.key) for c in columns() if c.of is not None}
 
 
 def _statistic(values: FloatArray, how: str) -> float | None:
@@ -177,7 +155,7 @@ def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
     for run in runs:
         run["ratio_to_first"] = {
             key: run[key] / first[key]
-            for key in (column.key for column in COLUMNS if column.compared)
+            for key in (column.key for column in columns() if column.compared)
             if run[key] is not None and first[key]
         }
     return runs

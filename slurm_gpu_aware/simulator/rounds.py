@@ -4,22 +4,12 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.due_dates.simulated import due_facet
-from slurm_gpu_aware.features.energy.hints import SLOWER
-from slurm_gpu_aware.features.energy.stage import bounded, chosen_clock
-from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Moving
-from slurm_gpu_aware.features.moves.simulated import Mover
-from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
-from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import each_gpu
-from slurm_gpu_aware.model.facets import named
-from slurm_gpu_aware.model.job_hints import HINTED, JobHints
+from slurm_gpu_aware.model.facets import Facet, named
+from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.request import PolicyChoice, Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
@@ -32,6 +22,7 @@ from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings
+from slurm_gpu_aware.simulator.simulated_feature import Asked
 from slurm_gpu_aware.simulator.trace import TraceJob
 
 Place = tuple[tuple[float, ...], tuple[tuple[int, ...], str], int]
@@ -59,11 +50,10 @@ class Rounds:
         self,
         settings: SimSettings,
         state: ClusterState,
-        mover: Mover | None = None,
         stages: Sequence[Stage] = FEATURES,
     ) -> None:
         self.settings, self.stages = settings, stages
-        self.state = state
+        self.state, self.features = state, state.features
         self.options = {settings.policy: settings.policy_options}
         self.waiting: dict[int, ActiveJob] = {}
         """Position in the trace -> job."""
@@ -78,10 +68,9 @@ class Rounds:
             auto_clocks=True,
             due_order=settings.due_order,
         )
-        self.limited = settings.power is not None and math.isfinite(settings.power.eta)
-        """Rounds keep a power limit, so clocks of running jobs may change in each of them."""
+        self.adjusts = any(feature.adjusts for feature in self.features)
+        """Clocks of running jobs may change in each round."""
         self._key = order_key(settings)
-        self._mover = mover
         self._lined = settings.sticky and not settings.preemptive and not settings.anew
         """The order of the waiting jobs is fixed, so the queue is kept sorted."""
         self._line: list[Place] = []
@@ -91,8 +80,8 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._whole = settings.due_order != PlanSettings.due_order or settings.queue.exchanges
-        self._whole |= any(stage.passes for stage in stages) or state.shares is not None
+        self._whole = state.shares is not None or any(stage.passes for stage in stages)
+        self._whole |= any(feature.passes for feature in self.features)
         """Any job of the queue may start."""
         self._sees_running = any(stage.sees_running for stage in stages)
         self._patient = settings.backfill or policy.may_postpone or self._whole
@@ -124,13 +113,13 @@ class Rounds:
     def next(self) -> Outcome | None:
         """Plan the round that is due; None if no job takes part."""
         settings, state = self.settings, self.state
-        moving = None if self._mover is None else self._mover.moving(self.waiting)
+        wanted = sum(feature.begins(self.waiting) for feature in self.features) > 0
         if self._lined:
             queue = list(self._head_of_line())
             settled = not queue or (self.blocked is not None and not self._patient)
-            if settled and moving is None and not (self.limited and self.state.running):
+            if settled and not wanted and not (self.adjusts and self.state.running):
                 return None
-            return self._outcome(self._plan(queue, None, moving=moving), None, queue)
+            return self._outcome(self._plan(queue, None, first=True), None, queue)
         for active in state.running.values():
             active.credit(state.clock.now)
         ordered = [*state.running.values(), *self.waiting.values()]
@@ -139,22 +128,22 @@ class Rounds:
         prefix = guaranteed_prefix([a.size for a in ordered], room)
         first, rest = ordered[:prefix], ordered[prefix:]
         if settings.sticky:
-            return self._sticky(first, rest, moving)
+            return self._sticky(first, rest, wanted=wanted)
         queue = [*first, *rest] if settings.backfill else first
-        return self._outcome(self._plan(queue, set()), set(), queue) if queue else None
+        return self._outcome(self._plan(queue, set(), first=True), set(), queue) if queue else None
 
     def _sticky(
-        self, first: list[ActiveJob], rest: list[ActiveJob], moving: Moving | None
+        self, first: list[ActiveJob], rest: list[ActiveJob], *, wanted: bool
     ) -> Outcome | None:
         """Running jobs of ``rest`` lose their GPUs only if the prefix does not fit beside them."""
         keep = {a.position for a in first if a.placed is not None}
         want = [a for a in first if a.placed is None]
         tail = [a for a in rest if a.placed is not None]
         late = [a for a in rest if a.placed is None] if self.settings.backfill else []
-        if not want and not late and moving is None:
+        if not want and not late and not wanted:
             return None
         beside = keep | {a.position for a in tail}
-        plan = self._plan([*want, *late], beside, moving=moving)
+        plan = self._plan([*want, *late], beside, first=True)
         if plan.moved or not tail or _all_placed(plan, want):
             return self._outcome(plan, beside, [*want, *late])
         kept: list[ActiveJob] = []
@@ -163,7 +152,7 @@ class Rounds:
             plan = self._plan(want, keep | {a.position for a in staying}, backfill=False)
             if _all_placed(plan, want):
                 break
-        if not self.limited:  # a power limit has no room for more than the plan counts
+        if not self.adjusts:  # a power limit has no room for more than the plan counts
             taken = {gpu for a in plan.assignments for gpu in each_gpu(a.gpus)}
             kept = [a for a in tail if taken.isdisjoint(each_gpu(a.gpus()))]
         keep |= {a.position for a in kept}
@@ -195,12 +184,15 @@ class Rounds:
         *,
         backfill: bool = True,
         given: tuple[list[ActiveJob], Plan] | None = None,
-        moving: Moving | None = None,
+        first: bool = False,
     ) -> Plan:
-        """Plan ``queue`` beside ``keep`` (None: all); ``given``: an earlier part of this round."""
-        holders = self.settings.backfill or self.profiled or self._weighs or self.limited
-        holders |= moving is not None or self._sees_running
-        holders |= any(active.request.get(DUE_DATE) is not None for active in queue)
+        """Plan ``queue`` beside ``keep`` (None: all).
+
+        ``given``: an earlier part of this round; ``first``: there is none.
+        """
+        asked = Asked(queue, keep, first)
+        holders = self.settings.backfill or self.profiled or self._weighs
+        holders |= self._sees_running or any(one.sees_running(asked) for one in self.features)
         shown, now = self.state.view(keep, with_holders=holders), self.state.clock.now
         if given is not None:
             requests = {a.job.job_id: a.request for a in given[0]}
@@ -211,8 +203,8 @@ class Rounds:
             ]
             shown = replace(shown, running=(*shown.running, *new))
         settings, rules = self.settings, self.plan_settings
-        for active in queue:
-            self.state.estimates.refresh(active)
+        for feature in self.features:
+            feature.renew(queue)
         one = Round(
             self._ranked(queue),
             shown,
@@ -221,36 +213,11 @@ class Rounds:
             self.options,
             explain=False,
         )
-        returning = {a.job.job_id: a.target for a in queue if a.target is not None}
-        power = self._power_state(keep)
-        inputs = {RULE: settings.queue, POWER: power, RETURNING: returning, MOVING: moving}
+        inputs: dict[Facet[Any], Any] = {}
+        for feature in self.features:
+            inputs |= feature.told(asked)
         world = World(settings.sections, inputs)
         return plan_stages(told(one, self.stages, world), self.stages)
-
-    def _power_state(self, keep: set[int] | None) -> PowerState | None:
-        """What a round knows of power; None: there is no limit.
-
-        ``keep``: positions of the running jobs that count; None: all.
-        """
-        power, running = self.settings.power, self.state.running
-        if power is None or not self.limited or self.settings.sizing != "round":
-            return None
-        there = self.state.idle.exists
-        return PowerState(
-            max_w=np.where(there, power.max_w, 0.0),
-            idle_w=np.where(there, power.idle_w, 0.0),
-            limit_w=power.limit_w(self.state.total),
-            running={
-                (active := running[position]).job.job_id: PoweredJob(
-                    active.size,
-                    active.size * power.max_w,
-                    bounded(active.request.get(TABLE), chosen_clock(active.placed)),
-                    active.clock_mhz,
-                    adjustable=active.request.get(TABLE) is not None,
-                )
-                for position in (running if keep is None else keep)
-            },
-        )
 
     def _outcome(self, plan: Plan, keep: set[int] | None, queue: list[ActiveJob]) -> Outcome:
         """The outcome with the clocks of running jobs that a plan changes."""
@@ -310,12 +277,11 @@ class Arrivals:
         settings: SimSettings,
         policy: Policy,
         state: ClusterState,
-        mover: Mover | None,
         *,
         profiled: bool,
     ) -> None:
         """``profiled``: the policy considers the neighbours of jobs."""
-        self._settings, self._policy, self._mover = settings, policy, mover
+        self._settings, self._policy, self._features = settings, policy, state.features
         self._idle, self._physics, self._profiled = state.idle, state.physics, profiled
         self._options = option_names(settings.policy)
         self._fitting: dict[object, bool] = {}
@@ -335,9 +301,8 @@ class Arrivals:
         sizes = () if self._settings.sizing in ("as-asked", "zeus") else job.sizes
         power = self._settings.power
         table = None if power is None else power.known.get(job.model or "", job.table)
-        restart_s = None if self._mover is None else self._mover.restart_s(job)
-        dated, known = sizes and self._settings.due_dates, self._options
-        return Request(
+        known = self._options
+        request = Request(
             job_id=job.job_id,
             user=job.user or "",
             gpus=sizes[0] if sizes else job.gpus,
@@ -351,16 +316,11 @@ class Arrivals:
             submit_s=job.submit_s,
             application=job.model if self._profiled else None,
             policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
-            facets=named(TABLE, table)
-            | named(HINTED, self._hints(job))
-            | (due_facet(job, restart_s) if dated else {}),
+            facets=named(TABLE, table) | named(HINTED, job.hints),
         )
-
-    def _hints(self, job: TraceJob) -> JobHints:
-        """What the job says for stages; at default clocks none has a bound of its own, either."""
-        if self._settings.slowdown != 0.0:
-            return job.hints
-        return JobHints({k: v for k, v in job.hints.values.items() if k != SLOWER.key})
+        for feature in self._features:
+            request = feature.asked(job, request)
+        return request
 
     def _limit_s(self, job: TraceJob) -> float:
         """Time limit of a job in seconds; inf: none."""

@@ -9,12 +9,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.moves.settings import MoveSettings
-from slurm_gpu_aware.features.power.menu import power_limit_w
 from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
@@ -105,8 +103,8 @@ class PowerSettings:
     """Application -> its size table as the planner knows it; others: the jobs' own."""
 
     def limit_w(self, gpus: int) -> float:
-        """Limit of a site with so many GPUs; inf: none."""
-        return power_limit_w(self.eta, gpus, self.max_w)
+        """Limit of a site with so many GPUs: a share of what they may draw; inf: none."""
+        return self.eta * gpus * self.max_w
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.idle_w <= self.max_w < math.inf:
@@ -167,7 +165,7 @@ class SimSettings:
     """Measured slowdown of pairs of jobs; None: no interference."""
     sizing: str = "round"  # A key of :data:`SIZINGS`; other than ``round`` it needs ``power``.
     slowdown: float | None = None
-    """Bound on time of clocks that save energy, in place of the site's (`bounded`); 0: all jobs run
+    """Bound on time of clocks that save energy, in place of the site's; 0: all jobs run
     at default clocks, whatever they say."""
     power: PowerSettings | None = None
     """Power of the GPUs, for the energy of jobs with a size table; None: energy is not known."""
@@ -195,12 +193,6 @@ class SimSettings:
             raise PolicyError(f"every round of {self.sizing} sizes all jobs anew: no moves beside")
         if self.sizing != "round" and self.power is None:
             raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
-
-    def bounded(self, slowdown: float) -> Self:
-        """With a bound on time of clocks that save energy, of all classes; 0: default clocks."""
-        site = self.sections.get(EnergyConfig, EnergyConfig())
-        energy = EnergyConfig(slowdown=slowdown, from_median=site.from_median)
-        return replace(self, slowdown=slowdown, sections={**self.sections, EnergyConfig: energy})
 
     def restart_s(self, job: TraceJob) -> float:
         """What a restart or a move costs a job, as live: by itself, its class, or all."""

@@ -77,19 +77,17 @@ LAYERS = {
         power/explorations power/job_tables  power/site_power shadow/compared
         shadow/moments
     """,
-    "simulator": """
-        due_dates/simulated estimates/simulated moves/simulated power/power_meter
-
-    """,
+    "simulator": "baselines/elastic",
     "page": "",
     "cli": """
         energy/checks energy/text estimates/view models/commands models/views power/commands
-        power/simulated queue_order/view shadow/view
+        power/simulate_options queue_order/view shadow/view
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
 BY_NAME = {"hints": "model", "settings": "model", "events": "model"}
 BY_NAME |= {"stage": "planning", "live": "selector", "metrics": "selector", "page": "page"}
+BY_NAME |= {"simulated": "simulator"}
 """The same of modules that every feature may have."""
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:
@@ -120,6 +118,16 @@ PROFILING_ALLOWED = {
 CORE = ("bounds", "model", "variability", "topology", "placement", "sizing", "planning")
 FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 """Rooms of the core that know no feature."""
+FINDS = {"hints", "registry"}
+"""Modules of the package of features itself that go through its list."""
+NAMED = {
+    ("settings", "moves"),
+    ("settings", "queue_order"),
+    ("trace", "moves"),
+    ("sacct_trace", "moves"),
+    ("sacct_trace", "classes"),
+}
+"""Modules of the simulator that name a feature: what runs and rows of traces have for it."""
 FOREIGN = {
     *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),
     *("io", "pathlib", "shutil", "tempfile", "glob", "urllib", "http", "csv", "json", "gzip"),
@@ -198,6 +206,16 @@ def test_the_core_imports_no_feature():
         and f"{ROOT.name}.features" in ast.unparse(node)
     ]
     assert wrong == []
+
+
+def test_the_simulator_finds_features_through_their_list():
+    wrong = {
+        (path.stem, name)
+        for path in sorted((ROOT / "simulator").glob("*.py"))
+        for name in re.findall(rf"{ROOT.name}\.features\.(\w+)", path.read_text())
+        if name not in FINDS
+    }
+    assert wrong == NAMED
 
 
 def test_the_core_is_pure():

@@ -67,3 +67,8 @@ def test_the_example_works_in_one_folder_and_one_line(copy: Path) -> None:
 def test_with_an_empty_list_jobs_are_placed_and_left(copy: Path) -> None:
     change_list(copy, r"\nFEATURES = \(.*?\n\)", "\nFEATURES: tuple[str, ...] = ()")
     run_with(copy, "selector/test_without_features.py", "selector/test_leaver.py")
+
+
+def test_with_an_empty_list_a_simulation_places_jobs(copy: Path) -> None:
+    change_list(copy, r"\nFEATURES = \(.*?\n\)", "\nFEATURES: tuple[str, ...] = ()")
+    run_with(copy, "simulator/test_rounds.py")

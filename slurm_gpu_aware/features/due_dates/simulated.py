@@ -1,6 +1,7 @@
 """Due dates of the jobs of a trace; those of one that has none are drawn as in STS's evaluation."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,20 @@ from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.hints import EPOCHS
-from slurm_gpu_aware.model.facets import named
+from slurm_gpu_aware.features.estimates.simulated import SimulatedRuns, kind_of
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.simulator.active import ActiveJob
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
+from slurm_gpu_aware.simulator.columns import Column
+from slurm_gpu_aware.simulator.result import Mask, Result
+from slurm_gpu_aware.simulator.simulated_feature import Asked
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.time_text import duration
 
+_ROUNDING_S = 1e-3  # Lateness that is rounding.
+_DUE = "due_jobs"
 _NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
 
 
@@ -24,14 +36,89 @@ def parse_factors(text: str) -> tuple[float, float]:
     return float(match[1]), float(match[2])
 
 
-def due_facet(job: TraceJob, restart_s: float | None) -> dict[str, Any]:
-    """The due date of a job, as a facet of its request. ``restart_s``: as of `DueDate`."""
-    if job.deadline_s is None:
+def due_numbers(result: Result) -> Mapping[str, Any]:
+    """Jobs with due dates, the share in time, lateness; empty without such jobs.
+
+    ``avg_late_s`` is the mean lateness of those that ended (in time: 0), ``late_h`` its sum. A job
+    that did not end is not in time; how late it would be is not known.
+    """
+    due_s = result.of_trace("deadline_s")
+    dated = np.isfinite(due_s)
+    if not dated.any():
         return {}
-    work = job.hints.get(EPOCHS)
-    epochs = None if work is None else (work[0], job.gpus, float(work[1]))
-    due = DueDate(job.deadline_s, epochs=epochs, weight=job.weight, restart_s=restart_s)
-    return named(DUE_DATE, due)
+    late_s = np.maximum(result.end_s - due_s, 0.0)
+    late_s[late_s <= _ROUNDING_S] = 0.0
+    ended = dated & result.done
+    in_time = ended & (late_s == 0)
+    return {
+        _DUE: int(dated.sum()),
+        "due_met": float(in_time.sum() / dated.sum()),
+        "avg_late_s": float(late_s[ended].mean()) if ended.any() else None,
+        "late_h": float(late_s[ended].sum() / 3600.0),
+    }
+
+
+def _number(result: Result, among: Mask | None, key: str) -> Any:
+    return due_numbers(result).get(key)
+
+
+class SimulatedDueDates(SimulatedRuns):
+    """Due dates of moldable jobs, and the earlier runs on which they rest."""
+
+    columns = (
+        Column(_DUE, _number),
+        Column("due_met", _number, "due dates met", "due met", "{:.1%}", _DUE),
+        Column("avg_late_s", _number, "", "avg late", duration, _DUE),
+        Column("late_h", _number, "late in all, h", form="{:.1f}", needs=_DUE),
+    )
+
+    def __init__(self, state: ClusterState, trace: Trace) -> None:
+        super().__init__(state, trace)
+        dated = any(job.deadline_s is not None for job in trace.jobs)
+        self.keeps = dated and self.settings.due_dates
+        self.passes = self.settings.due_order != PlanSettings.due_order
+
+    def asked(self, job: TraceJob, request: Request) -> Request:
+        """With its due date."""
+        if job.deadline_s is None or not self.settings.due_dates or not request.sizes:
+            return request
+        work = job.hints.get(EPOCHS)
+        epochs = None if work is None else (work[0], job.gpus, float(work[1]))
+        grows = self.settings.moves is not None and job.elastic
+        restart_s = self.settings.restart_s(job) if grows else None
+        due = DueDate(job.deadline_s, epochs=epochs, weight=job.weight, restart_s=restart_s)
+        return request.put(DUE_DATE, due)
+
+    def renew(self, queue: Sequence[ActiveJob]) -> None:
+        """With their earlier runs, and their work done."""
+        for active in queue if self.keeps else ():
+            active.request = self._known(active, active.request, active.done_s)
+
+    def as_waiting(self, active: ActiveJob, request: Request) -> Request:
+        """With the work done before it got its GPUs, less that of its restart."""
+        if request.get(DUE_DATE) is None or active.placed is None:
+            return request
+        restart_s = 0.0 if active.last is None else self.settings.restart_s(active.job)
+        done_s = active.done_before_s - restart_s / (active.placed.slowdown * active.stretch)
+        return self._known(active, request, done_s)
+
+    def _known(self, active: ActiveJob, request: Request, done_s: float) -> Request:
+        """The request with earlier runs; ``done_s``: work done, s at slowdown 1."""
+        job, due, table = active.job, request.get(DUE_DATE), request.get(TABLE)
+        row = None if table is None else table.row(job.gpus)
+        if due is None or table is None or row is None:
+            return request
+        kind = kind_of(active)
+        done = done_s / float(table.time_s[row, table.column(None)])
+        known = replace(due, runs=self.history.runs(kind.user, kind.name), done=max(done, 0.0))
+        return request if known == due else request.put(DUE_DATE, known)
+
+    def sees_running(self, asked: Asked) -> bool:
+        """While a job with a due date waits."""
+        return self.keeps and any(one.request.get(DUE_DATE) is not None for one in asked.queue)
+
+
+SIMULATED = SimulatedDueDates
 
 
 def with_due_dates(trace: Trace, factors: tuple[float, float], seed: int) -> Trace:

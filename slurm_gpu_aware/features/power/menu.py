@@ -98,14 +98,6 @@ def sized_at(job: SizingJob, gpus: int, clock_mhz: int | None) -> Sized:
     )
 
 
-def power_limit_w(eta: float, gpus: int, max_w: float) -> float:
-    """Power limit of a cluster, W: the share ``eta`` of what all its GPUs may draw (PowerFlow).
-
-    ``max_w``: power limit of one GPU, W.
-    """
-    return eta * gpus * max_w
-
-
 MICRO = 1_000_000
 MOST_W = 1e8  # Power above this is taken as this: sums of it stay exact.
 

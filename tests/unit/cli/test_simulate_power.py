@@ -14,7 +14,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.energy.choice import EXACT
 from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.models.store import put_models
-from slurm_gpu_aware.features.power.simulated import simulated_power
+from slurm_gpu_aware.features.power.simulate_options import simulated_power
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_store

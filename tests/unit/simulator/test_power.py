@@ -9,7 +9,7 @@ from small_traces import FLAT, SETTINGS, name, random_trace
 from slurm_gpu_aware.errors import PolicyError, SourceError
 from slurm_gpu_aware.features.energy.hints import SLOWER
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
-from slurm_gpu_aware.features.power.power_meter import PowerMeter
+from slurm_gpu_aware.features.energy.simulated import with_bound
 from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
@@ -20,6 +20,7 @@ from slurm_gpu_aware.simulator.active import ActiveJob, EventClock
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.physics import Physics
+from slurm_gpu_aware.simulator.power_meter import PowerMeter
 from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
@@ -88,7 +89,7 @@ def test_at_default_clocks_no_job_has_a_bound_of_its_own():
     known = replace(TABLE, time_error=np.zeros(2))
     job = TraceJob("j", 0.0, 1, 100.0, table=known, hints=JobHints({SLOWER.key: 50}))
     trace, site = Trace.of("t", [job]), SimSettings(power=POWER)
-    runs = (site, site.bounded(0.03), site.bounded(0.0))
+    runs = (site, with_bound(site, 0.03), with_bound(site, 0.0))
     ends_s = [float(simulate(trace, Cluster.uniform(1, 1), run).end_s[0]) for run in runs]
     assert ends_s == pytest.approx([150.0, 150.0, 100.0])
 

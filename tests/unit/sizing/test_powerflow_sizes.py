@@ -3,7 +3,7 @@
 import pytest
 from size_samples import ONE_GPU, job, table
 
-from slurm_gpu_aware.features.power.menu import SizingJob, power_limit_w
+from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
 
 
@@ -78,10 +78,6 @@ def test_a_job_without_a_table_counts_with_its_power_limits_and_keeps_its_clock(
 def test_idle_gpus_count():
     found = allocate([job("1", (1,), ONE_GPU)], 4, 250, idle_w=50)
     assert found.power_w == 100 + 3 * 50
-
-
-def test_limit_of_a_cluster():
-    assert power_limit_w(0.5, 16, 300) == 2400
 
 
 def test_sizes_of_no_order_are_refused():

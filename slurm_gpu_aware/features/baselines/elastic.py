@@ -21,11 +21,8 @@ from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.plan import due_work
 from slurm_gpu_aware.features.due_dates.together import LATE_COST, PERIOD_S, up_to
 from slurm_gpu_aware.features.due_dates.work import empirical
-from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
 from slurm_gpu_aware.features.power.menu import Sized, SizingJob
-from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.features.power.powerflow import allocate
-from slurm_gpu_aware.features.queue_order.stage import RULE
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
@@ -36,7 +33,7 @@ from slurm_gpu_aware.planning.stages import Stage, World, plan_stages, told
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
-from slurm_gpu_aware.simulator.settings import STS, PowerSettings, SimSettings
+from slurm_gpu_aware.simulator.settings import STS, SimSettings
 from slurm_gpu_aware.sizing.baselines import afs
 from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
 from slurm_gpu_aware.sizing.sts import DueJob, decide
@@ -51,15 +48,15 @@ class ElasticRounds(Rounds):
     def __init__(
         self,
         settings: SimSettings,
-        power: PowerSettings,
         state: ClusterState,
         stages: Sequence[Stage] = FEATURES,
     ) -> None:
-        super().__init__(settings, state, stages=stages)
-        self.power = power
+        super().__init__(settings, state, stages)
+        assert settings.power is not None  # noqa: S101 - settings of these rounds have it
+        self.power = settings.power
         self.placing = replace(self.plan_settings, classes=(), backfill=True)
         """Jobs are placed in the order of the list, and one without a place holds up no other."""
-        empty = {facet: facet.empty for facet in (RULE, POWER, RETURNING, MOVING)}
+        empty = {facet: facet.empty for stage in stages for facet in stage.inputs}
         self._world = World(settings.sections, empty)
         """Order, power and moves are decided before the planner's round."""
         self.nodes: Mapping[str, int] = {}
@@ -74,7 +71,8 @@ class ElasticRounds(Rounds):
         for active in jobs:
             if active.placed is not None:
                 active.credit(self.state.clock.now)
-            self.state.estimates.refresh(active)
+        for feature in self.features:
+            feature.renew(jobs)
         sized, wake_s = self._sized(jobs)
         stay = {
             active.position
@@ -133,7 +131,7 @@ class ElasticRounds(Rounds):
         row = None if table is None else table.row(request.gpus)
         if table is None or row is None:
             return 1.0
-        known = self.settings.sizing == "afs" and self.state.estimates.kind != "limit"
+        known = self.settings.sizing == "afs" and request.estimate_s is not None
         seconds = request.expected_s if known else 1.0
         return seconds / float(table.time_s[row, table.column(None)])
 

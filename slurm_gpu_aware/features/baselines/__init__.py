@@ -1,0 +1,1 @@
+"""Published schedulers that simulations compare with."""

@@ -1,0 +1,32 @@
+"""Published schedulers in a simulation: those of ``sizing`` beside the planner's own."""
+
+from dataclasses import replace
+
+from slurm_gpu_aware.features.baselines.elastic import ElasticRounds
+from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.size_table import TABLE
+from slurm_gpu_aware.simulator.active import ActiveJob
+from slurm_gpu_aware.simulator.cluster_state import ClusterState
+from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
+from slurm_gpu_aware.simulator.trace import Trace
+from slurm_gpu_aware.sizing.baselines import zeus_clock
+
+
+class SimulatedBaselines(SimulatedFeature):
+    """PowerFlow, AFS and STS, which size all jobs anew, and Zeus, which chooses clocks."""
+
+    def __init__(self, state: ClusterState, trace: Trace) -> None:
+        super().__init__(state, trace)
+        self.rounds = ElasticRounds if self.settings.anew else None
+
+    def starts(self, active: ActiveJob, assignment: Assignment) -> Assignment:
+        """By Zeus at the clock that is best for energy and time."""
+        power, table = self.settings.power, active.request.get(TABLE)
+        if power is None or table is None or self.settings.sizing != "zeus":
+            return assignment
+        gpus = active.request.gpus
+        clock_mhz = zeus_clock(table, gpus, gpus * power.max_w)
+        return replace(assignment, clock_mhz=clock_mhz, power_limit_w=None)
+
+
+SIMULATED = SimulatedBaselines

@@ -1,0 +1,36 @@
+"""Energy in a simulation: a run at default clocks."""
+
+from dataclasses import replace
+
+from slurm_gpu_aware.features.energy.hints import SLOWER
+from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.model.job_hints import HINTED, JobHints
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.simulator.settings import SimSettings
+from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
+from slurm_gpu_aware.simulator.trace import TraceJob
+
+
+def with_bound(settings: SimSettings, slowdown: float) -> SimSettings:
+    """The run with a bound on time of clocks that save energy, of all classes.
+
+    0: default clocks.
+    """
+    site = settings.sections.get(EnergyConfig, EnergyConfig())
+    energy = EnergyConfig(slowdown=slowdown, from_median=site.from_median)
+    sections = {**settings.sections, EnergyConfig: energy}
+    return replace(settings, slowdown=slowdown, sections=sections)
+
+
+class SimulatedEnergy(SimulatedFeature):
+    """At default clocks no job has a bound on time of its own, either."""
+
+    def asked(self, job: TraceJob, request: Request) -> Request:
+        """Without that bound."""
+        if self.settings.slowdown != 0.0:
+            return request
+        hints = {k: v for k, v in request.get(HINTED).values.items() if k != SLOWER.key}
+        return request.put(HINTED, JobHints(hints))
+
+
+SIMULATED = SimulatedEnergy
