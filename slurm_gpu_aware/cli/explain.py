@@ -25,6 +25,7 @@ from slurm_gpu_aware.cli.output import (
     some,
 )
 from slurm_gpu_aware.features import found
+from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.energy.text import energy_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
@@ -256,8 +257,8 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
             about.append(f"Its run time on median GPUs is expected to be {estimate}.")
         if words := waiting.get("class_from"):
             about.append(f"Its class is {words}.")
-        if due := waiting.get("due"):
-            about.append(f"It is due {due['text']}.")
+        if due := DueAccount.said(waiting.get("due")):
+            about.append(f"It is due {due}.")
         if why := waiting.get("not_moved"):
             about.append(f"It will not be moved: {why}.")
         if (start := waiting.get("shadow_start_s")) and not away:

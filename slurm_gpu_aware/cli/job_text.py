@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from slurm_gpu_aware.cli.output import place_text, some
 from slurm_gpu_aware.clocks.job import SHARED
+from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.features.energy.events import SLOW_GPUS
-from slurm_gpu_aware.features.energy.text import saving_text
+from slurm_gpu_aware.features.energy.facts import SavingClock
 from slurm_gpu_aware.features.estimates.view import estimate_text
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
 from slurm_gpu_aware.selector.backoff import HELD_BY
 from slurm_gpu_aware.time_text import counted, duration, stamp
@@ -32,17 +34,19 @@ _WORDS = {
 _LIMIT = re.compile(r"(QOS|Assoc)[A-Za-z]*\Z")
 Detail = Mapping[str, Any]
 _MAX_ROWS = 12
+_FACTS = [*found("facts", "FACTS")]  # Loaded, so that the ledger's are known.
 _UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())  # ``None`` is also a word of Slurm's.
 _EPOCH_S = 1e9  # A value of a key ``..._s`` above this (2001) is a time, not a duration.
 _RECORDS = ("AdminComment", "record")
 """Keys of the record of a parked job, which the selector reads."""
 _IN_WORDS = frozenset(
     [
-        *("estimate", "power", "energy", "over_limit", "class_from", "not_moved", "kept"),
-        *("kept_for", SLOW_GPUS),
+        *("estimate", "class_from", "not_moved", "summary", "model", "woken", "due", "power"),
+        *("energy", "slow_gpus", "over_limit", "reserved", "preempts"),
+        *("kept", "kept_for", "victims"),  # of an earlier release
     ]
 )
-"""Keys of an account that other lines tell in words."""
+"""Keys of an account that other lines tell in full."""
 
 
 def held_words(reason: str) -> str:
@@ -187,10 +191,10 @@ def decision_blocks(
     d: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, details: bool
 ) -> list[Words]:
     """All of a placement in words; ``details``: and the account of its policy."""
-    why = dict(d["why"])
+    why, lines = d["why"], facts_of(d).lines()
     if not d["nodes"]:
         turn = ("its turn came", stamp(d["decided_at"]))
-        return [Pairs([*asked_text(d), turn, ("why", why.get("summary"))])]
+        return [Pairs([*asked_text(d), turn, ("why", lines.get("why"))])]
     estimate = estimate_text(why, d["user"], d["asked"])
     entries: list[tuple[str, object]] = [
         *asked_text(d),
@@ -201,23 +205,21 @@ def decision_blocks(
         ("slowdown", _slowdown_text(d)),
         ("clock", _clock_text(d, events)),
     ]
-    if saving := saving_text(why):
-        entries.append(("saves energy", saving))
     if d["victims"]:
-        few = why.pop("preempts_of_these", None)
-        among = f"{few} of these, Slurm chooses: " if few else ""
-        entries.append(("preempts", among + some(d["victims"], _MAX_ROWS)))
-    if due := why.pop("due", None):
-        entries.append(("due", due["text"]))
-    if summary := why.pop("summary", None):
-        entries.append(("why", summary))
-    if woken := why.get("woken"):
-        entries.append(("woken up", some(woken, _MAX_ROWS)))
-    if model := why.get("model"):
-        entries.append(("model", model))
+        entries.append(("preempts", some(d["victims"], _MAX_ROWS)))
+    entries += lines.items()
     if not_moved := why.get("not_moved"):
         entries.append(("not moved", not_moved))
     return [Pairs(entries), *(_account(d, why) if details else ())]
+
+
+def facts_of(d: Mapping[str, Any]) -> Facts:
+    """What policy, planner and features said of a placement."""
+    from slurm_gpu_aware.placement.policy import policy_class
+
+    with suppress(PolicyError):  # a policy of another release
+        policy_class(d["policy"])  # its facts are known once it is loaded
+    return Facts.read(d["why"])
 
 
 def _class_text(asked: Mapping[str, Any], why: Mapping[str, Any]) -> str:
@@ -252,8 +254,9 @@ def _clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> st
     """The clock that the job has: what its nodes refused is not shown as set."""
     if not d["clock_mhz"]:
         return "default"
-    limit_w = d["why"].get("energy", {}).get("limit_w")
-    text = f"{d['clock_mhz']} MHz" + (f", {limit_w} W" if limit_w else "")
+    saving = Facts.read(d["why"]).of(SavingClock)
+    limit = f", {saving.limit_w} W" if saving is not None and saving.limit_w else ""
+    text = f"{d['clock_mhz']} MHz{limit}"
     for event in events:
         detail = event["detail"]
         refused = event["kind"] == "clock_failed" and detail.get("during") != "reset"
@@ -274,14 +277,20 @@ def _account(d: Mapping[str, Any], why: Mapping[str, Any]) -> list[Words]:
     ]
     blocks: list[Words] = []
     for name, value in why.items():
-        title = name.replace("_", " ")
         if name in _IN_WORDS:
             continue
-        if isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
-            blocks.append(_rows(title.capitalize(), value))
-        else:
-            entries.append((title, _short(value)))
+        fields = value if isinstance(value, Mapping) else {name: value}
+        tables = {key: rows for key, rows in fields.items() if _is_table(rows)}
+        blocks += [_rows(key.replace("_", " ").capitalize(), rows) for key, rows in tables.items()]
+        if rest := {key: one for key, one in fields.items() if key not in tables}:
+            entries.append(
+                (name.replace("_", " "), flat(rest) if rest != {name: value} else _short(value))
+            )
     return [Pairs(entries, "Account of the policy"), *blocks]
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 
 def flat(detail: Mapping[str, Any]) -> str:

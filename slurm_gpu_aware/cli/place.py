@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cli.options import GPUS, NODES, Context, pass_context
 from slurm_gpu_aware.cli.output import (
@@ -30,6 +31,7 @@ from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
+    from slurm_gpu_aware.features.power.facts import SizePower
     from slurm_gpu_aware.model.cluster import Cluster
     from slurm_gpu_aware.model.hardware_graph import HardwareGraph
     from slurm_gpu_aware.model.profile import Profile
@@ -108,7 +110,6 @@ def command(context: Context, /, **given: Any) -> None:
       gpu-aware place -g 2 --class A --busy n1:0,1@90m --run-time 8h
     """
     from slurm_gpu_aware.cli.cluster_options import mark_busy
-    from slurm_gpu_aware.features.power.stage import size_words
     from slurm_gpu_aware.placement.policy import policy_class
     from slurm_gpu_aware.planning.answer import ask_policy
     from slurm_gpu_aware.selector.policy_options import config_in_force, policy_options
@@ -130,11 +131,12 @@ def command(context: Context, /, **given: Any) -> None:
         "free": int(cluster.free.sum()),
     }
     if given["as_json"]:
-        print_json({"cluster": shape, "answers": [a.as_json() for a in answers], "size": size})
+        told = None if size is None else records.plain(size)
+        print_json({"cluster": shape, "answers": [a.as_json() for a in answers], "size": told})
     else:
         click.echo(_text(answers))
         if size is not None:
-            click.echo("\n" + paragraph(f"{size['model']}: {size_words(size)}."))
+            click.echo("\n" + paragraph(f"{size.model}: {size.words()}."))
     placed = [answer for answer in answers if answer.assignment is not None]
     if given["plot"] is not None and placed:
         draw(given["plot"], cluster, placed)
@@ -156,15 +158,13 @@ def _cluster(config: Config, machine: str | None, count: int) -> tuple[Cluster, 
     return synthetic_site(count, machine_name=machine, penalties=penalties).cluster, None
 
 
-def _size(
-    config: Config, request: Request, cluster: Cluster, profile: Profile
-) -> dict[str, Any] | None:
-    """The account of size and clock at the most efficient clock; None: no model is known."""
+def _size(config: Config, request: Request, cluster: Cluster, profile: Profile) -> SizePower | None:
+    """The power of size and clock at the most efficient clock; None: no model is known."""
 
     from slurm_gpu_aware.features.models.live import read_models
     from slurm_gpu_aware.features.power.job_tables import JobTables
     from slurm_gpu_aware.features.power.settings import PowerConfig
-    from slurm_gpu_aware.features.power.stage import size_account
+    from slurm_gpu_aware.features.power.stage import size_power
     from slurm_gpu_aware.store.database import open_for_reading
 
     with open_for_reading(config.store) as store:
@@ -180,7 +180,7 @@ def _size(
     if (sizes := request.get(TABLE)) is None:
         return None
     clock_mhz = sizes.efficient_clock(request.gpus)
-    return size_account(sizes, request.gpus, clock_mhz, more_gpus=twice, free_clock=True)
+    return size_power(sizes, request.gpus, clock_mhz, more_gpus=twice, free_clock=True)
 
 
 def _request(config: Config, given: Mapping[str, Any]) -> Request:
@@ -240,7 +240,7 @@ def _text(answers: Sequence[Answer]) -> str:
         if a is None:
             row = [""] * 6 + ["postponed" if answer.postponed else "nothing fits"]
         else:
-            reason = str(a.why.get("summary", ""))
+            reason = a.why.text
             bandwidths = (answer.agg_gbps, answer.eff_gbps, answer.preserved_gbps)
             row = [a.level, f"{a.score:.3f}", f"{a.slowdown:.3f}"]
             row += ["" if gbps is None else f"{gbps:.0f}" for gbps in bandwidths]

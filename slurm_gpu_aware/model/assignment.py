@@ -3,17 +3,18 @@
 Running jobs of a snapshot, with what a round asks of all of them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Gpus, RunningJob
+from slurm_gpu_aware.model.facts import NO_FACTS, Fact, Facts
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,11 @@ class Assignment:
     """Running jobs that Slurm preempts for this job; unless ``exact``, Slurm chooses among them."""
     kept_off: tuple[int, ...] = ()
     """Node indices on which Slurm must not start a job whose GPUs it chooses, ascending."""
-    why: Mapping[str, Any] = field(default_factory=dict)
-    """The policy's account as JSON values: cells tried, candidates, ties, bandwidths. Every policy
-    sets ``summary`` (one sentence)."""
+    why: Facts = NO_FACTS  # What the policy, the planner and features say of it.
 
-    def explained(self, text: str, **facts: object) -> Self:
-        """The assignment with ``facts`` in its account, and ``text`` behind its ``summary``."""
-        summary = "; ".join(filter(None, [self.why.get("summary"), text]))
-        return replace(self, why={**self.why, **facts, "summary": summary})
+    def explained(self, *facts: Fact) -> Self:
+        """The assignment with more facts."""
+        return replace(self, why=self.why.also(*facts))
 
     @property
     def size(self) -> int:

@@ -1,15 +1,15 @@
 """Cost of a set of GPUs for a job, the account of a placement, and the assignment with both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from math import isfinite
 from operator import itemgetter
-from typing import Any
 
-from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
+from slurm_gpu_aware.model.facts import Fact, Facts
 from slurm_gpu_aware.placement.cells import Cell
+from slurm_gpu_aware.placement.facts import Cells, Chosen, ChosenNode, ConsideredSet, TriedCell
 from slurm_gpu_aware.placement.selection.base import Choice
 
 MOST_CELLS = 24  # cells in an account, which also has the number of tried cells
@@ -19,30 +19,16 @@ _short = lru_cache(maxsize=1 << 12)(partial(round, ndigits=4))  # binned scores 
 
 
 def assignment(
-    policy: str,
-    cell: Cell,
-    choice: Choice,
-    *,
-    why: Mapping[str, Any] | None = None,
-    rule: str,
-    by: str = "mean_score",
+    policy: str, cell: Cell, choice: Choice, *facts: Fact, by: str = "mean_score"
 ) -> Assignment:
     """Build the assignment of a choice. Its score and slowdown are those of the job's class.
 
-    ``why``: additions of the policy to the account. ``rule``: rule of the choice, one sentence
-    without a full stop. ``by``: key for the values of the considered sets.
+    ``facts``: what the policy says of it. ``by``: what the values of the considered sets are.
     """
     cluster, request = cell.supply.cluster, cell.supply.request
     score = worst_score(cluster, request.app_class, choice.nodes, choice.slots)
     level = level_of(cluster, choice.nodes, choice.slots)
     penalty, source = level.of(request.app_class)
-    account = {
-        "class": request.app_class,
-        **({"penalty_from": source} if source else {}),
-        **(why or {}),
-        **_account(cell, choice, by),
-        "summary": "; ".join(filter(None, (rule, choice.cut))),
-    }
     return Assignment(
         job_id=request.job_id,
         nodes=choice.nodes,
@@ -52,42 +38,39 @@ def assignment(
         level=level.name,
         slowdown=penalty * score,
         exact=not request.nodes.whole and all(map(cluster.indexed.item, choice.nodes)),
-        why=account,
+        why=Facts((*facts, _chosen(cell, choice, by, source))),
     )
 
 
-def _account(cell: Cell, choice: Choice, by: str) -> dict[str, Any]:
+def _chosen(cell: Cell, choice: Choice, by: str, penalty_from: str | None) -> Chosen:
     """The chosen set and the candidates."""
     cluster, free = cell.supply.cluster, cell.supply.free
-    scores = cluster.score(cell.supply.request.app_class)
+    app_class, names = cell.supply.request.app_class, cluster.nodes
+    scores = cluster.score(app_class)
     listed = list(zip(choice.nodes, choice.slots, strict=True))[:MOST_NODES]
     named = cell.supply.request.nodes.whole or bool(cluster.indexed[list(choice.nodes)].all())
-    account: dict[str, Any] = {
-        "candidate_nodes": len(cell.units),
-        "ties": choice.ties,
-        "chosen": [
-            {
-                "node": cluster.nodes[node],
-                **(_named(scores, node, slots) if named else {"gpus": len(slots)}),
-                "left_free": int(free[node]).bit_count() - len(slots),
-            }
-            for node, slots in listed
-        ],
-    }
-    if choice.sets is not None:
-        account["candidate_sets"] = choice.sets
-    if choice.cut:
-        account["cut"] = choice.cut
-    if choice.considered and named:  # else Slurm chooses the GPUs of the nodes
-        account["considered"] = [
-            {"node": cluster.nodes[c.node], "slots": list(c.slots), by: _short(c.value)}
-            for c in choice.considered
-        ]
-    return account
 
+    def taken(node: int, slots: tuple[int, ...]) -> ChosenNode:
+        left = int(free[node]).bit_count() - len(slots)
+        if not named:
+            return ChosenNode(names[node], left, gpus=len(slots))
+        of_slots = tuple(_short(scores.item(node, slot)) for slot in slots)
+        return ChosenNode(names[node], left, slots, of_slots)
 
-def _named(scores: FloatArray, node: int, slots: Sequence[int]) -> dict[str, Any]:
-    return {"slots": list(slots), "scores": [_short(scores.item(node, s)) for s in slots]}
+    considered = choice.considered if named else ()  # else Slurm chooses the GPUs of the nodes
+    return Chosen(
+        nodes=tuple(taken(*one) for one in listed),
+        app_class=app_class,
+        penalty_from=penalty_from or "",
+        candidate_nodes=len(cell.units),
+        candidate_sets=choice.sets,
+        ties=choice.ties,
+        by=by,
+        considered=tuple(
+            ConsideredSet(names[c.node], tuple(c.slots), _short(c.value)) for c in considered
+        ),
+        cut=choice.cut or "",
+    )
 
 
 def set_words(cluster: Cluster, nodes: Sequence[int], slots: Sequence[Sequence[int]]) -> str:
@@ -110,7 +93,7 @@ def set_words(cluster: Cluster, nodes: Sequence[int], slots: Sequence[Sequence[i
     return " + ".join(parts)
 
 
-def cells_tried(cell: Cell) -> dict[str, Any]:
+def cells_tried(cell: Cell, *, several_nodes: bool = False) -> Cells:
     """The cells that the search tested, in ascending product; the first with a set is the chosen.
 
     Of equal products the tighter level comes first. The search bisects the bounds of a level, so it
@@ -124,16 +107,11 @@ def cells_tried(cell: Cell) -> dict[str, Any]:
         chosen = next(place for place, (_, one) in enumerate(tried) if one.found)
         start = max(0, chosen + 1 - MOST_CELLS)
         tried = tried[start : start + MOST_CELLS]
-    listed = [
-        {
-            "level": one.level.name,
-            "V": _short(value(one.bound_index)),
-            "LxV": _short(product),
-            "found": one.found,
-        }
+    listed = tuple(
+        TriedCell(one.level.name, _short(value(one.bound_index)), _short(product), one.found)
         for product, one in tried
-    ]
-    return {"cells": listed, "cells_tried": len(cell.tried)}
+    )
+    return Cells(listed, len(cell.tried), several_nodes)
 
 
 def level_of(

@@ -16,6 +16,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.model.socket_views import socket_views
+from slurm_gpu_aware.placement import facts
 from slurm_gpu_aware.placement.feasible import common_reason, open_nodes
 from slurm_gpu_aware.placement.level_views import inside_groups
 from slurm_gpu_aware.placement.policy import Policy, Reason, WaitRule
@@ -74,12 +75,8 @@ class OnSockets(Constraint):
             placed = [self.inner.place(asked, view) for asked, view in alike]
             best = min(filter(None, placed), key=lambda a: a.slowdown, default=None)
             if best is not None:
-                how = "with its CPUs on the socket of its GPUs"
-                if not request.sockets.bound:
-                    how = f"{request.sockets.gpus_each} of its GPUs on each socket"
-                elif not best.exact:
-                    how = "Slurm chooses its GPUs, with its CPUs on their sockets"
-                return best.explained(how, sockets=how)
+                each = None if request.sockets.bound else request.sockets.gpus_each
+                return best.explained(facts.OnSockets(each, not best.exact))
         return None
 
     def without(self, request: Request, cluster: Cluster) -> Request:
@@ -147,8 +144,7 @@ class OneGroup(Constraint):
 
 
 def _noted(found: Assignment, groups: NodeGroups, tried: int) -> Assignment:
-    text = f"all nodes in one {groups.name}" + (f" ({tried} tried)" if tried else "")
-    return found.explained(text, node_groups={"group": groups.name, "tried": tried})
+    return found.explained(facts.InGroup(groups.name, tried))
 
 
 def _usable(request: Request, cluster: Cluster, groups: NodeGroups) -> BoolArray:
@@ -189,7 +185,7 @@ class PowerSaving(Constraint):
 
     Slurm's scheduler also takes them last, by their weight. The policy first places the request as
     if all nodes were awake; of the sleeping nodes in its answer the request may use the first few
-    that it needs. ``why["woken"]`` names them.
+    that it needs. `facts.Woken` names them.
     """
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
@@ -199,8 +195,8 @@ class PowerSaving(Constraint):
         found = self._waking_few(request, cluster, asleep)
         if found is None or not asleep[list(found.nodes)].any():
             return found
-        names = [cluster.nodes[node] for node in found.nodes if asleep[node]]
-        return replace(found, why={**found.why, "woken": names})
+        names = tuple(cluster.nodes[node] for node in found.nodes if asleep[node])
+        return found.explained(facts.Woken(names))
 
     def _waking_few(
         self, request: Request, cluster: Cluster, asleep: BoolArray

@@ -13,9 +13,11 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.node_users import left_open
 from slurm_gpu_aware.model.request import Part, Request
 from slurm_gpu_aware.placement.account import level_of
+from slurm_gpu_aware.placement.facts import BySlurm
 from slurm_gpu_aware.placement.feasible import users_words
 from slurm_gpu_aware.placement.policy import Policy, Reason
 
@@ -46,7 +48,7 @@ class LeftPolicy(Policy):
             level=level.name,
             slowdown=level.of(request.app_class)[0],
             exact=False,
-            why={"class": request.app_class, "summary": f"Slurm chooses its GPUs: {_why(request)}"},
+            why=Facts((BySlurm(_why(request), request.gpus),)),
         )
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:

@@ -58,7 +58,7 @@ class Answer:
             "agg_gbps": self.agg_gbps,
             "eff_gbps": self.eff_gbps,
             "preserved_gbps": self.preserved_gbps,
-            "why": dict(assignment.why),
+            "why": assignment.why.plain(),
         }
 
 

@@ -23,6 +23,7 @@ from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
+from slurm_gpu_aware.planning.facts import Reserved
 from slurm_gpu_aware.planning.reservation import Shadow, reserve
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, keep_least, take
 
@@ -325,7 +326,7 @@ def _with_reserved(
         return assignment
     slots = [np.flatnonzero(kept[node]).tolist() for node in nodes]
     words = set_words(here, nodes, slots)
-    facts: dict[str, object] = {"kept_for": head.job_id}
-    if len(nodes) <= _MOST_KEPT:
-        facts["kept"] = {here.nodes[n]: s for n, s in zip(nodes, slots, strict=True)}
-    return assignment.explained(f"free, but reserved for job {head.job_id}: {words}", **facts)
+    each = zip(nodes, slots, strict=True) if len(nodes) <= _MOST_KEPT else ()
+    return assignment.explained(
+        Reserved(head.job_id, words, {here.nodes[n]: tuple(s) for n, s in each})
+    )

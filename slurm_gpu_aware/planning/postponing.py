@@ -19,6 +19,7 @@ from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import WaitRule
 from slurm_gpu_aware.placement.shapes import LeastSlowdown
+from slurm_gpu_aware.planning.facts import WaitsUntil
 from slurm_gpu_aware.planning.later import Later, worth_until_s
 from slurm_gpu_aware.planning.plan import Guarded, Plan
 from slurm_gpu_aware.time_text import duration, stamp
@@ -89,8 +90,7 @@ def with_bound(
     least = LeastSlowdown.of(request, cluster)
     if cut_s >= worth_until_s(request, here, least, now, rule):
         return here
-    text = f"by choice it waits until {stamp(until_s)[:16]} at most (longest_wait_s)"
-    return here.explained(text, waits_until_s=until_s)
+    return here.explained(WaitsUntil(until_s))
 
 
 @by_identity

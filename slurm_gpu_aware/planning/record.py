@@ -18,6 +18,7 @@ from slurm_gpu_aware.model.cluster import (
     Cluster,
 )
 from slurm_gpu_aware.model.facets import Facet, named
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.model.size_table import SizeTable
@@ -126,6 +127,8 @@ def _facet(value: Any, shared: _Shared) -> Any:
     """A value whose requests and tables are numbers of what is shared."""
     if isinstance(value, Request):
         return _request(value, shared)
+    if isinstance(value, Facts):
+        return value.plain()
     if is_dataclass(value):
         named = {one.name: getattr(value, one.name) for one in fields(value)}
         return _facet(shared.numbered(named), shared)
@@ -252,7 +255,9 @@ def _read_options(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _array(kind: Any, value: Any) -> Any:
-    """An array of the type in its annotation."""
+    """An array of the type in its annotation, or facts."""
+    if kind is Facts:
+        return Facts.read(value)
     found = np.array(value)
     if found.size and found.dtype.kind not in "biuf":
         raise ValueError("expected numbers")

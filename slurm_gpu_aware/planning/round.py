@@ -33,6 +33,7 @@ from slurm_gpu_aware.planning.dispatcher import (
     PlacementFailedError,
     shape_of,
 )
+from slurm_gpu_aware.planning.facts import Preempts
 from slurm_gpu_aware.planning.placed import Placement, Round, Started
 from slurm_gpu_aware.planning.plan import NEXT, Kept, Plan, Waiting, waits_behind
 from slurm_gpu_aware.planning.postponing import awaited, row_of, with_slurms_choice
@@ -224,12 +225,7 @@ class _Placing:
         if preemption is None or not preemption.after.has_power(request.power_w):
             return False
         names = tuple(sorted(job.job_id for job in preemption.open_to(request, others)))
-        preempted = ", ".join(names)
-        facts: dict[str, object] = {"victims": list(names)}
-        if len(names) > len(preemption.victims):
-            preempted = f"{len(preemption.victims)} of {preempted} (Slurm chooses)"
-            facts["preempts_of_these"] = len(preemption.victims)
-        chosen = preemption.assignment.explained(f"preempts {preempted}", **facts)
+        chosen = preemption.assignment.explained(Preempts(names, len(preemption.victims)))
         chosen = replace(chosen, victims=names)
         after = preemption.after
         held = take(after, request, chosen)

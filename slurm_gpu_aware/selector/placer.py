@@ -152,7 +152,7 @@ class Placer:
         clock_mhz, limit_w = assignment.clock_mhz, assignment.power_limit_w
         binding = Binding(names, slots, clock_mhz, candidate.default_cpus, gpus, direct, limit_w)
         state = placed_text(names, slots, assignment.score)
-        state = with_due_date(state, assignment.why.get("due"))
+        state = with_due_date(state, assignment.why.plain().get("due"))
         fields, has_clock = prepared_fields(gated, binding, now, state)
         if not has_clock:
             detail = {"error": "its Extra field holds characters that cannot be kept"}
@@ -331,7 +331,7 @@ def _decision(
         clock_mhz=assignment.clock_mhz,
         exact=assignment.exact,
         victims=assignment.victims,
-        why={**assignment.why, **candidate.account()},
+        why={**assignment.why.plain(), **candidate.account()},
         took_ms=1000.0 * took_s,
         state=JobPhase.PLANNED,
         restarts=job.restarts,

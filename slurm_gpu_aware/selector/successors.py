@@ -24,8 +24,10 @@ from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.request import LeftToSlurm, Request
+from slurm_gpu_aware.placement.facts import BySlurm
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
@@ -263,10 +265,9 @@ def _left(one: Candidate) -> Candidate:
 
 
 def _anywhere(request: Request, settings: PlanSettings) -> Assignment:
-    why = {"class": request.app_class, "summary": f"Slurm chooses its GPU: {AHEAD}"}
     clock = None if request.left is not None else settings.clock_mhz(request)
     nowhere = request.job_id, (), (), LeftPolicy.name, 1.0, "node", 1.0
-    return Assignment(*nowhere, exact=False, clock_mhz=clock, why=why)
+    return Assignment(*nowhere, exact=False, clock_mhz=clock, why=Facts((BySlurm(AHEAD),)))
 
 
 def _is_simple(one: Candidate, candidates: Candidates) -> bool:

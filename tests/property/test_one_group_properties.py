@@ -46,7 +46,7 @@ def test_one_group_and_a_place_whenever_a_group_has_one(policy, case):
     assert (found is not None) == bool(sets)
     if found is not None:
         assert tuple(zip(found.nodes, found.slots, strict=True)) in sets
-        assert found.why["summary"].count("all nodes in one block") == 1
+        assert found.why.text.count("all nodes in one block") == 1
     else:
         assert constrained(make_policy(policy)).why_not(request, cluster).text
 

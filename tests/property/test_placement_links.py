@@ -13,7 +13,9 @@ from small_machines import brute_agg, brute_bottleneck, brute_preserved, machine
 from small_oracle import assert_best, chosen_of
 
 from slurm_gpu_aware.model.cluster import each_gpu
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.job_hints import PATTERN
+from slurm_gpu_aware.placement.facts import Chosen, Links
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.selection.links import graph_of
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -150,7 +152,7 @@ def test_pal_mapa_is_as_fast_as_pal_and_has_the_best_links_among_such_sets(case)
         return
     scores = cluster.score(request.app_class)
     # The cell's level; a set of it may by chance lie in a tighter one, too.
-    cell = next(cell for cell in got.why["cells"] if cell["found"])
+    cell = next(cell for cell in got.why.plain()["cells"]["cells"] if cell["found"])
     level = next(one for one in cluster.levels if one.name == cell["level"])
 
     def in_cell(chosen):
@@ -193,16 +195,17 @@ def test_no_gpu_twice_or_busy_exactly_those_asked_for_and_a_full_account(case, p
     if not request.nodes.whole:
         assert len(each_gpu(got.gpus)) == request.gpus
     assert got.policy == policy
-    assert json.loads(json.dumps(got.why)) == got.why
-    assert got.why["summary"]
-    assert "GB/s" not in got.why["summary"]
-    measured = all(entry["measured"] for entry in got.why["links"])
-    assert measured == ("preservedbw_gbps" in got.why) == ("effbw_gbps" in got.why)
-    for entry in got.why["links"]:
-        assert entry["taken_gbps"] >= 0
+    assert Facts.read(json.loads(json.dumps(got.why.plain()))) == got.why
+    assert got.why.text
+    assert "GB/s" not in got.why.text
+    measured = all(entry.measured for entry in got.why.of(Links).links)
+    of_all = got.why.of(Links)
+    assert measured == (of_all.preservedbw_gbps is not None) == (of_all.effbw_gbps is not None)
+    for entry in got.why.of(Links).links:
+        assert entry.taken_gbps >= 0
         chosen = dict(zip((cluster.nodes[n] for n in got.nodes), got.slots, strict=True))
-        for order in entry["order"]:
-            assert sorted(order) == entry.get("worst", list(chosen[entry["node"]]))
+        for order in entry.order:
+            assert sorted(order) == list(entry.worst or chosen[entry.node])
 
 
 @MANY
@@ -214,18 +217,18 @@ def test_the_account_tells_what_was_compared(case, policy):
     if got is None or len(got.nodes) > 1:
         return
     objective = objective_of(policy, request)
-    links = got.why["links"][0]
+    links = got.why.of(Links).links[0]
     value = set_value(request, cluster, objective, chosen_of(got))
     if objective == "effbw":
-        assert (links["effbw_gbps"], links["aggbw_gbps"]) == pytest.approx(value, abs=1e-3)
+        assert (links.effbw_gbps, links.aggbw_gbps) == pytest.approx(value, abs=1e-3)
         named = request.nodes.whole or cluster.indexed[got.nodes[0]]
-        assert ("considered" in got.why) == named
+        assert bool(got.why.of(Chosen).considered) == named
         if named:
-            assert got.why["considered"][0]["effbw_gbps"] == pytest.approx(value[0], abs=1e-3)
+            assert got.why.of(Chosen).considered[0].value == pytest.approx(value[0], abs=1e-3)
     elif objective == "aggbw":
-        assert links["aggbw_gbps"] == pytest.approx(value, abs=1e-3)
+        assert links.aggbw_gbps == pytest.approx(value, abs=1e-3)
     else:
-        assert -links["taken_gbps"] == pytest.approx(value, abs=1e-3)
+        assert -links.taken_gbps == pytest.approx(value, abs=1e-3)
 
 
 @MANY

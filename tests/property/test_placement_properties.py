@@ -12,6 +12,7 @@ from small_clusters import all_sets, cases, cost, level_index
 from small_oracle import assert_best, chosen_of
 
 from slurm_gpu_aware.model.cluster import each_gpu
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.placement.feasible import enough_free
 from slurm_gpu_aware.placement.policies.pal import best_cell
@@ -114,7 +115,7 @@ def test_what_is_given_is_among_all_sets(name, case):
     for node, slots in chosen_of(got):
         assert cluster.free[node, list(slots)].all()
         assert slots == tuple(sorted(set(slots)))
-    assert json.loads(json.dumps(got.why))["summary"]
+    assert Facts.read(json.loads(json.dumps(got.why.plain()))).text
     exact = bool(cluster.indexed[list(got.nodes)].all()) and not request.nodes.whole
     assert got.exact == exact
 

@@ -21,6 +21,7 @@ from slurm_gpu_aware.placement.drb.interference import (
     Weights,
     extremes,
 )
+from slurm_gpu_aware.placement.policies.topo_aware import Utility
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
@@ -102,10 +103,10 @@ def test_finds_a_valid_set_exactly_when_there_is_one(case):
     if found is not None:
         assert chosen_of(found) in sets
         assert len(found.nodes) == min(len(s) for s in sets)
-        assert 0.0 <= found.why["utility"] <= 1.0
+        assert 0.0 <= found.why.of(Utility).utility <= 1.0
         assert found.policy == "topo-aware"
-        assert found.why["summary"]
-        json.dumps(found.why)
+        assert found.why.text
+        json.dumps(found.why.plain())
 
 
 @SOME
@@ -128,8 +129,8 @@ def test_postponing_never_places_below_the_threshold(case, threshold):
     if always is None:
         assert found is None
     else:
-        assert (found is None) == (always.why["utility"] < threshold - 1e-4) or (
-            abs(always.why["utility"] - threshold) < 2e-4  # told to four digits
+        assert (found is None) == (always.why.of(Utility).utility < threshold - 1e-4) or (
+            abs(always.why.of(Utility).utility - threshold) < 2e-4  # told to four digits
         )
         aged = make_policy("topo-aware-p", options)
         waited = with_fields(request, waited_s=3600.0)
@@ -156,9 +157,9 @@ def test_relabelling_nodes_changes_no_utility(cluster, gpus, random):
     one, two = policy.place(Request("1", gpus), cluster), policy.place(Request("1", gpus), other)
     assert (one is None) == (two is None)
     if one is not None:
-        assert one.why["utility"] == two.why["utility"]
+        assert one.why.of(Utility).utility == two.why.of(Utility).utility
         if len(one.nodes) == 1:
-            assert one.why["terms"] == two.why["terms"]
+            assert one.why.of(Utility).terms == two.why.of(Utility).terms
 
 
 @SOME
@@ -177,7 +178,7 @@ def test_one_machine_has_the_best_utility_of_all_sets(cluster, gpus):
     assert (found is None) == (not costs)
     if found is not None:
         base = 0.5 * scale.communication(2.0 * scale.t_best)  # machine_cost counts t from 0
-        assert found.why["utility"] == pytest.approx(1.0 - (min(costs) - base), abs=1e-4)
+        assert found.why.of(Utility).utility == pytest.approx(1.0 - (min(costs) - base), abs=1e-4)
 
 
 @SOME
@@ -201,5 +202,5 @@ def test_utility_stays_within_bounds_with_any_profile(times, gpus):
     found = make_policy("topo-aware", {"interference": profile}).place(
         Request("1", gpus, application="a"), replace(cluster, running=running)
     )
-    assert 0.0 <= found.why["utility"] <= 1.0
-    assert found.why["terms"]["interference"]["I"] >= 1.0
+    assert 0.0 <= found.why.of(Utility).utility <= 1.0
+    assert found.why.of(Utility).terms["interference"]["I"] >= 1.0

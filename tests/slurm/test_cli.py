@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from cluster import Cluster
 
+from slurm_gpu_aware.cli.job_text import facts_of
+
 
 @pytest.fixture(scope="module")
 def swept(cluster: Cluster) -> Cluster:
@@ -45,7 +47,7 @@ def test_explain_names_the_gpus_that_slurm_gave(swept: Cluster) -> None:
     given = dict(zip(newest["nodes"], (tuple(s) for s in newest["slots"]), strict=True))
     assert given == swept.gpus(job)
     assert newest["user"] == "alice"
-    assert newest["why"]["summary"]
+    assert facts_of(newest).text
 
 
 def test_a_waiting_job_tells_why_and_is_let_go_by_hand(swept: Cluster) -> None:

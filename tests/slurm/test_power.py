@@ -11,6 +11,8 @@ from cluster import NODES, Cluster
 from site_files import kept, new_store
 from test_clocks_live import locked
 
+from slurm_gpu_aware.cli.job_text import facts_of
+
 FILE = "/var/lib/slurm-gpu-aware/power.json"
 IDLE_W, GPU_W, MARGIN = 60.0, 400.0, 0.05
 GPUS = 4 * len(NODES)
@@ -86,7 +88,7 @@ def test_a_job_that_exceeds_the_limit_runs_alone(cluster: Cluster, limited: None
     cluster.wait_until(
         lambda: (power(cluster) or {}).get("unmet") is True, 60, lambda: str(power(cluster))
     )
-    assert "cannot be met" in cluster.explained(large)["why"]["summary"]
+    assert "cannot be met" in facts_of(cluster.explained(large)).text
 
 
 def drawn(clock_mhz: float) -> float:
@@ -135,7 +137,7 @@ def test_sizes_and_clocks_follow_the_limit(cluster: Cluster, bert: None) -> None
         assert len(slots) == 1
         chosen = cluster.explained(held)
         assert chosen["why"]["power"]["more_gpus"]["gpus"] == 2
-        assert "would end it" in chosen["why"]["summary"]
+        assert "would end it" in facts_of(chosen).text
         cluster.wait_until(
             lambda: locked(cluster).keys() == {(node, slots[0])}, 90, lambda: str(locked(cluster))
         )

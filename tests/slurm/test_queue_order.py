@@ -14,6 +14,8 @@ from test_preemption import configure
 from test_replay_live import REPLAY
 from test_way_of_a_job import let_go
 
+from slurm_gpu_aware.cli.job_text import facts_of
+
 SETTINGS = """[estimates]
 history_days = 0
 [queue]
@@ -63,9 +65,9 @@ def test_run_time_counts_as_age_and_priorities_stay(cluster: Cluster) -> None:
     cluster.wait_until(lambda: told.search(words()) is not None, 60, words)
     let_go(cluster, "bob", last)
     assert start_order(cluster, jobs) == ["short", "middle", "long", "nice"]
-    first = cluster.explained(jobs["short"])["why"]
-    assert first["passes"] == jobs["long"]
-    assert "as it is shorter (expected 2 min)" in first["summary"]
+    first = cluster.explained(jobs["short"])
+    assert first["why"]["passes"]["job_id"] == jobs["long"]
+    assert "as it is shorter (expected 2 min)" in facts_of(first).text
 
 
 @pytest.mark.parametrize("settings", [("backfill", 1.0)], indirect=True)
@@ -140,7 +142,7 @@ def test_run_time_and_fair_share_of_two_users_count(cluster: Cluster) -> None:
     let_go(cluster, "bob", last)
     order = ["alice short", "bob short", "alice long", "bob long"]
     assert start_order(cluster, jobs) == order
-    assert cluster.explained(jobs["bob short"])["why"]["passes"] == jobs["alice long"]
+    assert cluster.explained(jobs["bob short"])["why"]["passes"]["job_id"] == jobs["alice long"]
     python = ["/opt/slurm-gpu-aware/bin/python", "-c", REPLAY]
     again = json.loads(cluster.sh("ctl", python, user="slurm"))
     assert again["rounds"] >= 1

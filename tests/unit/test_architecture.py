@@ -85,7 +85,7 @@ LAYERS = {
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
-BY_NAME = {"hints": "model", "settings": "model", "events": "model"}
+BY_NAME = {"hints": "model", "settings": "model", "events": "model", "facts": "model"}
 BY_NAME |= {"stage": "planning", "live": "selector", "metrics": "selector", "page": "page"}
 BY_NAME |= {"simulated": "simulator"}
 """The same of modules that every feature may have."""

@@ -215,7 +215,7 @@ def test_the_walk_of_a_score():
         found = make_policy("pal").place(Request("1", int(gpus), app_class="A"), cluster)
         assert found is not None
         assert found.slowdown == pytest.approx(float(slowdown))
-        asked = found.why["cells"]
+        asked = found.why.plain()["cells"]["cells"]
         chosen = next(i for i, cell in enumerate(asked) if cell["found"])
         walked = [cell["LxV"] for cell in asked[: chosen + 1]]
         said = [float(a) * float(b) for a, b in (c.split(" x ") for c in cells.split(", "))]

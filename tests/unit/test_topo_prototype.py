@@ -9,6 +9,7 @@ import pytest
 from make import job_request
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.placement.policies.topo_aware import Utility
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
@@ -91,9 +92,15 @@ def run_prototype(policy, scripts, published, **options):
             cluster.take(0, slots)
             waiting.remove(job)
             running.append(RunningJob(job.job_id, ((0, slots),), now + time, application=job.model))
-            starts.append((job.job_id, slots, found.why.get("utility"), found.why.get("threshold")))
+            starts.append((job.job_id, slots, *_utility(found)))
     assert waiting == []
     return now, starts
+
+
+def _utility(found):
+    """(Utility or None, its threshold)."""
+    fact = found.why.of(Utility)
+    return (None, None) if fact is None else (fact.utility, fact.threshold)
 
 
 @pytest.mark.shared

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from slurm_gpu_aware import records
+from slurm_gpu_aware.features.due_dates.facts import DueAccount, OnModel
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.facets import Facet, Faceted, named
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES
-from slurm_gpu_aware.time_text import counted, stamp
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,6 @@ class DueDate:
         return tuple(sorted(counts if self.epochs is None else {*counts, self.epochs[1]}))
 
 
-def pressing(pressure_s: float, weight: float) -> float:
-    """A pressure times its weight: so many times the lateness, or one part in so many of the time
-    to spare, which is a negative pressure."""
-    return pressure_s * weight if pressure_s > 0 else pressure_s / weight
-
-
 DUE_DATE: Facet[DueDate | None] = Facet("due date", None, DueDate)
 """Of a request; None: the job has no due date."""
 
@@ -73,9 +68,7 @@ def as_running_on(request: Request, job: RunningJob, cluster: Cluster) -> Reques
 
 def on_a_model(assignment: Assignment, request: Request) -> Assignment:
     """The assignment of a request of `on_model`, with its GPU model in the account."""
-    model, count = request.nodes.gpu_model, len(request.get(TABLES))
-    text = f"on {model}: of {count} GPU models the one with which its due date costs least now"
-    return assignment.explained(text, gpu_model=model)
+    return assignment.explained(OnModel(str(request.nodes.gpu_model), len(request.get(TABLES))))
 
 
 def _due_there(due: DueDate, request: Request, gpu_model: str, cluster: Cluster) -> DueDate:
@@ -105,63 +98,6 @@ def _model_of(nodes: tuple[str, ...], models: tuple[str | None, ...]) -> Mapping
     return dict(zip(nodes, models, strict=True))
 
 
-@dataclass(frozen=True)
-class DueAccount:
-    """How likely a due date is met, and with which sizes. Times: of the round's clock."""
-
-    due_s: float
-    in_time: float | None
-    """Probability; 0: impossible, as far as is known; None: no earlier run says anything."""
-    runs: int = 0  # As in `sizing.due_plan.DuePlan`, as ``by_epochs`` is.
-    gpus: int = 0
-    growth: tuple[tuple[float, int], ...] = ()  # (time, GPUs) of later sizes.
-    ends_s: float = math.inf  # End with the most work with which the job is in time.
-    weight: float = 1.0
-    pressure_s: float = -math.inf
-    """Time by which that end would be late with the largest number of GPUs from now on, mostly
-    negative (STS, section V)."""
-    by_epochs: bool = False
-    passed: bool = False  # Whether it had passed when the account was made.
-
-    @property
-    def impossible(self) -> bool:
-        """Whether the due date cannot be met, as far as is known."""
-        return self.in_time == 0
-
-    @property
-    def turn(self) -> float:
-        """Key of the order in which jobs with due dates get GPUs."""
-        return -pressing(self.pressure_s, self.weight)
-
-    @property
-    def text(self) -> str:
-        """For example ``2026-12-01 18:00:00; met in 93% of 14 earlier runs ...``."""
-        if self.passed and not self.in_time:
-            return f"{stamp(self.due_s)}; it has passed, so it plays no part"
-        if self.in_time is None:
-            return f"{stamp(self.due_s)}; no earlier run of its name says whether it is met"
-        words = f"{stamp(self.due_s)}; "
-        runs = counted(self.runs, "earlier run")
-        if not self.in_time:
-            needs = "an epoch needs" if self.by_epochs else f"{runs} needed"
-            return f"{words}it cannot be met by what {needs}, so it plays no part"
-        by = runs if self.runs else "its limit, as it has outlived all earlier runs"
-        by = "its epochs, each number of them alike" if self.by_epochs else by
-        words += f"met with {100 * self.in_time:.0f}% by {by}; longest case ends"
-        words += f" {stamp(self.ends_s)} with {counted(self.gpus, 'GPU')}"
-        for at, gpus in self.growth:
-            words += f", {gpus} from {stamp(at)} on"
-        return words
-
-    def values(self) -> dict[str, Any]:
-        """For the ledger."""
-        ends_s = self.ends_s if math.isfinite(self.ends_s) else None
-        left_out = ("growth", "weight", "pressure_s", "by_epochs", "passed")
-        values = {name: value for name, value in vars(self).items() if name not in left_out}
-        grows = {"grows": [list(step) for step in self.growth]} if self.growth else {}
-        return {**values, **grows, "ends_s": ends_s, "text": self.text}
-
-
 DUE: Facet[Mapping[str, DueAccount]] = Facet("due", {})
 """Of a plan: job of the queue with a due date -> its account."""
 
@@ -169,4 +105,4 @@ DUE: Facet[Mapping[str, DueAccount]] = Facet("due", {})
 def due_values(plan: Faceted, job_id: str) -> dict[str, Any]:
     """What the ledger holds of the due date of a job that waits; empty: it has none."""
     account = plan.get(DUE).get(job_id)
-    return {} if account is None else {"due": account.values()}
+    return {} if account is None else {account.key: records.plain(account)}

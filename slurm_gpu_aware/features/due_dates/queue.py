@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueAccount, as_running_on
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, as_running_on
+from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.due_dates.settings import TOGETHER
 from slurm_gpu_aware.features.moves.movable import Movable
@@ -41,7 +42,7 @@ def due_account(
         plan.runs,
         gpus,
         tuple(growth),
-        now + plan.longest_s,
+        now + plan.longest_s if math.isfinite(plan.longest_s) else None,
         due.weight,
         now + plan.least_s - due.due_s if plan.in_time else -math.inf,
         by_epochs=plan.by_epochs,
@@ -145,8 +146,7 @@ def with_due_dates(
     now_known = ((r.job_id, _of_started(r, started[r.job_id], now)) for r in requests)
     accounts = {**accounts, **{i: one for i, one in now_known if one is not None}}
     explained = (
-        replace(a, why={**a.why, "due": accounts[a.job_id].values()}) if a.job_id in started else a
-        for a in plan.assignments
+        a.explained(accounts[a.job_id]) if a.job_id in started else a for a in plan.assignments
     )
     times = (at for job_id in started for at, _ in accounts[job_id].growth if at > now)
     return replace(plan, assignments=tuple(explained)), accounts, min(times, default=math.inf)

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueAccount, on_a_model
+from slurm_gpu_aware import records
+from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, on_a_model
 from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
+from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.due_dates.queue import counts, in_order, most_gpus, with_due_dates
 from slurm_gpu_aware.features.due_dates.settings import TOGETHER
@@ -263,7 +265,10 @@ class DueDates(Stage):
             return one
         plan, known, wake_s = with_due_dates(one.plan, dated.queue, accounts, one.now)
         lost = [(job, a) for job, a in known.items() if a.impossible]
-        notes = (*plan.notes, *(Note(job, IMPOSSIBLE, account.values()) for job, account in lost))
+        notes = (
+            *plan.notes,
+            *(Note(job, IMPOSSIBLE, records.plain(account)) for job, account in lost),
+        )
         several = {r.job_id: r for r in dated.queue if r.get(TABLES) and r.nodes.gpu_model}
         starts = (
             on_a_model(a, several[a.job_id]) if a.job_id in several else a for a in plan.assignments

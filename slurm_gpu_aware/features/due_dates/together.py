@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueAccount, on_model
+from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, on_model
+from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.due_dates.plan import MARGIN, RESERVE, due_work
 from slurm_gpu_aware.features.due_dates.queue import counts, due_account
 from slurm_gpu_aware.features.due_dates.work import empirical

@@ -5,7 +5,6 @@ from typing import Any
 
 CHECKING, CHECKED, FITTED = "clock_checking", "clock_checked", "model_fitted"
 """The check has begun; what it found; its model was fitted to that, or why not."""
-SLOW_GPUS = "slow_gpus"  # Key of a placement's account: why the job has its default clock.
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     CHECKING: lambda _: "runs at its default clock for some iterations, to compare",
     CHECKED: lambda detail: (
@@ -17,10 +16,9 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def setting_words(one: Mapping[str, Any]) -> str:
+def setting_words(clock_mhz: int, limit_w: int | None) -> str:
     """``1110 MHz``, or ``1410 MHz and 250 W``."""
-    limit = f" and {one['limit_w']} W" if one.get("limit_w") else ""
-    return f"{one['clock_mhz']} MHz{limit}"
+    return f"{clock_mhz} MHz" + (f" and {limit_w} W" if limit_w else "")
 
 
 def sentences(answer: Mapping[str, Any]) -> list[str]:
@@ -32,7 +30,8 @@ def sentences(answer: Mapping[str, Any]) -> list[str]:
     if "slower" not in last:
         return [f"Its clock was not checked: {last.get('error')}."]
     saves = "" if last.get("saves") is None else f", with {last['saves']:.0%} less energy"
-    found = f"At {setting_words(last)} it is {last['slower']:.1%} slower by its own marks{saves}"
+    setting = setting_words(last["clock_mhz"], last.get("limit_w"))
+    found = f"At {setting} it is {last['slower']:.1%} slower by its own marks{saves}"
     if not last["slow"]:
         return [f"{found}."]
     found = f"{found}: more than the {last['allowed']:.0%} allowed, so its default clock is back."

@@ -11,18 +11,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.energy.choice import Choice, least_energy_within
-from slurm_gpu_aware.features.energy.events import SLOW_GPUS
+from slurm_gpu_aware.features.energy.facts import SavingClock, SlowGpus
 from slurm_gpu_aware.features.energy.hints import OWN_CLOCK, SLOWER
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.facets import Facet
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable
@@ -32,7 +33,6 @@ from slurm_gpu_aware.planning.stages import Stage
 SETTINGS = Facet("energy", EnergyConfig(), EnergyConfig)
 _WORTH = 0.005
 """Share of the energy that a power limit saves more than a clock alone; measurements have noise."""
-_WHY = "energy"  # Key of an assignment's account.
 
 
 class Chosen(NamedTuple):
@@ -46,13 +46,6 @@ class Chosen(NamedTuple):
 
 _CHOSEN: Facet[Mapping[str, Chosen]] = Facet("clocks that save energy", {})
 """Of a round: job -> what was chosen."""
-
-
-class Account(Protocol):
-    """A placement with its account: of a round, or of the ledger."""
-
-    @property
-    def why(self) -> Mapping[str, Any]: ...
 
 
 class Clocks(Stage):
@@ -90,25 +83,25 @@ class Clocks(Stage):
         return replace(one, plan=replace(one.plan, assignments=assignments))
 
 
-def clock_factor(why: Mapping[str, Any]) -> float:
+def clock_factor(why: Facts) -> float:
     """Time of a job at the clock that was chosen for it / at the default clock."""
-    return 1.0 + float((why.get(_WHY) or {}).get("slower", 0.0))
+    found = why.of(SavingClock)
+    return 1.0 if found is None else 1.0 + found.slower
 
 
-def chosen_clock(placed: Account | None) -> int | None:
+def chosen_clock(placed: Assignment | None) -> int | None:
     """The clock that was chosen for a job, by its placement, MHz; None: none was."""
-    found = None if placed is None else placed.why.get(_WHY)
-    return int(found["clock_mhz"]) if found else None
+    found = None if placed is None else placed.why.of(SavingClock)
+    return None if found is None else found.clock_mhz
 
 
-def chosen_setting(placed: Account) -> tuple[int | None, float, int]:
+def chosen_setting(why: Facts) -> tuple[int | None, float, int]:
     """(That clock, how much slower it may be, its power limit in W).
 
     Infinitely slower: none was chosen, or an earlier release chose it. 0 W: without a limit.
     """
-    found = placed.why.get(_WHY) or {}
-    allowed = float(found.get("allowed", math.inf))
-    return chosen_clock(placed), allowed, int(found.get("limit_w", 0))
+    found = why.of(SavingClock)
+    return (None, math.inf, 0) if found is None else (found.clock_mhz, found.allowed, found.limit_w)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -212,8 +205,7 @@ def _on_its_gpus(
         return placed, chosen
     found = best_setting(table, placed.size, bound) if bound > 0.0 else None
     if found is None:
-        account = {"slower": round(placed.score - 1.0, 4), "allowed": chosen.bound}
-        placed = replace(placed, why={**placed.why, SLOW_GPUS: account})
+        placed = placed.explained(SlowGpus(round(placed.score - 1.0, 4), chosen.bound))
     return replace(placed, clock_mhz=found and found.clock_mhz), found or chosen
 
 
@@ -222,11 +214,14 @@ def _told(assignment: Assignment, chosen: Chosen) -> Assignment:
     if assignment.clock_mhz is None:
         return assignment
     choice, limit_w = chosen.choice, chosen.limit_w
-    shares = {"saves": choice.saves, "slower": choice.slower, "at_most": choice.at_most}
-    shares["allowed"] = chosen.bound
-    account: dict[str, float] = {"clock_mhz": chosen.clock_mhz}
-    account |= {"limit_w": limit_w} if limit_w else {}
-    account |= {name: round(value, 4) for name, value in shares.items()}
-    why = {**assignment.why, _WHY: account}
-    slowdown = assignment.slowdown * clock_factor(why)
-    return replace(assignment, why=why, slowdown=slowdown, power_limit_w=limit_w or None)
+    fact = SavingClock(
+        chosen.clock_mhz,
+        saves=round(choice.saves, 4),
+        slower=round(choice.slower, 4),
+        at_most=round(choice.at_most, 4),
+        allowed=round(chosen.bound, 4),
+        limit_w=limit_w,
+    )
+    slowdown = assignment.slowdown * (1.0 + fact.slower)
+    assignment = replace(assignment, slowdown=slowdown, power_limit_w=limit_w or None)
+    return assignment.explained(fact)

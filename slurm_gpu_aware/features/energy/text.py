@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.cli.output import paragraph, some, table
-from slurm_gpu_aware.features.energy.events import SLOW_GPUS, setting_words
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 
 _MOST_ROWS = 40
@@ -21,22 +20,6 @@ def energy_text(energy: Mapping[str, Any] | None) -> str:
     runs = f" in {energy['runs']} runs" if energy["runs"] > 1 else ""
     text = f"{_amount(energy['energy_j'])}{runs}, {energy['mean_w_per_gpu']:.0f} W per GPU"
     return f"at least {text} (not known: {gaps})" if gaps else text
-
-
-def saving_text(why: Mapping[str, Any]) -> str:
-    """``about 12% at 1110 MHz, at most 2.6% slower``; empty: nothing was chosen to save energy.
-
-    Where the bound counts from the median GPU: ``no: its GPUs are 4.5% slower than the median, so
-    no lower clock keeps within 5%``.
-    """
-    if slow := why.get(SLOW_GPUS):
-        gpus = f"its GPUs are {slow['slower']:.1%} slower than the median"
-        return f"no: {gpus}, so no lower clock keeps within {100 * slow['allowed']:.2g}%"
-    one = why.get("energy")
-    if not one:
-        return ""
-    setting = setting_words(one)
-    return f"about {one['saves']:.0%} at {setting}, at most {one['at_most']:.1%} slower"
 
 
 def energy_table(rows: Sequence[Mapping[str, Any]], days: int, config: EnergyConfig) -> str:

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.time_text import duration
 
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "move_begun": lambda detail: f"is being {detail['why']['summary']}",
+    "move_begun": lambda detail: f"is being {Facts.read(detail['why']).text}",
     "moved": lambda detail: (
         f"runs again on {', '.join(detail['nodes'])}, {duration(detail['after_s'])} later"
     ),
@@ -25,4 +26,4 @@ def sentences(answer: Mapping[str, Any]) -> list[str]:
     detail = moves[-1]["detail"]
     if moves[-1]["kind"] == "error":
         return [f"It is not moved: {detail['why']}."]
-    return [f"It is being {detail['why']['summary']}."]
+    return [f"It is being {Facts.read(detail['why']).text}."]

@@ -21,7 +21,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 
+from msgspec import structs
+
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.moves.facts import Moved
 from slurm_gpu_aware.features.moves.movable import Movable, Move, Restarts
 from slurm_gpu_aware.features.moves.moved import after_move
 from slurm_gpu_aware.model.assignment import Assignment
@@ -34,10 +37,8 @@ from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.planning.reservation import Shadow, reserve
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, take
-from slurm_gpu_aware.time_text import duration
 
 _TRIED = 8  # smaller sizes for which GPUs are searched, those that cost their jobs least
-_NAMED = 5  # jobs that a summary names
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +245,7 @@ def _shrink(
         for r in starts
         if r is head or (_may_get(r, one.request) and dispatcher.could_place(r, front.rest) is None)
     ]
-    return _explained(replace(move, others_s=len(starts) * sooner_s), starts, sooner_s)
+    return _explained(replace(move, others_s=len(starts) * sooner_s), starts)
 
 
 def _may_get(waiting: Request, running: Request) -> bool:
@@ -264,13 +265,10 @@ def _exceeds_limit(move: Move) -> bool:
     return known and move.remaining_s - move.saves_s > move.request.time_limit_s
 
 
-def _explained(move: Move, starts: Sequence[Request], sooner_s: float) -> Move:
-    """The move with the jobs that start by it, also in its account."""
+def _explained(move: Move, starts: Sequence[Request]) -> Move:
+    """The move with the jobs that start by it, also in its facts."""
     names = tuple(request.job_id for request in starts)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    jobs = ("job " if len(names) == 1 else "jobs ") + ", ".join(names[:_NAMED]) + more
-    first = "" if len(names) == 1 else "the first of them "
-    gain = f"on what it gives back {jobs} can start, {first}{duration(sooner_s)} sooner"
-    of_job = move.assignment.why["moved"]
-    moved = {**of_job, "starts": list(names), "others_s": round(move.others_s, 1)}
-    return replace(move, assignment=move.assignment.explained(gain, moved=moved), starts=names)
+    moved = move.assignment.why.of(Moved)
+    assert moved is not None  # noqa: S101 - a move says what it moves
+    moved = structs.replace(moved, starts=names, others_s=round(move.others_s, 1))
+    return replace(move, assignment=move.assignment.explained(moved), starts=names)

@@ -180,13 +180,13 @@ class Mover:
             limit_end_s=now + limit_s if math.isfinite(limit_s) else None,
             ends_s=now + move.remaining_s - move.saves_s,
             power_w=move.power_w,
-            why={key: target.why[key] for key in ("summary", "moved", "due") if key in target.why},
+            why=target.why.plain(),
             submit_s=gated.job.submit_s if before is None else before.submit_s,
             gpus=move.of.request.gpus,
             user=gated.job.user,
             work_done=work_done(move.of.request, move.of.job, move.slowdown, now),
             run_s=[*times.items()],
         )
-        log.info("job %s is requeued: %s", gated.id, target.why["summary"])
+        log.info("job %s is requeued: %s", gated.id, target.why.text)
         if self.under_way.begin(gated.id, begun, now) is not None:
             self._refused[gated.id] = gated.job.restarts

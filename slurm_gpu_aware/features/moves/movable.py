@@ -12,18 +12,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.due_date import DueAccount
+from slurm_gpu_aware.features.due_dates.facts import DueAccount
+from slurm_gpu_aware.features.moves.facts import Moved
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerBudget
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, each_gpu
 from slurm_gpu_aware.model.facets import Facet
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.account import predicted_slowdown, set_words
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import Timeline
-from slurm_gpu_aware.time_text import duration
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,28 +182,20 @@ class Restarts:
         saves_s = remaining_s * (1 - ratio * target.slowdown / present) - restart_s
         here = set_words(self.cluster, nodes, slots)
         there = set_words(self.cluster, target.nodes, target.slots)
-        faster = "" if ratio == 1.0 else f", {1 / ratio:.2f} times as fast by their number"
-        left = f"the {duration(remaining_s)} that it still needed"
-        gain = f"saves {duration(saves_s)} of {left}"
-        if saves_s < 0:
-            gain = f"takes {duration(-saves_s)} more than {left}"
-        summary = (
-            f"moved from {here} (slowdown {present:.2f}) to {there}"
-            f" ({target.slowdown:.2f}{faster}), which {gain}"
+        other = gpus != one.request.gpus
+        moved = Moved(
+            source=here,
+            slowdown_before=present,
+            saves_s=round(saves_s, 1),
+            remaining_s=round(remaining_s, 1),
+            restart_s=restart_s if one.restart_s else 0.0,
+            to=there,
+            slowdown=target.slowdown,
+            gpus=gpus if other else None,
+            gpus_before=one.request.gpus if other else None,
+            time_ratio=round(ratio, 4),
         )
-        if one.restart_s and restart_s:
-            summary += f", with {duration(restart_s)} for the restart"
-        moved = {
-            "from": here,
-            "slowdown_before": present,
-            "saves_s": round(saves_s, 1),
-            "remaining_s": round(remaining_s, 1),
-            "restart_s": restart_s,
-        }
-        if gpus != one.request.gpus:
-            moved |= {"gpus": gpus, "gpus_before": one.request.gpus, "time_ratio": round(ratio, 4)}
-        why = {**target.why, "summary": summary, "moved": moved}
-        target = replace(target, why=why, clock_mhz=self._clock_mhz(request))
+        target = replace(target, why=Facts((moved,)), clock_mhz=self._clock_mhz(request))
         power_w = max(request.power_w, self._drawn_w(one))
         return Move(one, request, target, present, remaining_s, saves_s, power_w=power_w)
 

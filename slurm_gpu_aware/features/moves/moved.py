@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.moves.facts import Moved, Returned
 from slurm_gpu_aware.features.moves.movable import RETURNING, Move
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.power_budget import POWER, PowerBudget, budget_of
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.placed import Round
@@ -108,7 +110,8 @@ def place_moved(one: Round) -> Round:
 
 def _gpus_before(target: Assignment, gpus: int) -> int:
     """GPUs that a job had before its move; ``gpus``: those of its target."""
-    return int((target.why.get("moved") or {}).get("gpus_before", gpus))
+    moved = target.why.of(Moved)
+    return gpus if moved is None or moved.gpus_before is None else moved.gpus_before
 
 
 def _with_all(
@@ -131,8 +134,7 @@ def _with_all(
     found = dispatcher.could_place(sized, cluster) if cluster.leaves(sized.power_w) else None
     if found is None:
         return target
-    why = {"summary": f"restarted with the {before} GPUs that it had, as no job waits any more"}
-    return replace(found, why={**found.why, **why})
+    return replace(found, why=Facts((Returned(before),)))
 
 
 def _at(
@@ -144,9 +146,9 @@ def _at(
         only[node, list(slots)] = True
     there = dispatcher.could_place(request, replace(cluster, free=cluster.free & only))
     if there is not None:
-        return replace(there, why={**there.why, **target.why})
+        return replace(there, why=target.why)
     other = dispatcher.could_place(request, cluster)
     if other is None:
         return None
-    summary = f"moved, but its new GPUs were no longer free; {other.why.get('summary', '')}"
-    return replace(other, why={**other.why, "moved": target.why.get("moved"), "summary": summary})
+    returned = Returned(move=target.why.of(Moved))
+    return replace(other, why=Facts((returned, *other.why)))

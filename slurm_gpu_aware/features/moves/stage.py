@@ -181,9 +181,7 @@ class _Moves:
             sizes = (n for n in reversed(one.request.sizes) if one.request.gpus < n <= most)
             fit = filter(None, (self.restarts.resized(one, without, size) for size in sizes))
             for move in islice(fit, _SIZES):
-                why = {**move.assignment.why, "due": account.values()}
-                target = replace(move.assignment, why=why)
-                yield replace(move, assignment=target, due=True)
+                yield replace(move, assignment=move.assignment.explained(account), due=True)
 
     def allowed(self, found: Iterable[Move], rates: MoveRates, taken: set[int]) -> Iterator[Move]:
         """The first moves that take nothing from the waiting jobs, of each job one.

@@ -19,6 +19,7 @@ from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.features.moves.settings import RATE_S
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.holding_pool import PLANNABLE
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -53,7 +54,7 @@ class UnderWay:
     ends_s: float  # Expected end, Unix seconds.
     submit_s: float  # First submission of the job, Unix seconds; Slurm counts anew after a requeue.
     gpus: int  # GPUs that it leaves.
-    why: Mapping[str, Any]  # Account of the move: ``summary`` and ``moved``.
+    why: Mapping[str, Any]  # Its facts, as `Facts.plain`.
     user: str = ""  # Its owner; empty: not known (a move of an earlier release).
     power_w: float = 0.0
     """Power above that of idle GPUs that is kept for it; 0: no power limit was in force."""
@@ -199,7 +200,14 @@ class MovesUnderWay:
             chosen = tuple(sorted(places[name] for name in move.nodes if name in places))
             slots = (tuple(move.slots),) * len(chosen)
             found[job_id] = Assignment(
-                job_id, chosen, slots, policy="", score=0.0, level="", slowdown=0.0, why=move.why
+                job_id,
+                chosen,
+                slots,
+                policy="",
+                score=0.0,
+                level="",
+                slowdown=0.0,
+                why=Facts.read(move.why),
             )
         return found
 

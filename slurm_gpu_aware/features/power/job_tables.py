@@ -12,6 +12,7 @@ import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.models.facts import NoModel
 from slurm_gpu_aware.features.models.live import PerformanceModels
 from slurm_gpu_aware.features.models.performance_model import (
     MODEL,
@@ -116,7 +117,7 @@ class JobTables:
         if not missing:
             return plan
         assignments = tuple(
-            replace(a, why={**a.why, "model": missing[a.job_id]}) if a.job_id in missing else a
+            a.explained(NoModel(missing[a.job_id])) if a.job_id in missing else a
             for a in plan.assignments
         )
         return replace(plan, assignments=assignments)

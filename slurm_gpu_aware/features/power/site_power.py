@@ -38,6 +38,7 @@ from slurm_gpu_aware.features.power.power_limit import LimitInForce, limit_in_fo
 from slurm_gpu_aware.features.power.settings import OFF, PowerConfig
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.profile import Profile
@@ -74,7 +75,7 @@ class _Known:
         asked = decision.asked
         names = str(asked.get("class")), asked.get("model"), asked.get("freq")
         is_due = asked.get("due_s") is not None
-        return cls(*names, decision.user, is_due, *chosen_setting(decision))
+        return cls(*names, decision.user, is_due, *chosen_setting(Facts.read(decision.why)))
 
 
 class SitePower:
@@ -389,7 +390,7 @@ class SitePower:
                 request = candidates[one.job_id].request
                 names = request.app_class, request.get(MODEL), request.clock
                 is_due = request.get(DUE_DATE) is not None
-                known = _Known(*names, request.user, is_due, *chosen_setting(one))
+                known = _Known(*names, request.user, is_due, *chosen_setting(one.why))
                 self._known[one.job_id] = known
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)

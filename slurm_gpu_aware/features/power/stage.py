@@ -19,8 +19,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
+from slurm_gpu_aware.features.power.facts import Grown, OverLimit, SizePower, Step
 from slurm_gpu_aware.features.power.menu import Sized, SizingJob
 from slurm_gpu_aware.features.power.power_budget import (
     BUDGET,
@@ -45,15 +45,14 @@ from slurm_gpu_aware.planning.placed import Placement, Round, Started
 from slurm_gpu_aware.planning.plan import ClockChange, Plan, PlanSettings
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.planning.timeline import Timeline, as_running, keep_least, take
-from slurm_gpu_aware.time_text import counted
 
 MOST_GPUS: Facet[Mapping[str, int]] = Facet("most GPUs", {})
 """Of a round: job that starts -> the most GPUs to which it grows; the others grow freely."""
 
 
-def size_account(
+def size_power(
     table: SizeTable, gpus: int, clock_mhz: int | None, *, more_gpus: int | None, free_clock: bool
-) -> dict[str, Any] | None:
+) -> SizePower | None:
     """Power of a job, and the gain and cost of one step more; None: the table does not say.
 
     Parameters
@@ -64,66 +63,43 @@ def size_account(
     row, column = table.row(gpus), table.column(clock_mhz)
     if row is None or not math.isfinite(table.time_s[row, column] * table.power_w[row, column]):
         return None
-    found: dict[str, Any] = {"gpus": gpus, "power_w": round(float(table.power_w[row, column]), 1)}
-    if clock_mhz is not None:
-        found["clock_mhz"] = clock_mhz
-    if table.source:
-        found["model"] = table.source
     above = None if more_gpus is None else table.row(more_gpus)
-    if above is not None and (step := _step(table, (row, column), (above, column))):
-        found["more_gpus"] = {"gpus": more_gpus, **step}
     faster = free_clock and column + 1 < len(table.clocks_mhz)
-    if faster and (step := _step(table, (row, column), (row, column + 1))):
-        found["more_mhz"] = {"clock_mhz": int(table.clocks_mhz[column + 1]), **step}
-    return found
+    more_mhz = int(table.clocks_mhz[column + 1]) if faster else None
+    return SizePower(
+        gpus,
+        round(float(table.power_w[row, column]), 1),
+        clock_mhz,
+        table.source,
+        None if above is None else _step(table, (row, column), (above, column), gpus=more_gpus),
+        _step(table, (row, column), (row, column + 1), clock_mhz=more_mhz) if faster else None,
+    )
 
 
-def _step(table: SizeTable, here: tuple[int, int], there: tuple[int, int]) -> dict[str, float]:
-    """Gain in time and cost in energy of a step, percent; empty: not known."""
+def _step(
+    table: SizeTable, here: tuple[int, int], there: tuple[int, int], **what: int | None
+) -> Step | None:
+    """Gain in time and cost in energy of a step, percent; None: not known."""
     time = float(table.time_s[there] / table.time_s[here])
     energy = time * float(table.power_w[there] / table.power_w[here])
     if not math.isfinite(time * energy):
-        return {}
-    return {
-        "sooner_percent": round(100 * (1 - time), 1),
-        "energy_percent": round(100 * (energy - 1), 1),
-    }
-
-
-def size_words(account: Mapping[str, Any]) -> str:
-    """``2 GPUs at 1065 MHz (480 W); 4 GPUs would end it 35% sooner for 12% more energy``."""
-    text = counted(account["gpus"], "GPU")
-    if "clock_mhz" in account:
-        text += f" at {account['clock_mhz']} MHz"
-    text += f" ({account['power_w']:.0f} W)"
-    if step := account.get("more_gpus"):
-        text += f"; {step['gpus']} GPUs would end it {_step_words(step)}"
-    if step := account.get("more_mhz"):
-        text += f"; {step['clock_mhz']} MHz would end it {_step_words(step)}"
-    return text
-
-
-def _step_words(step: Mapping[str, float]) -> str:
-    sooner, energy = step["sooner_percent"], step["energy_percent"]
-    time = f"{abs(sooner):.0f}% {'sooner' if sooner >= 0 else 'later'}"
-    return f"{time} for {abs(energy):.0f}% {'more' if energy >= 0 else 'less'} energy"
+        return None
+    return Step(round(100 * (1 - time), 1), round(100 * (energy - 1), 1), **what)
 
 
 def with_account(request: Request, assignment: Assignment, settings: PlanSettings) -> Assignment:
-    """The assignment with the account of its size and clock in ``why``, if its model is known."""
+    """The assignment with the power of its size and clock, if its model is known."""
     table = request.get(TABLE)
     if table is None:
         return assignment
-    account = size_account(
+    fact = size_power(
         table,
         request.gpus,
         assignment.clock_mhz,
         more_gpus=next((size for size in request.sizes if size > request.gpus), None),
         free_clock=settings.frees_clock(request.clock),
     )
-    if account is None:
-        return assignment
-    return assignment.explained(size_words(account), power=account)
+    return assignment if fact is None else assignment.explained(fact)
 
 
 def sized(one: Round, placement: Placement) -> Plan:
@@ -185,9 +161,8 @@ class _Sizing:
         if any(share.unsure for share in held.values()):
             return None
         keep_least(self.spare, self.spare, after, slice(None))
-        why = {**found.why, "least_gpus": one.request.gpus}
         clock_mhz = self.dispatcher.settings.clock_mhz(request)
-        found = replace(found, clock_mhz=clock_mhz, why=why)
+        found = replace(found.explained(Grown(one.request.gpus)), clock_mhz=clock_mhz)
         return Started(request, found, as_running(request, found, now, held))
 
     def _allocate(self, started: Sequence[Started], *, grow: bool) -> Mapping[str, Sized]:
@@ -252,7 +227,7 @@ class _Sizing:
         more = starting | drawn | {c.job_id: c.power_w - present[c.job_id] for c in changes}
         now_w = sum(present.values()) - idle_w
         if unmet := planned_w > power.limit_w + POWER_W:
-            placed = [_over_limit(one, planned_w, power.limit_w) for one in placed]
+            placed = [one.explained(OverLimit(planned_w, power.limit_w)) for one in placed]
         after = _after_lowering(more, budget.for_ours_w - now_w)
         planned = PlannedPower(power.limit_w, planned_w, budget.base_w + now_w, unmet, after)
         plan = replace(plan, assignments=tuple(placed), clocks=tuple(changes))
@@ -279,15 +254,6 @@ def _may_grow(one: Started) -> bool:
         and bool(one.request.sizes)
         and one.request.sizes[-1] > one.request.gpus
     )
-
-
-def _over_limit(assignment: Assignment, planned_w: float, limit_w: float) -> Assignment:
-    """The assignment of a job that starts although the limit cannot be met, and says so."""
-    text = (
-        f"the power limit cannot be met: with this job alone {planned_w:.0f} W are planned, and"
-        f" without its margin the limit leaves {limit_w:.0f} W"
-    )
-    return assignment.explained(text, over_limit=text)
 
 
 def _after_lowering(more: Mapping[str, float], room_w: float) -> frozenset[str]:

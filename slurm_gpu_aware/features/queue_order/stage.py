@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.queue_order.facts import Passes
 from slurm_gpu_aware.features.queue_order.settings import MOST_WEIGHT, ORDERS, QueueConfig
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.facets import Facet
@@ -33,7 +34,7 @@ from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Waiting
 from slurm_gpu_aware.planning.prefix import exchanged, in_slurm_order
 from slurm_gpu_aware.planning.stages import Stage
-from slurm_gpu_aware.time_text import duration, stamp
+from slurm_gpu_aware.time_text import stamp
 
 Key = tuple[float, ...]
 AT_BOUND = Facet("at the bound of the queue", False)  # Of a request: no job passes it any more.
@@ -259,5 +260,4 @@ def _waiting(waiting: Waiting, known: _Passed, rule: OrderRule) -> Waiting:
 
 
 def _started(assignment: Assignment, request: Request, longer: str) -> Assignment:
-    text = f"starts before job {longer}, as it is shorter (expected {duration(request.expected_s)})"
-    return assignment.explained(text, passes=longer)
+    return assignment.explained(Passes(longer, request.expected_s))

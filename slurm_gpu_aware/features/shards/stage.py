@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.features.shards.facts import OfGpu
 from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, Shards
 from slurm_gpu_aware.model.facets import Facet
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.node_users import left_open
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
@@ -248,17 +250,12 @@ class _Room:
         gpu = chosen.nodes[0], chosen.slots[0][0]
         total = int(self._total[gpu])
         self._free[gpu] = max(0, total - shards)
-        words = f"the first with shards of this GPU: {shards} of {total}"
-        return replace(chosen.explained(words), clock_mhz=None)
+        return replace(chosen.explained(OfGpu(shards, total)), clock_mhz=None)
 
     def assignment(self, request: Request, gpu: Gpu) -> Assignment:
         """The assignment of a job to a used GPU."""
         (node, slot), score = gpu, float(self.cluster.score(request.app_class)[gpu])
         free, total = int(self._free[gpu]), int(self._total[gpu])
-        words = (
-            f"{request.get(SHARDS)} shards of a GPU that other jobs use: {free} of {total} were"
-            " free, the fewest that suffice"
-        )
         return Assignment(
             job_id=request.job_id,
             nodes=(node,),
@@ -267,7 +264,7 @@ class _Room:
             score=score,
             level=self.cluster.levels[0].name,
             slowdown=score,
-            why={"class": request.app_class, "summary": words},
+            why=Facts((OfGpu(request.get(SHARDS), total, free),)),
         )
 
     def _hold(self, request: Request, node: int, nodes: int, gpus: int) -> None:

@@ -15,19 +15,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.facts import Fact
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell, smallest_bound
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, check_options
 from slurm_gpu_aware.placement.drb.machines import slowdown_beside
+from slurm_gpu_aware.placement.facts import Cells
 from slurm_gpu_aware.placement.feasible import Supply, all_gpus
 from slurm_gpu_aware.placement.level_views import (
     MaskArray,
@@ -40,15 +42,9 @@ from slurm_gpu_aware.placement.level_views import (
     score_table,
     unpack,
 )
-from slurm_gpu_aware.placement.policies.mapa import (
-    LinkOptions,
-    goal_for,
-    links_account,
-    links_rule,
-)
+from slurm_gpu_aware.placement.policies.mapa import LinkOptions, by_best_links, goal_for
 from slurm_gpu_aware.placement.policy import Policy, WaitRule, bad_option, option_number
 from slurm_gpu_aware.placement.selection.base import Choice, groups_of, load_of_groups
-from slurm_gpu_aware.placement.selection.by_links import ByLinks
 from slurm_gpu_aware.placement.selection.by_scores import ByScores
 from slurm_gpu_aware.placement.shapes import splits, worst_of_best
 from slurm_gpu_aware.topology.locality import with_known_sockets
@@ -168,6 +164,28 @@ class EftOptions(LinkOptions):
         check_options(self.interference, self.interference_scope)
 
 
+class Fastest(Fact, frozen=True):
+    """The least cost on one node: slowdown times the price for breaking up the node."""
+
+    key = "fastest"
+
+    least_cost: float
+    nodes_that_fit: int = 0
+    left_free: int = 0  # GPUs of the node that stay free.
+
+    def words(self) -> str:
+        price = f"counting a price for breaking up a free node ({self.least_cost:.2f})"
+        return f"the fastest GPUs, {price}, {self.left_free or 'none'} left free beside them"
+
+
+class Interference(Fact, frozen=True):
+    """How much the jobs beside a job slow it down."""
+
+    key = "interference"
+
+    factor: float  # Of the GPU that they slow down most.
+
+
 class Eft(Policy):
     """Least slowdown with a price for breaking up nodes; waits if that ends the job sooner.
 
@@ -200,8 +218,8 @@ class Eft(Policy):
             return None
         if beside is not None:
             worst = max(float(beside[node, list(slots)].max()) for node, slots in found.gpus)
-            why = {**found.why, "interference": round(worst, 4)}
-            found = replace(found, slowdown=found.slowdown * worst, why=why)
+            found = replace(found, slowdown=found.slowdown * worst)
+            return found.explained(Interference(round(worst, 4)))
         return found
 
     def _interference(self, request: Request, cluster: Cluster) -> FloatArray | None:
@@ -212,10 +230,10 @@ class Eft(Policy):
         job, scope = (request.application, request.gpus), options.interference_scope
         return slowdown_beside(profile, job, with_known_sockets(cluster), scope)
 
-    def _across(self, supply: Supply, least: float) -> tuple[Cell, str, dict[str, Any]] | None:
+    def _across(self, supply: Supply, least: float) -> tuple[Cell, Cells] | None:
         """The sets over several nodes that are as good as the best, if that is below ``least``.
 
-        Also the rule in words, and the account of the search.
+        Also what the search tried.
         """
         request, cluster = supply.request, supply.cluster
         wide = [split for split in splits(request, cluster) if split.nodes != 1]
@@ -235,9 +253,7 @@ class Eft(Policy):
         flat = Supply(request, cluster, flat_table(cluster))
         part = whole.units, whole.masks
         fitted = Cell(flat, cell.level, 0, cell.split, part=part)
-        tried = len(cell.tried)
-        rule = f"the smallest L x V over several nodes, {tried} cell{'s' * (tried > 1)} tried"
-        return fitted, rule, cells_tried(cell)
+        return fitted, cells_tried(cell, several_nodes=True)
 
     def _on_one_node(self, offers: list[_Offer], least: float) -> Assignment:
         """Compare the sets within the tolerance of the least cost."""
@@ -246,23 +262,17 @@ class Eft(Policy):
         offer = next(o for o in offers if bool(((o.cost <= limit) & (o.left == fewest)).any()))
         rows = ((offer.cost <= limit) & (offer.left == fewest)).nonzero()[0]
         cell = offer.narrowed(rows, limit)
-        why = {"least_cost": round(least, 4), "nodes_that_fit": sum(o.fitting for o in offers)}
-        rule = f"the fastest GPUs, counting a price for breaking up a free node ({least:.2f})"
-        rule += f", {fewest} left free beside them" if fewest else ", none left free beside them"
-        return self._chosen(cell, rule, why)
+        return self._chosen(cell, Fastest(round(least, 4), sum(o.fitting for o in offers), fewest))
 
-    def _chosen(self, cell: Cell, rule: str, why: dict[str, Any]) -> Assignment:
+    def _chosen(self, cell: Cell, fact: Fact) -> Assignment:
         """Choose by links where they differ, else by scores or, over several nodes, by fit."""
         cluster, one_node = cell.supply.cluster, cell.split.nodes == 1
         if not _differ(cluster.graphs):
             selection = ByScores() if one_node else ByFit()
-            return assignment(self.name, cell, selection.choose(cell), why=why, rule=rule)
-        goal = goal_for(cell.supply.request, self.options.model)
-        choice: Choice = ByLinks(goal).choose(cell)
-        links = links_account(cell, choice, goal)
-        best, by = links_rule(choice, goal, links)
-        rule = f"{rule}; of these {best}"
-        return assignment(self.name, cell, choice, why={**why, **links}, rule=rule, by=by)
+            return assignment(self.name, cell, selection.choose(cell), fact)
+        return by_best_links(
+            self.name, cell, goal_for(cell.supply.request, self.options.model), fact
+        )
 
 
 class _Offer(NamedTuple):

@@ -16,17 +16,20 @@ the lowest index; jobs larger than a node take the fewest nodes (see ``selection
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from msgspec import structs
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.facts import Fact
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import MOST_NODES, assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell
 from slurm_gpu_aware.placement.drb.bipartition import choose_by_sockets
+from slurm_gpu_aware.placement.facts import Links, NodeLinks, Rule
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import flat_table, two_levels
 from slurm_gpu_aware.placement.policies.pal import best_cell
@@ -41,15 +44,12 @@ from slurm_gpu_aware.topology.matching import match
 from slurm_gpu_aware.topology.patterns import parse_pattern
 from slurm_gpu_aware.topology.subsets import MAX_EXACT, mask_of, slots_of
 
-_RULES: dict[Objective, tuple[str, str]] = {
-    "effbw": ("the fastest links between them (EffBW)", "effbw_gbps"),
-    "aggbw": ("the largest sum of links between them (AggBW)", "aggbw_gbps"),
-    "preserved": (
-        "the least taken from the links of others (PreservedBW)",
-        "preservedbw_change_gbps",
-    ),
+_VALUES: dict[Objective, str] = {
+    "effbw": "effbw_gbps",
+    "aggbw": "aggbw_gbps",
+    "preserved": "preservedbw_change_gbps",
 }
-"""Objective -> the rule in words, and the key of its values in the account."""
+"""Objective -> what is compared."""
 _pattern = lru_cache(maxsize=256)(parse_pattern)
 
 
@@ -92,76 +92,63 @@ def _kept(graph: HardwareGraph, gpus: int) -> float:
     return float(graph.gbps[np.ix_(slots, slots)].sum()) / 2
 
 
-def links_account(
-    cell: Cell, choice: Choice, goal: Goal, *, by_links: bool = True
-) -> dict[str, Any]:
-    """MAPA's part of the account: the three bandwidths of the chosen set. GB/s.
+def links_of(cell: Cell, choice: Choice, goal: Goal, *, by_links: bool = True) -> Links:
+    """MAPA's three bandwidths of the chosen set. GB/s.
 
     On a plain node they are those of the worst set that Slurm may choose (``worst``). Totals need
     measured links on every node. ``by_links``: the links decided.
     """
     cluster, request = cell.supply.cluster, cell.supply.request
-    nodes: list[dict[str, Any]] = []
+    nodes: list[NodeLinks] = []
     in_part = by_links and compared_in_part(cell, choice, goal)
     models = {goal.model_of(graph_of(cluster, node)).name for node in choice.nodes}
     for node, slots in zip(choice.nodes, choice.slots, strict=True):
         graph, free = graph_of(cluster, node), int(cell.supply.free[node])
-        entry: dict[str, Any] = {
-            "node": cluster.nodes[node],
-            "measured": bool(cluster.graphs) and cluster.graphs[node] is not None,
-        }
+        worst: tuple[int, ...] = ()
         if not cluster.indexed[node] and not request.nodes.whole:
-            slots = slots_of(worst_set(graph, free, free, len(slots), goal).promised)
-            entry["worst"] = list(slots)
+            slots = worst = slots_of(worst_set(graph, free, free, len(slots), goal).promised)
         left = _kept(graph, free & ~mask_of(slots))
-        entry["preservedbw_gbps"] = round(left, 3)
-        entry["taken_gbps"] = round(_kept(graph, free) - left, 3)
+        entry = NodeLinks(
+            cluster.nodes[node],
+            measured=bool(cluster.graphs) and cluster.graphs[node] is not None,
+            preservedbw_gbps=round(left, 3),
+            taken_gbps=round(_kept(graph, free) - left, 3),
+            worst=worst,
+        )
         if len(slots) <= MAX_EXACT:
             by_sum = goal.objective == "aggbw"
             found = match(graph, slots, goal.pattern, goal.model_of(graph), by_sum=by_sum)
-            entry |= {
-                "effbw_gbps": round(found.eff_gbps, 3),
-                "aggbw_gbps": round(found.agg_gbps, 3),
-                "order": [list(order) for order in found.order],
-                "links_gbps": [round(link, 3) for link in found.links_gbps],
-            }
+            entry = structs.replace(
+                entry,
+                effbw_gbps=round(found.eff_gbps, 3),
+                aggbw_gbps=round(found.agg_gbps, 3),
+                order=tuple(map(tuple, found.order)),
+                links_gbps=tuple(round(link, 3) for link in found.links_gbps),
+            )
             in_part |= not found.exact
         nodes.append(entry)
-    account: dict[str, Any] = {
-        "objective": goal.objective,
-        "pattern": request.pattern,
-        "bandwidth_sensitive": request.bandwidth_sensitive,
-        "effbw_model": ", ".join(sorted(models)),
-        "links": nodes[:MOST_NODES],
-    }
-    if in_part:
-        account["embeddings"] = "searched in part"
-    if all(entry["measured"] for entry in nodes):
-        if all("effbw_gbps" in entry for entry in nodes):
-            account["effbw_gbps"] = min(entry["effbw_gbps"] for entry in nodes)
-            account["aggbw_gbps"] = round(sum(entry["aggbw_gbps"] for entry in nodes), 3)
-        account["preservedbw_gbps"] = round(sum(entry["preservedbw_gbps"] for entry in nodes), 3)
-    return account
+    measured = all(entry.measured for entry in nodes)
+    matched = [(one.effbw_gbps, one.aggbw_gbps) for one in nodes if measured]
+    known = [(eff, agg) for eff, agg in matched if eff is not None and agg is not None]
+    whole = measured and len(known) == len(nodes)
+    return Links(
+        links=tuple(nodes[:MOST_NODES]),
+        objective=goal.objective if by_links else "none",
+        pattern=request.pattern,
+        bandwidth_sensitive=request.bandwidth_sensitive,
+        effbw_model=", ".join(sorted(models)),
+        in_part=in_part,
+        effbw_gbps=min(eff for eff, _ in known) if whole else None,
+        aggbw_gbps=round(sum(agg for _, agg in known), 3) if whole else None,
+        preservedbw_gbps=round(sum(e.preservedbw_gbps for e in nodes), 3) if measured else None,
+    )
 
 
-def links_rule(choice: Choice, goal: Goal, account: dict[str, Any]) -> tuple[str, str]:
-    """Rule with ties and missing measurements, and the key of its values.
-
-    ``account``: with the bandwidths.
-    """
-    first, key = _RULES[goal.objective]
-    parts = [first]
-    if choice.sets is not None:
-        parts[0] += f" of {choice.sets} sets" if choice.sets != 1 else " (the only set)"
-    if choice.ties > 1:
-        parts.append(f"the first of {choice.ties} equal ones")
-    if "embeddings" in account:
-        parts.append("layouts of this pattern searched in part")
-    if "preservedbw_gbps" not in account:
-        parts.append("links not measured")
-    if any("worst" in entry for entry in account["links"]):
-        parts.append("at worst: Slurm chooses the GPUs")
-    return ", ".join(parts), key
+def by_best_links(policy: str, cell: Cell, goal: Goal, *facts: Fact) -> Assignment:
+    """The assignment of the set of a cell that is the best by its links."""
+    choice = ByLinks(goal).choose(cell)
+    links = links_of(cell, choice, goal)
+    return assignment(policy, cell, choice, *facts, links, by=_VALUES[goal.objective])
 
 
 def _one_node_first(request: Request, cluster: Cluster) -> Cell | None:
@@ -182,19 +169,15 @@ class LinkPolicy(Policy):
         cell = self.cell(request, cluster)
         if cell is None:
             return None
-        choice = ByLinks(goal).choose(cell)
-        links = links_account(cell, choice, goal)
-        rule, by = links_rule(choice, goal, links)
-        why = {**self.account(cell), **links}
-        return assignment(self.name, cell, choice, why=why, rule=rule, by=by)
+        return by_best_links(self.name, cell, goal, *self.facts(cell))
 
     def cell(self, request: Request, cluster: Cluster) -> Cell | None:
         """Return the cell to choose from."""
         return _one_node_first(request, cluster)
 
-    def account(self, cell: Cell) -> dict[str, Any]:
-        """Return the account of the cell."""
-        return {}
+    def facts(self, cell: Cell) -> tuple[Fact, ...]:
+        """Return what is said of the cell."""
+        return ()
 
 
 class MapaGreedy(LinkPolicy):
@@ -222,15 +205,14 @@ class PalMapa(LinkPolicy):
     def cell(self, request: Request, cluster: Cluster) -> Cell | None:
         return best_cell(request, cluster)
 
-    def account(self, cell: Cell) -> dict[str, Any]:
-        return cells_tried(cell)
+    def facts(self, cell: Cell) -> tuple[Fact, ...]:
+        return (cells_tried(cell),)
 
 
 class MapaBaseline(Policy):
     """MAPA's baseline: the lowest free indices of the first node with room."""
 
     name = "mapa-baseline"
-    rule: ClassVar[str] = "the lowest free indices"
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
         goal = goal_for(request, BOTTLENECK)
@@ -238,8 +220,8 @@ class MapaBaseline(Policy):
         if cell is None:
             return None
         choice = self.choose(cell)
-        why = {**links_account(cell, choice, goal, by_links=False), "objective": "none"}
-        return assignment(self.name, cell, choice, why=why, rule=self.rule)
+        links = links_of(cell, choice, goal, by_links=False)
+        return assignment(self.name, cell, choice, Rule(self.name), links)
 
     def choose(self, cell: Cell) -> Choice:
         return ByScores(best_fit=False).choose(cell)
@@ -249,7 +231,6 @@ class MapaTopoAware(MapaBaseline):
     """MAPA's topology-aware comparison: recursive bipartition, the same socket first."""
 
     name = "mapa-topo-aware"
-    rule = "the same socket first"
 
     def choose(self, cell: Cell) -> Choice:
         return choose_by_sockets(cell)

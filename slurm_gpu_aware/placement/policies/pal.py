@@ -9,9 +9,11 @@ import numpy as np
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.facts import Fact
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell, holds, smallest_bound
+from slurm_gpu_aware.placement.facts import Rule
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.level_views import (
     LevelView,
@@ -57,12 +59,7 @@ class Pal(Policy):
         if cell is None:
             return None
         choice = ByScores().choose(cell)
-        why = cells_tried(cell)
-        tried = why["cells_tried"]
-        rule = "the best cell has a set"
-        if tried > 1:
-            rule = f"the smallest L x V that holds a set, {tried} cells tried"
-        return assignment(self.name, cell, choice, why=why, rule=rule)
+        return assignment(self.name, cell, choice, cells_tried(cell))
 
 
 def best_anywhere(supply: Supply, choices: Sequence[Split]) -> tuple[Cell, Choice] | None:
@@ -103,14 +100,12 @@ class PmFirst(Policy):
         if found is None:
             return None
         cell, choice = found
-        rule = "the best free scores, without locality"
-        return assignment(self.name, cell, choice, why={"bound": round(cell.score, 4)}, rule=rule)
+        return assignment(self.name, cell, choice, Rule(self.name))
 
 
 class _Flat(Policy):
     """All GPUs have equal scores: the first cell decides."""
 
-    rule: ClassVar[str]
     best_fit: ClassVar[bool] = True
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
@@ -119,8 +114,7 @@ class _Flat(Policy):
         if cell is None:
             return None
         choice = ByScores(best_fit=self.best_fit).choose(cell)
-        why = {"level": cell.level.name}
-        return assignment(self.name, cell, choice, why=why, rule=self.rule)
+        return assignment(self.name, cell, choice, Rule(self.name))
 
     def levels(self, request: Request, cluster: Cluster) -> tuple[LevelView, ...]:
         """Return the levels to search, tightest first."""
@@ -134,7 +128,6 @@ class Packed(_Flat):
     """
 
     name = "packed"
-    rule = "tightest level, then fewest GPUs left on the node"
 
     def levels(self, request: Request, cluster: Cluster) -> tuple[LevelView, ...]:
         return level_views(cluster, request.app_class)
@@ -145,7 +138,6 @@ class BestFit(_Flat):
     al., SC'17). Unlike ``packed`` it ignores other levels than the node."""
 
     name = "best-fit"
-    rule = "fewest GPUs left on the node"
 
 
 class FirstFit(_Flat):
@@ -155,7 +147,6 @@ class FirstFit(_Flat):
     """
 
     name = "lowest-index"
-    rule = "first node that has room, lowest free slots"
     best_fit = False
 
 
@@ -168,6 +159,17 @@ class RandomOptions(PolicyOptions):
     def __post_init__(self) -> None:
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
             raise ValueError(f"seed must be a whole number >= 0, not {self.seed!r}")
+
+
+class Drawn(Fact, frozen=True):
+    """The set was drawn."""
+
+    key = "drawn"
+
+    seed: int
+
+    def words(self) -> str:
+        return f"drawn with seed {self.seed}"
 
 
 class Random(Policy):
@@ -191,5 +193,4 @@ class Random(Policy):
         if found is None:
             return None
         cell, choice = found
-        why = {"seed": self.options.seed}
-        return assignment(self.name, cell, choice, why=why, rule=f"drawn with seed {why['seed']}")
+        return assignment(self.name, cell, choice, Drawn(self.options.seed))

@@ -8,6 +8,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.facts import Fact, Facts
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import level_of, worst_score
@@ -57,6 +58,17 @@ class SlurmOptions(PolicyOptions):
                 raise bad_option(name, "true or false", getattr(self, name))
         if not isinstance(self.tasks, int) or isinstance(self.tasks, bool) or self.tasks < 0:
             raise bad_option("tasks", "a whole number >= 0", self.tasks)
+
+
+class OfRelease(Fact, frozen=True):
+    """The set that a release of Slurm gives."""
+
+    key = "slurm"
+
+    release: str
+
+    def words(self) -> str:
+        return f"as Slurm {self.release} gives it"
 
 
 class Slurm(Policy):
@@ -157,11 +169,7 @@ class Slurm(Policy):
             level=level.name,
             slowdown=level.of(request.app_class).value * score,
             exact=_nameable(request, cluster, nodes, slots),
-            why={
-                "class": request.app_class,
-                "release": self.options.release,
-                "summary": f"as Slurm {self.options.release} gives it",
-            },
+            why=Facts((OfRelease(self.options.release),)),
         )
 
 

@@ -6,11 +6,14 @@ workloads in cloud environments", SC'17. Utility: ``drb.interference``; bipartit
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import astuple, replace
-from typing import Any
+
+from msgspec import Struct
 
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.facts import Fact
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, set_words
 from slurm_gpu_aware.placement.drb.interference import Terms, TopoOptions
@@ -24,6 +27,36 @@ from slurm_gpu_aware.topology.locality import with_known_sockets
 from slurm_gpu_aware.topology.subsets import slots_of
 
 _STEP = 1e-4  # utility by which a due time is rounded up, so that a job is never due too early
+
+
+class Alternative(Struct, frozen=True, rename={"i": "I"}):
+    """Another set, and the terms of its utility."""
+
+    set: str
+    utility: float
+    t: float
+    i: float
+    w: float
+
+
+class Utility(Fact, frozen=True):
+    """The utility of the set, and what it is made of."""
+
+    key = "utility"
+
+    utility: float
+    ties: int = 1
+    terms: Mapping[str, Mapping[str, float]] = {}
+    weights: tuple[float, ...] = ()
+    interference_known: bool = False
+    kinds_of_machines: int = 0
+    alternatives: tuple[Alternative, ...] = ()
+    threshold: float | None = None  # Least utility that is accepted; None: the job does not wait.
+    waited_s: float | None = None
+
+    def words(self) -> str:
+        ties = f", the first of {self.ties} equal ones" if self.ties > 1 else ""
+        return f"the highest utility, {self.utility:.2f}{ties}"
 
 
 class TopoAware(Policy):
@@ -50,9 +83,7 @@ class TopoAware(Policy):
                 for kind, own in zip(kinds, slots, strict=True)
             )
         choice = Choice(nodes, slots, found.sets, found.ties, cut=found.cut)
-        ties = f", the first of {found.ties} equal ones" if found.ties > 1 else ""
-        rule = f"the highest utility, {found.best.terms.utility:.2f}{ties}"
-        return assignment(self.name, machines.cell, choice, why=self._account(found), rule=rule)
+        return assignment(self.name, machines.cell, choice, self._fact(found))
 
     def own_reason(self, request: Request, cluster: Cluster) -> str | None:
         """Say which option makes :meth:`place` return None; None: no option."""
@@ -103,30 +134,29 @@ class TopoAware(Policy):
             return 0.0
         return self._options_of(request).threshold(request.gpus, request.wait.waited_s)
 
-    def _account(self, found: SearchResult) -> dict[str, Any]:
+    def _fact(self, found: SearchResult) -> Utility:
         machines, terms = found.machines, found.best.terms
         request = machines.cell.supply.request
-        account: dict[str, Any] = {
-            "utility": round(terms.utility, 4),
-            "terms": _terms_account(machines, terms),
-            "weights": [round(weight, 4) for weight in astuple(machines.weights)],
-            "interference_known": machines.knows_interference,
-            "kinds_of_machines": len(machines.kinds),
-            "alternatives": [
-                {
-                    "set": set_words(machines.cluster, *_places(machines, other)),
-                    "utility": round(other.terms.utility, 4),
-                    "t": other.terms.t,
-                    "I": round(other.terms.i, 4),
-                    "w": round(other.terms.w, 4),
-                }
+        return Utility(
+            round(terms.utility, 4),
+            found.ties,
+            terms=_terms_account(machines, terms),
+            weights=tuple(round(weight, 4) for weight in astuple(machines.weights)),
+            interference_known=machines.knows_interference,
+            kinds_of_machines=len(machines.kinds),
+            alternatives=tuple(
+                Alternative(
+                    set_words(machines.cluster, *_places(machines, other)),
+                    round(other.terms.utility, 4),
+                    other.terms.t,
+                    round(other.terms.i, 4),
+                    round(other.terms.w, 4),
+                )
                 for other in found.alternatives
-            ],
-        }
-        if self.may_postpone:
-            account["threshold"] = round(self._threshold(request), 4)
-            account["waited_s"] = request.wait.waited_s
-        return account
+            ),
+            threshold=round(self._threshold(request), 4) if self.may_postpone else None,
+            waited_s=request.wait.waited_s if self.may_postpone else None,
+        )
 
 
 class TopoAwareP(TopoAware):

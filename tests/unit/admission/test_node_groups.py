@@ -12,6 +12,7 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.read_cluster import config_of, partition_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
@@ -278,4 +279,4 @@ def test_the_selector_waits_for_a_block_and_leaves_wider_jobs(tmp_path: Path):
     )  # left to Slurm in its turn: too few are free
     assert set(slurm.jobs["9"]["nodes"].split(",")) in ({"n1", "n3"}, {"n2", "n4"})
     (decision,) = slurm.ledger("9")
-    assert "all nodes in one block" in decision.why["summary"]
+    assert "all nodes in one block" in Facts.read(decision.why).text

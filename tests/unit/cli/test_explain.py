@@ -18,7 +18,7 @@ from store_samples import decision
 
 from slurm_gpu_aware.cli.explain import explain_text
 from slurm_gpu_aware.cli.job_text import asked_text, event_text
-from slurm_gpu_aware.features.energy.events import SLOW_GPUS
+from slurm_gpu_aware.features.energy.facts import SlowGpus
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import EVENT_KINDS, Decision, Ledger, RoundRecord
@@ -211,7 +211,9 @@ def test_gpus_that_are_too_slow_for_a_lower_clock_are_told_once(filled: Path):
     """Their account is left out, as a sentence says it."""
     slow = {"slower": 0.045, "allowed": 0.05}
     with open_store(filled.parent / "store" / "store.db") as store:
-        Ledger(store).add_decision(started_job("21", clock_mhz=None, why=WHY | {SLOW_GPUS: slow}))
+        Ledger(store).add_decision(
+            started_job("21", clock_mhz=None, why=WHY | {SlowGpus.key: slow})
+        )
     told = gpu_aware(filled, "explain", "21", "--details").stdout
     assert "Account of the policy" in told
     sentence = "no: its GPUs are 4.5% slower than the median, so no lower clock keeps within 5%"
@@ -486,7 +488,7 @@ def _run_script(script: str, config: Path) -> subprocess.CompletedProcess[str]:
 _OPEN_AS_NOBODY = """
 import os, sys
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.features.energy.events import SLOW_GPUS
+from slurm_gpu_aware.features.energy.facts import SlowGpus
 from slurm_gpu_aware.store.database import open_for_reading
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:

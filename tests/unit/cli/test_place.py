@@ -70,7 +70,7 @@ def test_bandwidths_of_a_known_machine(config: Path):
 def test_the_table_fits_and_says_why(config: Path):
     done = gpu_aware("place", "-g", "2", "--compare", "packed", *DGX, config=config)
     assert max(len(x) for x in done.stdout.splitlines()) <= 100
-    assert "packed: tightest level, then fewest GPUs left on the node\n" in done.stdout
+    assert "packed: GPUs close together, on the fullest node with room\n" in done.stdout
 
 
 def test_nothing_fits_is_exit_1(config: Path):

@@ -12,7 +12,6 @@ from slurm_gpu_aware.features.energy.choice import least_energy_within
 from slurm_gpu_aware.features.energy.hints import OWN_CLOCK, SLOWER
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.energy.stage import SETTINGS, bounded, chosen_clock, doubted
-from slurm_gpu_aware.features.energy.text import saving_text
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
@@ -111,15 +110,17 @@ def test_a_job_that_would_miss_its_due_date_or_its_limit_runs_at_the_default_clo
 def test_explain_says_what_the_clock_brings_and_the_slowdown_counts_it():
     found, plain = decided_at(saving_job()), decided_at(saving_job(), None)
     assert chosen_clock(found) == 900
-    assert saving_text(found.why) == "about 45% at 900 MHz, at most 3.5% slower"
+    assert found.why.lines()["saves energy"] == "about 45% at 900 MHz, at most 3.5% slower"
     assert found.slowdown == pytest.approx(1.03 * plain.slowdown)
-    assert saving_text(plain.why) == ""
+    assert plain.why.lines().get("saves energy") is None
 
 
 def test_a_power_limit_is_chosen_where_it_saves_more_than_a_clock():
     found = decided_at(saving_job(table=LIMITED), 0.005)
     assert (found.clock_mhz, found.power_limit_w) == (1200, 230)
-    assert saving_text(found.why) == "about 27% at 1200 MHz and 230 W, at most 0.4% slower"
+    assert (
+        found.why.lines()["saves energy"] == "about 27% at 1200 MHz and 230 W, at most 0.4% slower"
+    )
     clock = decided_at(saving_job(table=LIMITED), 0.01)
     assert (clock.clock_mhz, clock.power_limit_w) == (1000, None)
     assert decided_at(saving_job(table=doubted(LIMITED)), 0.005).power_limit_w is None
@@ -165,7 +166,9 @@ def test_on_gpus_slower_than_the_median_both_together_stay_within_the_bound(scor
     assert (found.clock_mhz, chosen_clock(found)) == (clock, clock)
     assert found.slowdown <= max(1.05, score)
     says_why = f"no: its GPUs are {score - 1:.1%} slower than the median, so no lower clock keeps"
-    assert saving_text(found.why).startswith("about " if clock else f"{says_why} within 5%")
+    assert found.why.lines()["saves energy"].startswith(
+        "about " if clock else f"{says_why} within 5%"
+    )
     assert decided_at(job, cluster=slow).clock_mhz == 900
 
 

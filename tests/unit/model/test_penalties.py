@@ -19,6 +19,7 @@ from slurm_gpu_aware.model.penalties import (
 )
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown
+from slurm_gpu_aware.placement.facts import Chosen
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -165,7 +166,7 @@ def test_a_measured_penalty_changes_what_a_job_gets(policy):
     a, b = (chooser.place(Request(c, 2, app_class=c), cluster) for c in "AB")
     assert (a.nodes, a.level, a.slowdown) == ((2, 3), "switch", pytest.approx(1.2))
     assert (b.nodes, b.level, b.slowdown) == ((0,), "node", pytest.approx(1.3))
-    assert a.why["penalty_from"] == "measured"
+    assert a.why.of(Chosen).penalty_from == "measured"
     assert predicted_slowdown(cluster, "B", [0, 1], [[0], [0]]) == (1.0, "switch", 1.5)
     fixed = cluster_with(EXAMPLE, {"switch": 1.4}, scores).copy()
     for node in (1, 2, 3):

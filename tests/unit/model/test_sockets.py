@@ -99,7 +99,7 @@ def test_where_no_socket_has_both_slurm_chooses() -> None:
     here = with_job(with_job(socket_nodes(), "a", 0, (0,), (1, 0)), "b", 0, (2,), (0, 1))
     (found,) = plan_at([bound(1, 2, 2)], here).assignments
     assert (found.nodes, found.exact) == ((0,), False)
-    assert "Slurm chooses its GPUs" in found.why["summary"]
+    assert "Slurm chooses its GPUs" in found.why.text
 
 
 def test_no_job_is_sent_where_slurm_chooses() -> None:

@@ -12,6 +12,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.policies import eft
+from slurm_gpu_aware.placement.policies.eft import Interference
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology.machines import machine
 
@@ -55,13 +56,13 @@ def test_a_set_over_several_nodes_lies_on_several():
     """Where L is below the price of breaking up the only idle node, two parts cost less."""
     found = make_policy("eft").place(Request("1", 4), broken_up(8, 2, 2))
     assert found.nodes == (1, 2)
-    assert "over several nodes" in found.why["summary"]
+    assert "over several nodes" in found.why.text
     assert found.slowdown == pytest.approx(1.05)
     pair = make_policy("eft").place(Request("1", 4), broken_up(8, 1))
     assert len(pair.nodes) == 2  # as it says
     alone = make_policy("eft").place(Request("1", 4), broken_up(8))
     assert alone.nodes == (0,)
-    assert "over several nodes" not in alone.why["summary"]
+    assert "over several nodes" not in alone.why.text
 
 
 @given(free=st.lists(st.integers(0, 4), min_size=2, max_size=6), gpus=st.integers(2, 16))
@@ -103,7 +104,7 @@ def test_a_job_keeps_away_from_a_socket_that_would_slow_it():
     """GPU 1 is the fastest, but beside the loud job 1.5 times as slow."""
     away = beside_a_loud_job([1.0, 0.9, 1.0, 1.1])
     assert (away.slots, away.slowdown) == (((2,),), 1.0)
-    assert away.why["interference"] == 1.0
+    assert away.why.of(Interference).factor == 1.0
     # An application without measured times, and a GPU that is slower still than the noise.
     assert beside_a_loud_job([1.0, 0.9, 1.0, 1.1], application="other").slots == ((1,),)
     noisy = beside_a_loud_job([1.0, 0.9, 1.6, 1.6])

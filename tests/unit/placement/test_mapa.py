@@ -14,6 +14,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, uniform_graph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.bipartition import bisect
+from slurm_gpu_aware.placement.facts import Chosen, Links
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology import general
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK, eq2, fit_eq2
@@ -65,7 +66,9 @@ def place_on(
 
 def bandwidths(row, why):
     shown = {"EffBW": "effbw_gbps", "AggBW": "aggbw_gbps", "PreservedBW": "preservedbw_gbps"}
-    return [(float(row[name]), why[key]) for name, key in shown.items() if row[name]]
+    return [
+        (float(row[name]), getattr(why.of(Links), key)) for name, key in shown.items() if row[name]
+    ]
 
 
 def test_page_of_papers_the_eq2_table():
@@ -122,8 +125,8 @@ def test_pages_name_every_registered_policy_of_theirs():
 def test_paper_model_scores_rings_whatever_the_pattern_is():
     for pattern in ("ring", "tree", "all-to-all"):
         got = place_on("mapa-preserve", 5, pattern=pattern, options={"effbw": "paper"})
-        assert got.why["effbw_model"] == "paper"
-        assert got.why["effbw_gbps"] == pytest.approx(53.606, abs=1e-3)
+        assert got.why.of(Links).effbw_model == "paper"
+        assert got.why.of(Links).effbw_gbps == pytest.approx(53.606, abs=1e-3)
 
 
 def test_a_refit_decides_by_the_ring_that_it_was_fitted_to():
@@ -136,9 +139,9 @@ def test_a_refit_decides_by_the_ring_that_it_was_fitted_to():
     assert np.sqrt((errors**2).mean()) == pytest.approx(fit.rmse)
     assert fit.rmse < 1.0
     got = place_on("mapa-preserve", 4, options={"effbw": list(fit.model.coefficients)})
-    assert got.why["effbw_model"] == "refit"
+    assert got.why.of(Links).effbw_model == "refit"
     assert measured[got.slots[0]] == 25.0
-    assert got.why["effbw_gbps"] == pytest.approx(used[got.slots[0]], abs=1e-3)
+    assert got.why.of(Links).effbw_gbps == pytest.approx(used[got.slots[0]], abs=1e-3)
 
 
 def test_a_fit_to_the_gpus_of_a_node_comes_before_the_option():
@@ -150,9 +153,13 @@ def test_a_fit_to_the_gpus_of_a_node_comes_before_the_option():
     cluster = replace(Cluster.uniform(2, 8), graphs=graphs)
     request = Request("1", 3, bandwidth_sensitive=True)
     got = make_policy("mapa-preserve").place(request, cluster)
-    assert (got.nodes, got.why["effbw_model"], got.why["effbw_gbps"]) == ((1,), "refit", 200.0)
+    assert (got.nodes, got.why.of(Links).effbw_model, got.why.of(Links).effbw_gbps) == (
+        (1,),
+        "refit",
+        200.0,
+    )
     wide = make_policy("mapa-preserve").place(replace(request, gpus=16), cluster)
-    assert wide.why["effbw_model"] == "bottleneck, refit"
+    assert wide.why.of(Links).effbw_model == "bottleneck, refit"
 
 
 @pytest.mark.parametrize("effbw", ["best", [1.0, 2.0], 7, None, ["a"] * 14])
@@ -172,18 +179,19 @@ def test_nodes_without_links_count_as_equal_and_say_so():
         Request("1", 2, bandwidth_sensitive=True), Cluster.uniform(2, 8)
     )
     assert (blind.nodes, blind.slots) == ((0,), ((0, 1),))
-    assert not blind.why["links"][0]["measured"]
-    assert blind.why["summary"].endswith("links not measured")
-    assert not {"effbw_gbps", "aggbw_gbps", "preservedbw_gbps"} & set(blind.why)
+    assert not blind.why.of(Links).links[0].measured
+    assert "links not measured" in blind.why.text
+    links = blind.why.of(Links)
+    assert {links.effbw_gbps, links.aggbw_gbps, links.preservedbw_gbps} == {None}
 
 
 def test_on_a_plain_node_the_account_has_the_worst_set_that_slurm_may_choose():
     cluster = replace(Cluster.uniform(1, 8, graph=DGX), indexed=np.array([False]))
     why = make_policy("pal+mapa").place(Request("1", 2, bandwidth_sensitive=True), cluster).why
-    assert why["effbw_gbps"] == 12.0
-    assert why["links"][0]["order"] == [why["links"][0]["worst"]]
-    assert (why["effbw_gbps"], why["aggbw_gbps"]) == (12.0, 24.0)
-    assert why["summary"].endswith("at worst: Slurm chooses the GPUs")
+    links = why.of(Links)
+    assert links.links[0].order == (links.links[0].worst,)
+    assert (links.effbw_gbps, links.aggbw_gbps) == (12.0, 24.0)
+    assert "at worst: Slurm chooses the GPUs" in why.text
 
 
 @pytest.mark.parametrize("policy", ["eft", "pal+mapa", "mapa-preserve"])
@@ -193,16 +201,16 @@ def test_on_a_plain_node_the_account_has_the_worst_set_that_slurm_may_choose():
 def test_the_considered_sets_have_the_value_that_decided(policy, sensitive, key):
     request = Request("1", 2, bandwidth_sensitive=sensitive)
     why = make_policy(policy).place(request, Cluster.uniform(2, 8, graph=DGX)).why
-    assert {key} == {*why["considered"][0]} - {"node", "slots"}
+    assert why.of(Chosen).by == key
 
 
 def test_the_account_names_the_model_of_its_bandwidth():
-    usual = place_on("mapa-preserve", 5).why
-    assert (usual["effbw_model"], usual["effbw_gbps"]) == ("bottleneck", 25.0)
+    usual = place_on("mapa-preserve", 5).why.of(Links)
+    assert (usual.effbw_model, usual.effbw_gbps) == ("bottleneck", 25.0)
     paper = place_on("mapa-preserve", 5, options={"effbw": "paper"})
-    assert (paper.why["effbw_model"], paper.why["effbw_gbps"]) == ("paper", 53.606)
+    assert (paper.why.of(Links).effbw_model, paper.why.of(Links).effbw_gbps) == ("paper", 53.606)
     refit = place_on("mapa-preserve", 5, options={"effbw": [1.0] * 14})
-    assert refit.why["effbw_model"] == "refit"
+    assert refit.why.of(Links).effbw_model == "refit"
 
 
 CUBE = "0-1,1-2,2-3,3-0,4-5,5-6,6-7,7-4,0-4,1-5,2-6,3-7"
@@ -212,11 +220,11 @@ def test_a_cube_on_sixteen_gpus_is_searched_completely():
     """12,870 sets of 840 different layouts each."""
     graph = machine("mapa-cubemesh-16")
     got = place_on("mapa-preserve", 8, graph=graph, pattern=CUBE)
-    assert "embeddings" not in got.why
+    assert not got.why.of(Links).in_part
     edges = parse_pattern(CUBE).edges
     total, slowest = (table.max() for table in mapping_values(graph.gbps, edges, 8))
-    assert got.why["effbw_gbps"] == slowest
-    ((order,),) = [entry["order"] for entry in got.why["links"]]
+    assert got.why.of(Links).effbw_gbps == slowest
+    ((order,),) = [entry.order for entry in got.why.of(Links).links]
     assert min(graph.gbps[order[a], order[b]] for a, b in edges) == slowest
     rng = np.random.default_rng(5)
     for gpus in (rng.permutation(16)[:8] for _ in range(300)):
@@ -235,16 +243,16 @@ def test_a_grid_of_sixteen_is_searched_in_part_and_accounted():
     """Too wide for an exact search; the account holds the values of the embedding that it shows."""
     torus = machine("mapa-torus-2d")
     got = place_on("mapa-preserve", 16, graph=torus, pattern=GRID)
-    assert got.why["embeddings"] == "searched in part"
-    assert "searched in part" in got.why["summary"]
+    assert got.why.of(Links).in_part
+    assert "searched in part" in got.why.text
     mesh = machine("mapa-cubemesh-16")
     got = place_on("mapa-greedy", 9, graph=mesh, pattern=GRID, busy=(0, 5))
     assert not {0, 5} & set(got.slots[0])
-    assert got.why["candidate_sets"] == 2002
-    entry = got.why["links"][0]
-    assert sorted(entry["order"][0]) == list(got.slots[0])
-    assert entry["aggbw_gbps"] == sum(entry["links_gbps"])
-    assert entry["effbw_gbps"] == min(entry["links_gbps"])
+    assert got.why.of(Chosen).candidate_sets == 2002
+    entry = got.why.of(Links).links[0]
+    assert sorted(entry.order[0]) == list(got.slots[0])
+    assert entry.aggbw_gbps == sum(entry.links_gbps)
+    assert entry.effbw_gbps == min(entry.links_gbps)
 
 
 def test_choices_by_tables_of_wide_patterns_say_that_these_are_in_part(monkeypatch):
@@ -254,12 +262,12 @@ def test_choices_by_tables_of_wide_patterns_say_that_these_are_in_part(monkeypat
     cluster = Cluster.uniform(2, 10, graph=machine("mapa-cubemesh-16").subgraph(range(3, 13)))
     request = Request("1", 9, bandwidth_sensitive=True, pattern=GRID)
     policy = make_policy("mapa-preserve")
-    assert policy.place(request, cluster).why["embeddings"] == "searched in part"
+    assert policy.place(request, cluster).why.of(Links).in_part
     plain = replace(cluster, indexed=np.array([False, False]))
-    assert policy.place(request, plain).why["embeddings"] == "searched in part"
+    assert policy.place(request, plain).why.of(Links).in_part
     two = replace(request, gpus=18, gpus_per_node=9)
-    assert policy.place(two, cluster).why["embeddings"] == "searched in part"
-    assert "embeddings" not in policy.place(replace(request, pattern="ring"), plain).why
+    assert policy.place(two, cluster).why.of(Links).in_part
+    assert not policy.place(replace(request, pattern="ring"), plain).why.of(Links).in_part
 
 
 def test_machines_of_more_than_16_gpus():
@@ -271,11 +279,11 @@ def test_machines_of_more_than_16_gpus():
     for busy in ((), (0, 1, 2, 4)):
         got = place_on("mapa-preserve", 4, graph=graph, busy=busy)
         assert got.slots[0] == (3, 9, 12, 17)
-        assert got.why["effbw_gbps"] == 50.0
+        assert got.why.of(Links).effbw_gbps == 50.0
         kept = place_on("mapa-preserve", 4, bw="low", graph=graph, busy=busy)
         assert not set(kept.slots[0]) & {3, 9, 12, 17}
-        assert "cut" in kept.why
-        assert ("cut" in got.why) == (not busy)
+        assert kept.why.of(Chosen).cut
+        assert bool(got.why.of(Chosen).cut) == (not busy)
     assert len(place_on("mapa-greedy", 18, graph=graph).slots[0]) == 18
     assert len(place_on("mapa-topo-aware", 4, graph=graph).slots[0]) == 4
 
@@ -294,11 +302,11 @@ def test_bisection_takes_sockets_first_then_the_least_cut():
 def test_ties_and_candidates_are_counted():
     """C(8, 3) sets on each of two nodes; eight of each node have AggBW 125."""
     got = place_on("mapa-greedy", 3, nodes=2)
-    assert got.why["candidate_sets"] == 2 * 56
+    assert got.why.of(Chosen).candidate_sets == 2 * 56
     rivals = [
         match(DGX, slots_of(m), Pattern("ring"), BOTTLENECK).agg_gbps
         for m in range(256)
         if m.bit_count() == 3
     ]
-    assert got.why["ties"] == 2 * rivals.count(125.0)
-    assert "112 sets" in got.why["summary"]
+    assert got.why.of(Chosen).ties == 2 * rivals.count(125.0)
+    assert "112 sets" in got.why.text

@@ -13,6 +13,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, PreemptionRights, Request
 from slurm_gpu_aware.placement.constraints import constrained
+from slurm_gpu_aware.placement.facts import InGroup
 from slurm_gpu_aware.placement.policy import Policy, make_policy, policy_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.placed import Round
@@ -49,7 +50,7 @@ def test_every_policy_keeps_to_one_block(policy: str):
     found = constrained(make_policy(policy)).place(wide(), here)
     assert found is not None
     assert found.nodes == (1, 3)
-    assert found.why["summary"].endswith(
+    assert found.why.text.endswith(
         ("; all nodes in one block", "; all nodes in one block (1 tried)")
     )
     assert constrained(make_policy(policy)).place(wide(), free_but(0, 3)) is None
@@ -63,8 +64,8 @@ def test_the_least_slowdown_of_all_blocks_wins_and_the_account_counts_them(polic
     found = constrained(make_policy(policy)).place(wide(), here)
     assert found is not None
     assert found.nodes == (1, 3)
-    assert found.why["node_groups"] == {"group": "block", "tried": 2}
-    assert "all nodes in one block (2 tried)" in found.why["summary"]
+    assert found.why.of(InGroup) == InGroup("block", 2)
+    assert "all nodes in one block (2 tried)" in found.why.text
 
 
 @pytest.mark.parametrize("policy", ["pal", "pm-first"])
@@ -78,7 +79,7 @@ def test_of_equal_blocks_the_one_with_less_free_is_taken(policy: str):
     found = constrained(make_policy(policy)).place(wide(groups=groups), here)
     assert found is not None
     assert found.nodes == (4, 7)
-    assert found.why["node_groups"]["tried"] == 2
+    assert found.why.of(InGroup).tried == 2
 
 
 def test_the_search_ends_where_the_job_is_as_fast_as_without_the_rule():
@@ -86,7 +87,7 @@ def test_the_search_ends_where_the_job_is_as_fast_as_without_the_rule():
     here = Cluster.uniform(40, 2, scores={"A": np.ones((40, 2))})
     found = constrained(make_policy("lowest-index")).place(wide(groups=groups), here)
     assert found is not None
-    assert (found.nodes, found.why["node_groups"]["tried"]) == ((0, 20), 1)
+    assert (found.nodes, found.why.of(InGroup).tried) == ((0, 20), 1)
 
 
 def test_levels_cut_at_the_borders_of_groups_keep_their_names_and_penalties():

@@ -7,6 +7,7 @@ from pal_walk import traversal
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.placement.facts import Cells, Chosen
 from slurm_gpu_aware.placement.policies.pal import Pal
 
 
@@ -57,15 +58,16 @@ def test_account_tells_the_cells_in_order_and_which_one_held():
     cluster = cluster_of([[0.89, 1.06], [0.94, 1.06]])
     got = Pal().place(ask(2), cluster)
     assert got is not None
-    cells = got.why["cells"]
+    cells = got.why.plain()["cells"]["cells"]
     assert [(c["level"], c["V"], c["found"]) for c in cells] == [
         ("node", 0.89, False),
         ("node", 0.94, False),
         ("node", 1.06, True),
     ]
-    assert got.why["cells_tried"] == 3
+    assert got.why.of(Cells).tried == 3
     assert got.nodes == (0,)  # least variability: 0.89 + 1.06 < 0.94 + 1.06
-    assert got.why["summary"] == "the smallest L x V that holds a set, 3 cells tried"
+    said = "the least slowdown by distance and slowest GPU, 3 combinations tried"
+    assert got.why.text == said
 
 
 def test_switch_level_keeps_a_job_inside_one_switch():
@@ -107,9 +109,9 @@ def test_the_account_lists_the_sets_that_were_compared():
     scores = np.array([[1.0, 1.0, 2.0, 2.0], [0.9, 1.0, 2.0, 2.0], [0.9, 0.9, 1.0, 1.0]])
     cluster = Cluster.uniform(3, 4, scores={"A": scores})
     cluster.free[2, 0] = False
-    why = Pal().place(Request("1", gpus=2, app_class="A"), cluster).why
-    assert [entry["mean_score"] for entry in why["considered"]] == [0.95, 0.95, 1.0]
-    assert why["considered"][0]["slots"] == why["chosen"][0]["slots"]
+    why = Pal().place(Request("1", gpus=2, app_class="A"), cluster).why.of(Chosen)
+    assert [one.value for one in why.considered] == [0.95, 0.95, 1.0]
+    assert why.considered[0].slots == why.nodes[0].slots
 
 
 def test_of_many_nodes_the_account_lists_the_best_few():
@@ -118,12 +120,12 @@ def test_of_many_nodes_the_account_lists_the_best_few():
     why = (
         Pal()
         .place(Request("1", gpus=4, app_class="A"), Cluster.uniform(300, 4, scores={"A": scores}))
-        .why
+        .why.of(Chosen)
     )
-    listed = [entry["mean_score"] for entry in why["considered"]]
+    listed = [one.value for one in why.considered]
     assert len(listed) <= 5
     assert listed == sorted(listed)
-    assert listed[0] == round(float(np.mean(why["chosen"][0]["scores"])), 4)
+    assert listed[0] == round(float(np.mean(why.nodes[0].scores)), 4)
 
 
 def test_account_holds_only_cells_that_the_search_looked_into():
@@ -132,9 +134,9 @@ def test_account_holds_only_cells_that_the_search_looked_into():
     cluster = cluster_of([values, values[::-1]])
     got = Pal().place(ask(2, gpus_per_node=1), cluster)
     assert got is not None
-    cells = got.why["cells"]
+    cells = got.why.plain()["cells"]["cells"]
     assert {c["level"] for c in cells} == {"cluster"}
-    assert got.why["cells_tried"] == len(cells) < 15
+    assert got.why.of(Cells).tried == len(cells) < 15
     assert [c["LxV"] for c in cells] == sorted(c["LxV"] for c in cells)
     first = next(c for c in cells if c["found"])
     assert (first["V"], first["LxV"]) == (got.score, pytest.approx(got.slowdown))
@@ -149,7 +151,7 @@ def test_account_agrees_with_the_walk_over_all_cells(seed):
     got = Pal().place(ask(int(rng.integers(1, 4))), cluster)
     assert got is not None
     walk = [(level, round(v, 4)) for level, v, _ in traversal(cluster, "A")]
-    places = [walk.index((c["level"], c["V"])) for c in got.why["cells"]]
+    places = [walk.index((c["level"], c["V"])) for c in got.why.plain()["cells"]["cells"]]
     assert places == sorted(places)
-    first = next(c for c in got.why["cells"] if c["found"])
+    first = next(c for c in got.why.plain()["cells"]["cells"] if c["found"])
     assert (first["level"], first["V"]) == (got.level, got.score)

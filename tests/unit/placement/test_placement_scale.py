@@ -10,6 +10,7 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement import index_sets
+from slurm_gpu_aware.placement.facts import Chosen, Links
 from slurm_gpu_aware.placement.index_sets import _common_sets, _lowest_common
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.selection import by_links as by_links_same
@@ -42,7 +43,7 @@ def test_the_best_links_are_found_in_whatever_switch_they_are(last, same, bw):
             continue
         got = make_policy(policy).place(request, cluster)
         assert got.nodes == (2 * last, 2 * last + 1), policy
-        assert got.why["effbw_gbps"] == (300.0 if bw else 6.0)
+        assert got.why.of(Links).effbw_gbps == (300.0 if bw else 6.0)
 
 
 @pytest.mark.parametrize("last", [0, 32, 39])
@@ -134,18 +135,18 @@ def test_an_account_says_that_the_search_on_wide_nodes_ended_early(policy):
     cluster.free[:], _ = wide_masks(100, 24, 0.6)
     request = Request("1", 40, gpus_per_node=10, min_nodes=4, max_nodes=4)
     got = make_policy(policy).place(request, cluster)
-    assert "ended early" in got.why["cut"]
-    assert got.why["summary"].endswith(got.why["cut"])
+    assert "ended early" in got.why.of(Chosen).cut
+    assert got.why.text.endswith(got.why.of(Chosen).cut)
 
 
 def test_an_account_says_what_was_not_compared():
     """C(24, 12) index sets fit idle nodes: the lowest are compared."""
     got = make_policy("pal").place(Request("1", 24, gpus_per_node=12), Cluster.uniform(2, 24))
     assert got.slots[0] == tuple(range(12))
-    assert got.why["cut"].endswith("ended early: 512 index sets compared")
-    assert got.why["summary"].endswith(got.why["cut"])
+    assert got.why.of(Chosen).cut.endswith("ended early: 512 index sets compared")
+    assert got.why.text.endswith(got.why.of(Chosen).cut)
     small = make_policy("pal").place(Request("1", 4, gpus_per_node=2), Cluster.uniform(2, 4))
-    assert "cut" not in small.why
+    assert not small.why.of(Chosen).cut
 
 
 def many_kinds():
@@ -167,7 +168,7 @@ def test_a_limit_on_the_kinds_of_one_switch_cuts_nothing_in_many(monkeypatch, bw
     free = make_policy("pal+mapa").place(request, cluster)
     monkeypatch.setattr(by_links_same, "_MOST_WORK", 12)  # two kinds, six index sets
     got = make_policy("pal+mapa").place(request, cluster)
-    assert "cut" not in got.why
+    assert not got.why.of(Chosen).cut
     assert (got.nodes, got.slots) == (free.nodes, free.slots)
 
 
@@ -176,7 +177,7 @@ def test_index_sets_beyond_the_limit_are_cut_and_accounted(monkeypatch):
     monkeypatch.setattr(by_links_same, "_MOST_WORK", 12)
     request = Request("1", 4, gpus_per_node=2, min_nodes=2, bandwidth_sensitive=True)
     got = make_policy("mapa-preserve").place(request, many_kinds())
-    assert got.why["cut"] == "1 of the 6 index sets compared"
+    assert got.why.of(Chosen).cut == "1 of the 6 index sets compared"
     assert got.slots == ((0, 1), (0, 1))
 
 
@@ -186,7 +187,7 @@ def test_an_account_names_every_cut():
     graph = HardwareGraph.build(np.triu(gbps, 1) + np.triu(gbps, 1).T, [["PHB"] * 24] * 24)
     cluster = replace(Cluster.uniform(4, 24), graphs=(graph,) * 4)
     request = Request("1", 24, gpus_per_node=12, bandwidth_sensitive=True)
-    cut = make_policy("pal+mapa").place(request, cluster).why["cut"]
+    cut = make_policy("pal+mapa").place(request, cluster).why.of(Chosen).cut
     assert "ended early" in cut
     assert "sum of all their links" in cut
 
@@ -194,14 +195,14 @@ def test_an_account_names_every_cut():
 def test_topo_aware_says_what_it_did_not_compare():
     request = Request("1", 8, gpus_per_node=4)
     got = make_policy("topo-aware").place(request, switched(80, 8))
-    assert got.why["cut"] == (
+    assert got.why.of(Chosen).cut == (
         "the 32 fullest of 40 groups compared; the 32 nearest of 70 index sets compared"
     )
-    assert got.why["summary"].endswith(got.why["cut"])
+    assert got.why.text.endswith(got.why.of(Chosen).cut)
     alone = make_policy("topo-aware").place(request, switched(80, 8, same_indices=False))
-    assert alone.why["cut"] == "the 32 fullest of 40 groups compared"
+    assert alone.why.of(Chosen).cut == "the 32 fullest of 40 groups compared"
     few = make_policy("topo-aware").place(request, switched(4, 4))
-    assert "cut" not in few.why
+    assert not few.why.of(Chosen).cut
 
 
 @pytest.mark.parametrize("policy", ["pal", "pal+mapa"])

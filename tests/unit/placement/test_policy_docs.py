@@ -16,6 +16,8 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel
 from slurm_gpu_aware.model.penalties import combine, level_ratios
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
+from slurm_gpu_aware.placement.facts import Chosen
+from slurm_gpu_aware.placement.policies.eft import Fastest
 from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.text_file import read_table
 
@@ -77,7 +79,10 @@ def test_eft_price_of_breaking_up_a_node():
     for at, row in enumerate(rows):
         alone = job_request("1", 1, app_class="A", eligible=np.arange(len(rows)) == at)
         why = policy.place(alone, cluster).why
-        assert (why["chosen"][0]["left_free"], why["least_cost"]) == (int(row[3]), float(row[4]))
+        assert (why.of(Chosen).nodes[0].left_free, why.of(Fastest).least_cost) == (
+            int(row[3]),
+            float(row[4]),
+        )
     assert policy.place(Request("1", 1, app_class="A"), cluster).nodes == (0,)
 
 

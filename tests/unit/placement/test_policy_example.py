@@ -43,7 +43,7 @@ def test_the_example_places_waits_and_says_why(name: str) -> None:
     plan = plan_round(queue, cluster, PlanSettings(policy=name), 0.0, policy_options=options)
     (waiting,) = plan.waiting
     assert "policy spare keeps 4 GPUs of each node free" in waiting.reason
-    assert "4 GPUs of each node stay free" in plan.assignments[0].why["summary"]
+    assert "4 GPUs of each node stay free" in plan.assignments[0].why.text
 
 
 def test_its_options_check_themselves(name: str) -> None:

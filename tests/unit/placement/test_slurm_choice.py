@@ -77,10 +77,11 @@ def test_no_account_names_gpus_that_slurm_chooses(plain: Cluster) -> None:
             found = make_policy(name).place(request, plain)
             assert found is not None
             assert not found.exact
-            told = found.why
-            assert "considered" not in told
-            assert all({"slots", "scores"}.isdisjoint(one) for one in told.get("chosen", ()))
-            sets = [one["set"] for one in told.get("alternatives", ()) if "set" in one]
+            told = found.why.plain()
+            chosen = told.get("chosen", {"nodes": ()})
+            assert "considered" not in chosen
+            assert all({"slots", "scores"}.isdisjoint(one) for one in chosen["nodes"])
+            sets = [one["set"] for one in told.get("utility", {}).get("alternatives", ())]
             assert all(text.startswith("2 GPUs of n") for text in sets), sets
 
 

@@ -15,6 +15,7 @@ from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.hardware_graph import uniform_graph
 from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.policies.topo_aware import Utility
 from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.topology.machines import machine
@@ -74,7 +75,7 @@ def test_machines_of_one_switch_are_preferred():
     cluster.take(0, [0])
     found = place(cluster, 8)
     assert found.nodes == (1, 3)
-    assert found.why["terms"]["communication"]["t"] == 2 * 82 + 16 * 100
+    assert found.why.of(Utility).terms["communication"]["t"] == 2 * 82 + 16 * 100
 
 
 def test_more_machines_than_a_switch_has_fill_few_switches():
@@ -159,10 +160,10 @@ def test_plain_nodes_and_exclusive():
     plain = replace(minsky(2, [(0, [0])]), indexed=np.array([False, False]))
     found = place(plain, 2)
     assert (found.nodes, found.slots, found.exact) == ((0,), ((1, 2),), False)
-    assert found.why["terms"]["communication"]["t"] == 20  # the worst that Slurm may pick
+    assert found.why.of(Utility).terms["communication"]["t"] == 20  # the worst that Slurm may pick
     whole = place(minsky(2, [(0, [0])]), 1, whole=True)
     assert (whole.nodes, whole.slots) == ((1,), ((0, 1, 2, 3),))
-    assert whole.why["utility"] == 1.0
+    assert whole.why.of(Utility).utility == 1.0
 
 
 PROFILE = InterferenceProfile(
@@ -186,8 +187,8 @@ def test_a_job_keeps_away_from_loud_neighbours():
     assert chosen(place(cluster, 1)) == ((0,), ((1,),))
     found = place(cluster, 1, options=options, application="job")
     assert chosen(found) == ((1,), ((1,),))
-    assert found.why["terms"]["interference"] == {"I": 1.0, "worst": 2.0, "cost": 0.0}
-    assert found.why["alternatives"][0]["I"] == 2.0
+    assert found.why.of(Utility).terms["interference"] == {"I": 1.0, "worst": 2.0, "cost": 0.0}
+    assert found.why.of(Utility).alternatives[0].i == 2.0
 
 
 @pytest.mark.parametrize(("scope", "slot", "worth"), [("socket", 2, 1.0), ("machine", 1, 2.0)])
@@ -198,19 +199,19 @@ def test_a_job_takes_the_quiet_socket_of_a_machine(scope, slot, worth):
     options = {"interference": PROFILE, "weights": (0.2, 0.6, 0.2), "interference_scope": scope}
     found = place(cluster, 1, options=options, application="job")
     assert chosen(found) == ((0,), ((slot,),))
-    assert found.why["terms"]["interference"]["I"] == worth
+    assert found.why.of(Utility).terms["interference"]["I"] == worth
 
 
 def test_postponing_waits_for_links_and_ages():
     across = minsky(busy=[(0, [0, 2])])
     calm = place(across, 2, options=COMMUNICATION)
-    assert calm.why["utility"] == pytest.approx(0.25)
+    assert calm.why.of(Utility).utility == pytest.approx(0.25)
     late = {**COMMUNICATION, "patience_s": 1000.0}
     assert place(across, 2, "topo-aware-p", late) is None
     assert place(across, 2, "topo-aware-p", late, waited_s=499.0) is None
     aged = place(across, 2, "topo-aware-p", late, waited_s=501.0)
     assert aged.slots == ((1, 3),)
-    assert aged.why["threshold"] == pytest.approx(0.2495)
+    assert aged.why.of(Utility).threshold == pytest.approx(0.2495)
     never = {**COMMUNICATION, "patience_s": float("inf")}
     assert place(across, 2, "topo-aware-p", never, waited_s=1e9) is None
     assert place(across, 1, "topo-aware-p", late) is not None  # 0.3 for one GPU
@@ -295,15 +296,15 @@ def test_behind_a_postponed_job_one_that_waited_longer_may_ask_for_less():
 def test_the_account():
     cluster = minsky(3, [(0, [0]), (1, [0, 2])])
     found = place(cluster, 2, "topo-aware-p")
-    why = found.why
-    json.dumps(why)
-    assert why["weights"] == [0.5, 0.0, 0.5]
-    assert why["interference_known"] is False
-    assert why["terms"]["communication"] == {"t": 1, "best": 1, "worst": 20, "cost": 0.0}
-    assert [a["set"] for a in why["alternatives"]] == ["n2 GPUs 0,1", "n1 GPUs 1,3"]
-    assert [a["utility"] for a in why["alternatives"]] == [1.0, 0.5]
-    assert why["threshold"] == 0.5
-    assert why["summary"] == "the highest utility, 1.00"
+    json.dumps(found.why.plain())
+    why = found.why.of(Utility)
+    assert why.weights == (0.5, 0.0, 0.5)
+    assert why.interference_known is False
+    assert why.terms["communication"] == {"t": 1, "best": 1, "worst": 20, "cost": 0.0}
+    assert [a.set for a in why.alternatives] == ["n2 GPUs 0,1", "n1 GPUs 1,3"]
+    assert [a.utility for a in why.alternatives] == [1.0, 0.5]
+    assert why.threshold == 0.5
+    assert found.why.text == "the highest utility, 1.00"
 
 
 @pytest.mark.parametrize(
@@ -355,10 +356,10 @@ def test_the_tables_of_the_page(row):
     busy = sorted(set(range(4)) - {int(s) for s in free.split(",")})
     found = place(minsky(busy=[(0, busy)]), len(takes.split(",")))
     assert found.slots == (tuple(int(s) for s in takes.split(",")),)
-    terms = found.why["terms"]
+    terms = found.why.of(Utility).terms
     assert (terms["communication"]["t"], terms["fragmentation"]["w"]) == (int(t), float(w))
-    assert found.why["utility"] == float(utility)
-    assert found.why["weights"] == [0.5, 0.0, 0.5]
+    assert found.why.of(Utility).utility == float(utility)
+    assert found.why.of(Utility).weights == (0.5, 0.0, 0.5)
 
 
 def test_the_page_names_every_option():

@@ -8,6 +8,7 @@ import pytest
 from make import job_request, place_moved, plan_moves, plan_round, sizes, with_fields, with_running
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueDate
+from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
@@ -165,14 +166,14 @@ def test_sizes_that_differ_by_rounding_only_stop_no_round():
 def test_the_account_says_how_likely_it_is():
     late = plan_round([due_job("1", 1.0)], full(4), PACKED, NOW)
     (one,) = late.assignments
-    assert one.why["due"]["in_time"] == 0.5
-    assert "met with 50% by 2 earlier runs" in one.why["due"]["text"]
-    assert "with 4 GPUs" in one.why["due"]["text"]
+    assert one.why.of(DueAccount).in_time == 0.5
+    assert "met with 50% by 2 earlier runs" in one.why.lines()["due"]
+    assert "with 4 GPUs" in one.why.lines()["due"]
     never = plan_round([due_job("1", 0.5)], full(4), PACKED, NOW).get(DUE)["1"]
     assert never.in_time == 0
-    assert "cannot be met by what 2 earlier runs needed" in never.text
+    assert "cannot be met by what 2 earlier runs needed" in never.words()
     unknown = with_fields(due_job("1"), due=DueDate(NOW + H))
-    assert "no earlier run" in plan_round([unknown], full(4), PACKED, NOW).get(DUE)["1"].text
+    assert "no earlier run" in plan_round([unknown], full(4), PACKED, NOW).get(DUE)["1"].words()
 
 
 def movable_due(due_h, **more):
@@ -187,7 +188,7 @@ def test_a_plan_asks_to_be_woken_at_the_growth():
     assert sizes(plan) == {"1": 1}
     (at, gpus), *_ = plan.get(DUE)["1"].growth
     assert plan.wake_s == at > NOW
-    assert f"{gpus} from" in plan.assignments[0].why["due"]["text"]
+    assert f"{gpus} from" in plan.assignments[0].why.lines()["due"]
     assert plan_round([due_job("1", 3.0), behind], full(4), PACKED, NOW).wake_s == math.inf
 
 
@@ -245,7 +246,7 @@ def test_a_job_grows_at_its_time():
     one, cluster = movable_here(1.05, since_h=1.0)
     (move,) = moves_of(one, cluster)
     assert (move.due, move.request.gpus) == (True, 4)
-    assert "due" in move.assignment.why
+    assert move.assignment.why.of(DueAccount) is not None
     assert next_growth(accounted([one], cluster, NOW), NOW) == math.inf
 
 
@@ -505,5 +506,5 @@ def test_a_due_date_that_has_passed_is_called_so(runs, due_s, words):
     """Whatever is known: also of a job without a range or a model, which no run is like."""
     account = due_account(job_request("7", 1, time_limit_s=600.0, due=DueDate(due_s, runs)), 1000.0)
     assert account is not None
-    assert ("it has passed, so it plays no part" in account.text) == (words is not None)
+    assert ("it has passed, so it plays no part" in account.words()) == (words is not None)
     assert account.impossible == (words is not None)

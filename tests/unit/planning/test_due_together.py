@@ -19,7 +19,8 @@ from test_due_rounds import (
     of_models,
 )
 
-from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueDate, on_model, pressing
+from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueDate, on_model
+from slurm_gpu_aware.features.due_dates.facts import pressing
 from slurm_gpu_aware.features.due_dates.queue import accounted, due_accounts, in_order
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.power.power_budget import PowerState
@@ -65,7 +66,7 @@ def test_a_job_gets_the_gpu_model_at_which_its_due_date_costs_least(
     plan = plan_round([of_both("1", due_h, tables=tables)], cluster, settings, NOW)
     assert (models_of(plan, cluster), sizes(plan)) == ({"1": {model}}, {"1": gpus})
     (one,) = plan.assignments
-    assert f"on {model}: of 2 GPU models" in one.why["summary"]
+    assert f"on {model}: of 2 GPU models" in one.why.text
     assert plan.get(DUE)["1"].in_time == 1.0
 
 
@@ -112,7 +113,7 @@ def test_a_due_date_without_a_part_leaves_the_job_every_model(settings, more):
     job = of_both("1", **{"due_h": 5.0, **more})
     plan = plan_round([job], cluster, settings, NOW)
     assert models_of(plan, cluster) == {"1": {"b"}}
-    assert "GPU models" not in plan.assignments[0].why["summary"]
+    assert "GPU models" not in plan.assignments[0].why.text
 
 
 def test_a_running_job_keeps_its_gpu_model():

@@ -12,6 +12,7 @@ from make import job_request, sizes
 
 from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.due_dates.due_date import DUE, DueDate
+from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.power.power_budget import PLANNED, POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, Shards
@@ -68,7 +69,7 @@ def test_without_features_jobs_are_placed_as_they_ask() -> None:
     plan = plan_stages(hinting_round(), ())
     assert sizes(plan) == {"plain": 2, "sizes": 1, "shards": 1, "clock": 1}
     assert [one.job_id for one in plan.waiting] == ["large"]
-    assert all(one.clock_mhz is None and "due" not in one.why for one in plan.assignments)
+    assert all(one.clock_mhz is None and one.why.of(DueAccount) is None for one in plan.assignments)
     assert (plan.get(PLANNED), plan.clocks, plan.wake_s, plan.get(DUE)) == (None, (), math.inf, {})
 
 

@@ -5,23 +5,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from make import job_request, place_moved, plan_round, with_fields
+from msgspec import structs
 
+from slurm_gpu_aware.features.moves.facts import Moved
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.plan import PlanSettings
 
 PAL = PlanSettings(policy="pal", class_clock_mhz={"A": 1380})
 SCORES = {"A": np.array([[1.0], [1.2], [2.0]])}
-WHY = {"summary": "moved from n2", "moved": {"saves_s": 900.0}}
+MOVED = Moved("n2 GPU 0", 2.0, 900.0, 3600.0, 60.0, "n1 GPU 0", 1.2)
 FIRST = Request("1", 1, app_class="A", priority=1.0)
 OTHER = Request("2", 1, app_class="A", priority=9.0)
 
 
 def target(node):
-    return Assignment("1", (node,), ((0,),), "", 0.0, "", 0.0, why=WHY)
+    return Assignment("1", (node,), ((0,),), "", 0.0, "", 0.0, why=Facts((MOVED,)))
 
 
 def moved_back(cluster, node=1):
@@ -31,8 +34,8 @@ def moved_back(cluster, node=1):
 def test_it_gets_the_gpus_that_were_kept_for_it():
     (placed,), rest, after, _ = moved_back(Cluster.uniform(3, 1, scores=SCORES))
     assert (placed.nodes, placed.slowdown, placed.clock_mhz) == ((1,), 1.2, 1380)
-    assert (placed.policy, placed.why["moved"]) == ("pal", WHY["moved"])
-    assert placed.why["summary"] == "moved from n2"
+    assert (placed.policy, placed.why.of(Moved)) == ("pal", MOVED)
+    assert placed.why.text.startswith("moved from n2 GPU 0 (slowdown 2.00) to n1 GPU 0 (1.20)")
     assert rest == [OTHER]
     assert after.free[:, 0].tolist() == [True, False, True]
     assert [job.job_id for job in after.running] == ["1"]
@@ -43,7 +46,7 @@ def test_if_they_are_taken_it_gets_the_best_that_are_free():
     cluster.take(0, (0,))
     (placed,), rest, *_ = moved_back(cluster, node=0)
     assert placed.nodes == (1,)
-    assert placed.why["summary"].startswith("moved, but its new GPUs were no longer free; ")
+    assert placed.why.text.startswith("moved, but its new GPUs were no longer free; ")
     assert rest == [OTHER]
 
 
@@ -104,7 +107,7 @@ def test_growth_that_the_limit_no_longer_allows_gives_it_the_number_that_it_had(
         np.array([[120.0, 280.0], [200.0 * 2, 280.0 * 2]]),
     )
     grown = job_request("1", 1, app_class="A", sizes=(1, 2), table=table, clock="auto")
-    why = {"summary": "", "moved": {"gpus": 2, "gpus_before": 1}}
+    why = Facts((structs.replace(MOVED, gpus=2, gpus_before=1),))
     wanted = Assignment("1", (0,), ((0, 1),), "", 0.0, "", 0.0, why=why)
     power = PowerState(np.full((1, 2), 300.0), np.full((1, 2), 50.0), limit_w)
     placed, rest, shown, power = place_moved({"1": wanted}, [grown], cluster, PAL, 0.0, power=power)

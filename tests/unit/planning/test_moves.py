@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from make import begun, job_request, plan_moves, plan_round, with_fields, with_running
 
+from slurm_gpu_aware.features.moves.facts import Moved
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
@@ -61,7 +62,7 @@ def test_a_job_goes_to_the_faster_gpu():
     assert (move.assignment.nodes, move.assignment.slots) == ((1,), ((0,),))
     assert (move.slowdown, move.assignment.slowdown) == (2.0, 1.0)
     assert move.saves_s == pytest.approx(10_000.0 / 2 - 90.0)
-    summary = move.assignment.why["summary"]
+    summary = move.assignment.why.text
     assert "from n0 GPU 0 (slowdown 2.00) to n1 GPU 0 (1.00)" in summary
     assert "saves 1 h 21 min of the 2 h 46 min" in summary
     assert "1 min 30 s for the restart" in summary
@@ -307,7 +308,7 @@ def test_non_sticky_moves_for_any_gain_and_classes_choose_in_turn():
     (move,) = moves_of(other, [two, one], moves=NON_STICKY)
     # Class A takes the fastest; B would take that of n1, where it is.
     assert (move.job_id, move.assignment.nodes) == ("1", (2,))
-    assert "for the restart" not in move.assignment.why["summary"]
+    assert "for the restart" not in move.assignment.why.text
 
 
 def test_non_sticky_waits_for_gpus_that_another_job_still_holds():
@@ -338,8 +339,8 @@ def test_a_moldable_job_grows_when_that_saves_more_than_the_restart():
     assert move.assignment.slots == ((0, 1, 2, 3),)
     assert (move.request.gpus, move.grows) == (4, True)
     assert move.saves_s == pytest.approx(10_000.0 * (1 - 0.4) - 90.0)
-    assert move.assignment.why["moved"]["gpus"] == 4
-    assert "2.50 times as fast by their number" in move.assignment.why["summary"]
+    assert move.assignment.why.of(Moved).gpus == 4
+    assert "2.50 times as fast by their number" in move.assignment.why.text
     held = [job.gpus for job in begun(cluster, [move], PAL, NOW)[0].running]
     assert ((0, (0, 1, 2, 3)),) in held
     assert moves_of(cluster, [moldable(cluster, left_s=601.0, restart_s=61.0)]) == ()
@@ -427,7 +428,7 @@ def test_the_gain_counts_at_the_clocks_of_the_power(adjustable, ratio):
     cluster = scored([[1.0] * 4], {"1": [(0, (0,))]})
     power = limited(401.0, 1200, adjustable=adjustable)
     (move,) = moves_of(cluster, [moldable(cluster, table=HUNGRY)], settings=AUTO, power=power)
-    assert move.assignment.why["moved"]["time_ratio"] == pytest.approx(ratio, abs=1e-4)
+    assert move.assignment.why.of(Moved).time_ratio == pytest.approx(ratio, abs=1e-4)
     assert (move.power_w, move.request.power_w) == (200.0, 200.0)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from make import plan_round, reasons
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.queue_order.facts import Passes
 from slurm_gpu_aware.features.queue_order.settings import ORDERS
 from slurm_gpu_aware.features.queue_order.stage import RULE, OrderRule, passes, reordered
 from slurm_gpu_aware.features.registry import FEATURES
@@ -206,9 +207,9 @@ def test_who_passes_whom_is_said() -> None:
     made = ordered_plan(queue, busy_node(3, NOW + 50), replace(EXPECTED, passed_s=3000.0))
     (started,) = made.assignments
     assert started.job_id == "2"
-    assert started.why["passes"] == "1"
+    assert started.why.of(Passes).job_id == "1"
     text = "starts before job 1, as it is shorter (expected 1 min)"
-    assert started.why["summary"].endswith(text)
+    assert started.why.text.endswith(text)
     assert "; a shorter job may start before it, until " in reasons(made)["1"]
     assert names_of(plan_round(queue, busy_node(3, NOW + 50), PACKED, NOW)) == ["1"]
 
@@ -225,7 +226,7 @@ def test_shortest_first_behind_the_head_only() -> None:
     made = ordered_plan(queue, busy_node(3, NOW + 1000), rule)
     assert names_of(made) == ["3"]
     assert "shorter" not in reasons(made)["1"]
-    assert "starts before job 2" in made.assignments[0].why["summary"]
+    assert "starts before job 2" in made.assignments[0].why.text
     assert names_of(ordered_plan(queue, busy_node(3, NOW + 1000), OrderRule())) == ["2"]
     fits = [replace(head, gpus=1), *queue[1:]]
     assert names_of(ordered_plan(fits, busy_node(3, NOW + 1000), rule)) == ["1"]

@@ -16,6 +16,7 @@ from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob, Shards
+from slurm_gpu_aware.model.facts import Facts, Summary
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import (
     LeftToSlurm,
@@ -233,7 +234,7 @@ def test_a_whole_round_is_replayed():
     job = RunningJob("9", ((0, (0,)),), 50_000.0, app_class="A", start_s=-9000.0)
     cluster = replace(cluster, running=(job,), shards=shards)
     moving = Moving(MoveSettings(), [Movable(Request("9", 1, app_class="A"), job)], [(0.0, "bob")])
-    back = Assignment("1", (2,), ((1,),), "", 0.0, "", 0.0, why={"summary": "moved"})
+    back = Assignment("1", (2,), ((1,),), "", 0.0, "", 0.0, why=Facts((Summary("moved"),)))
     queue = [
         Request("1", 1, app_class="A"),
         job_request("2", 1, shards=2),

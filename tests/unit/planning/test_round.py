@@ -9,8 +9,10 @@ from make import job_request, placements, plan_round, reasons, with_held, with_r
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.placement.facts import Woken
 from slurm_gpu_aware.planning import backfill
 from slurm_gpu_aware.planning import round as planning
+from slurm_gpu_aware.planning.facts import Reserved
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.reservation import reserve
 
@@ -125,13 +127,13 @@ def test_a_backfilled_jobs_account_names_reserved_gpus():
     early, late = asking(2, 1, limit=50), asking(2, 1, limit=2000)
     (found,) = plan([asking(1, 4), late], cluster).assignments
     assert (found.nodes, found.slots) == ((1,), ((0,),))
-    assert (found.why["kept_for"], found.why["kept"]) == ("1", {"n0": [1]})
-    assert found.why["summary"].endswith("; free, but reserved for job 1: n0 GPU 1")
+    assert found.why.of(Reserved) == Reserved("1", "n0 GPU 1", {"n0": (1,)})
+    assert found.why.text.endswith("; free, but reserved for job 1: n0 GPU 1")
     (found,) = plan([asking(1, 4), early], cluster).assignments
     assert (found.nodes, found.slots) == ((0,), ((1,),))
-    assert "kept" not in found.why
+    assert found.why.of(Reserved) is None
     (found,) = plan([late], cluster).assignments
-    assert "kept" not in found.why
+    assert found.why.of(Reserved) is None
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(100.0, True), (101.0, False), (math.inf, False)])
@@ -233,7 +235,7 @@ def test_nodes_that_sleep_are_woken_last():
     cluster = replace(Cluster.uniform(3, 2), asleep=np.array([True, False, True]))
     result = plan([asking(1, 1), asking(2, 2), asking(3, 1), asking(4, 2)], cluster)
     assert [a.nodes for a in result.assignments] == [(1,), (0,), (1,), (2,)]
-    assert [a.why.get("woken") for a in result.assignments] == [None, ["n0"], None, ["n2"]]
+    assert [a.why.lines().get("woken up") for a in result.assignments] == [None, "n0", None, "n2"]
     result = plan([asking(1, 2), asking(2, 1), asking(3, 1)], cluster)
     assert [a.nodes for a in result.assignments] == [(1,), (0,), (0,)]  # woken once
     named = plan([asking(1, 1, required=(2,))], cluster)
@@ -248,7 +250,7 @@ def test_a_wide_job_wakes_as_few_nodes_as_it_needs():
     cluster = Cluster.uniform(12, 4, scores=dict.fromkeys("ABC", scores))
     cluster = replace(cluster, asleep=np.arange(12) >= 3)
     (chosen,) = plan([asking(1, 16, gpus_per_node=4)], cluster).assignments
-    assert len(chosen.why["woken"]) == 1
+    assert len(chosen.why.of(Woken).nodes) == 1
     assert {0, 1, 2} < set(chosen.nodes)
 
 
@@ -315,9 +317,9 @@ def test_preemption_on_a_plain_node_names_all_candidates_of_slurm():
     plain = replace(cluster, indexed=np.zeros(1, dtype=np.bool_))
     (chosen,) = plan([asking(1, 1, preemption=PreemptionRights(tier=2.0))], plain).assignments
     assert (chosen.exact, chosen.victims) == (False, ("a", "b"))
-    assert chosen.why["summary"].endswith("; preempts 1 of a, b (Slurm chooses)")
+    assert chosen.why.text.endswith("; preempts 1 of a, b (Slurm chooses)")
     (both,) = plan([asking(1, 2, preemption=PreemptionRights(tier=2.0))], plain).assignments
-    assert both.why["summary"].endswith("; preempts a, b")
+    assert both.why.text.endswith("; preempts a, b")
 
 
 def test_preemption_over_nodes_spares_jobs_if_possible():

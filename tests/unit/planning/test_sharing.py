@@ -82,7 +82,7 @@ def test_jobs_that_come_together_share_a_free_gpu() -> None:
     assert found["a"] == found["b"]
     assert found["c"] == found["d"] != found["a"]
     assert all(one.clock_mhz is None for one in plan.assignments)
-    texts = [str(one.why["summary"]) for one in plan.assignments]
+    texts = [str(one.why.text) for one in plan.assignments]
     assert sum("the first with shards of this GPU: 2 of 4" in text for text in texts) == 2
     assert sum("2 of 4 were free" in text for text in texts) == 2
 

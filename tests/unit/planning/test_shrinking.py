@@ -9,9 +9,11 @@ from make import begun, place_moved, plan_round, with_fields
 from test_moves import AUTO, HUNGRY, NOW, PAL, TABLE, moldable, moves_of, queued, scored
 
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
+from slurm_gpu_aware.features.moves.facts import Moved
 from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.request import TIER, PreemptionRights
 
 FULL = {"1": [(0, (0, 1, 2, 3))]}
@@ -33,13 +35,13 @@ def test_a_job_shrinks_when_a_waiting_job_gains_more_than_it_loses():
     assert (move.request.gpus, move.assignment.size, move.grows) == (2, 2, False)
     assert move.saves_s == pytest.approx(-HALF_S)
     assert (move.others_s, move.starts) == (pytest.approx(10_000.0 - RESTART_S), ("9",))
-    summary = move.assignment.why["summary"]
+    summary = move.assignment.why.text
     assert "from n0 GPUs 0,1,2,3" in summary
     assert "0.67 times as fast by their number" in summary
     assert "which takes 1 h 24 min more than the 2 h 46 min that it still needed" in summary
     assert "on what it gives back job 9 can start, 2 h 45 min sooner" in summary
-    moved = move.assignment.why["moved"]
-    assert (moved["gpus_before"], moved["gpus"], moved["starts"]) == (4, 2, ["9"])
+    moved = move.assignment.why.of(Moved)
+    assert (moved.gpus_before, moved.gpus, moved.starts) == (4, 2, ("9",))
     later, _ = begun(cluster, found, PAL, NOW)
     plan = plan_round([queued()], later, PAL, NOW)
     assert plan.waiting[0].shadow_start_s == NOW + RESTART_S
@@ -129,9 +131,7 @@ def test_the_gain_of_all_that_start_counts():
     assert moves_of(cluster, [one], [first]) == ()
     (move,) = moves_of(cluster, [one], [first, second])
     assert (move.starts, move.others_s) == (("9", "8"), pytest.approx(2 * (4_000.0 - RESTART_S)))
-    assert (
-        "jobs 9, 8 can start, the first of them 1 h 5 min sooner" in move.assignment.why["summary"]
-    )
+    assert "jobs 9, 8 can start, the first of them 1 h 5 min sooner" in move.assignment.why.text
 
 
 def test_a_job_that_fits_now_does_not_count():
@@ -221,7 +221,9 @@ def test_under_a_power_limit_the_power_that_it_gives_back_counts(limit_w, gpus):
 
 def smaller():
     """The target of a job that had four GPUs, as the ledger gives it back."""
-    why = {"summary": "moved", "moved": {"gpus": 2, "gpus_before": 4}}
+    moved = {"from": "n0", "slowdown_before": 1.0, "saves_s": 0.0, "remaining_s": 0.0}
+    moved |= {"restart_s": 0.0, "gpus": 2, "gpus_before": 4}  # of an earlier release
+    why = Facts.read({"summary": "moved", "moved": moved})
     return Assignment("1", (0,), ((0, 1),), "", 0.0, "", 0.0, why=why)
 
 
@@ -251,7 +253,7 @@ def test_if_no_job_waits_any_more_it_comes_back_with_all(taken, limit_w, sizes, 
     request = with_fields(one.request, gpus=sizes[-1], sizes=sizes, table=None)
     (placed,), rest, *_ = place_moved({"1": smaller()}, [request], cluster, PAL, NOW, power=power)
     assert (placed.size, rest) == (gpus, [])
-    assert ("no job waits" in placed.why["summary"]) == (gpus == 4)
+    assert ("no job waits" in placed.why.text) == (gpus == 4)
 
 
 def test_if_too_few_gpus_are_free_it_waits_for_the_smaller_number():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from make import job_request, plan_round, reasons, sizes, with_fields, with_running
 
+from slurm_gpu_aware.features.power.facts import Grown
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights
@@ -57,7 +58,7 @@ def test_a_moldable_job_doubles_on_gpus_that_no_job_can_use():
     queue = [tabled(0, 1, sizes=(1, 2, 4)), tabled(1)]
     plan = plan_of(queue, Cluster.uniform(1, 4))
     assert sizes(plan) == {"0": 2, "1": 1}
-    assert plan.assignments[0].why["least_gpus"] == 1
+    assert plan.assignments[0].why.of(Grown).least_gpus == 1
     assert sizes(plan_of(queue[:1], Cluster.uniform(1, 4))) == {"0": 4}
 
 
@@ -268,7 +269,7 @@ def test_the_account_says_what_a_step_more_would_have_brought():
     # At 350 W the limit leaves 150 W: two GPUs need 200 W, and 1200 MHz 250 W.
     plan = plan_of([tabled(0, sizes=(1, 2, 4))], Cluster.uniform(1, 4), state(350.0))
     why = plan.assignments[0].why
-    assert why["power"] == {
+    assert why.plain()["power"] == {
         "gpus": 1,
         "power_w": 150.0,
         "clock_mhz": 900,
@@ -276,7 +277,7 @@ def test_the_account_says_what_a_step_more_would_have_brought():
         "more_gpus": {"gpus": 2, "sooner_percent": 44.4, "energy_percent": 11.1},
         "more_mhz": {"clock_mhz": 1200, "sooner_percent": 16.7, "energy_percent": 66.7},
     }
-    assert why["summary"].endswith(
+    assert why.text.endswith(
         "1 GPU at 900 MHz (150 W); 2 GPUs would end it 44% sooner for 11% more energy;"
         " 1200 MHz would end it 17% sooner for 67% more energy"
     )

@@ -44,7 +44,7 @@ def random_cluster(seed: int) -> Cluster:
 
 
 def content(plan: Plan) -> tuple[object, ...]:
-    placed = [(a.job_id, a.nodes, a.slots, a.why["summary"]) for a in plan.assignments]
+    placed = [(a.job_id, a.nodes, a.slots, a.why.text) for a in plan.assignments]
     return placed, [(w.job_id, w.reason, w.shadow_start_s) for w in plan.waiting]
 
 

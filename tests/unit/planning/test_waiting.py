@@ -10,6 +10,7 @@ from make import job_request, placements, plan_round, with_fields, with_running
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, PreemptionRights
 from slurm_gpu_aware.model.size_table import SizeTable
+from slurm_gpu_aware.planning.facts import Reserved
 from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.postponing import guarded
@@ -143,7 +144,7 @@ def test_the_wait_since_the_submission_is_bounded(submitted_s, since_s, in_s, lo
     if not waits:
         until_s = request.submit_s + longest_s * HOUR
         text = f"; by choice it waits until {stamp(until_s)[:16]} at most (longest_wait_s)"
-        assert result.assignments[0].why["summary"].endswith(text)
+        assert result.assignments[0].why.text.endswith(text)
 
 
 @pytest.mark.parametrize("longest_s", [HOUR, math.inf])
@@ -157,7 +158,7 @@ def test_a_bound_that_decides_nothing_is_not_named(longest_s):
     short = replace(asking(1, 2, HOUR), submit_s=NOW)
     cluster = here(held("r", 0, [0, 1], HOUR))
     result = plan([short], cluster, options={"longest_wait_s": longest_s})
-    assert "longest_wait_s" not in result.assignments[0].why["summary"]
+    assert "longest_wait_s" not in result.assignments[0].why.text
 
 
 def test_a_wait_under_way_ends_when_the_site_lowers_the_bound():
@@ -283,8 +284,8 @@ def test_what_starts_behind_a_wait_by_choice_is_kept_off_the_reservation_of_the_
     result = plan(queue, cluster)
     assert placements(result) == {"3": ((1,), ((0,),))}
     (started,) = result.assignments
-    assert started.why["kept_for"] == "2"
-    assert started.why["kept"] == {"n2": [0]}
+    kept = started.why.of(Reserved)
+    assert (kept.job_id, kept.kept) == ("2", {"n2": (0,)})
 
 
 ALICE = {"user": "alice", "priority": 41_000.0}

@@ -19,6 +19,7 @@ from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
 from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
@@ -151,7 +152,7 @@ def test_of_several_gpu_models_the_one_that_costs_least_is_chosen(
     one.round()
     assert (one.job()["state"], one.job()["nodes"], gpus(one.job())) == ("RUNNING", node, count)
     (decided,) = slurm.ledger("7")
-    assert ("of 2 GPU models" in decided.why["summary"]) == (node == "n2")
+    assert ("of 2 GPU models" in Facts.read(decided.why).text) == (node == "n2")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.stages import Stage
@@ -94,7 +95,7 @@ def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> No
     first, second = slurm.ledger("7")
     assert (first.state, first.outcome["why"]) == ("waiting", "moved")
     assert second.state == "started"
-    assert "moved from n1 GPUs" in second.why["summary"]
+    assert "moved from n1 GPUs" in Facts.read(second.why).text
     assert second.why["moved"]["saves_s"] > 10_000
     (moved,) = slurm.events("moved")
     assert moved.detail["nodes"] == ["n2"]

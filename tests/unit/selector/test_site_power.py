@@ -19,6 +19,7 @@ from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.metrics import PowerReading
 from slurm_gpu_aware.features.power.power_budget import LOWERING
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.node_orders import parse_orders
 from slurm_gpu_aware.selector.job_answers import waiting_of
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -278,7 +279,7 @@ def test_a_missing_model_is_said_and_the_job_runs(powered: SlurmFolder) -> None:
     )
     assert powered.round(2) == 0, powered.said
     assert powered.jobs["7"]["state"] == powered.jobs["8"]["state"] == "RUNNING"
-    assert powered.ledger("7")[-1].why["model"] == (
+    assert powered.ledger("7")[-1].why["model"]["reason"] == (
         "no performance model nothing for v100 is in the store; that of A counts"
     )
     # Job 8 has no model: it counts with the limits of its GPUs, 300 W each.
@@ -289,7 +290,7 @@ def test_a_missing_model_is_said_and_the_job_runs(powered: SlurmFolder) -> None:
     last = show(powered)["last"]
     assert last["planned_w"] == pytest.approx(planned, abs=0.2)
     assert (last["no_model"], last["without_model"]) == (
-        {"7": powered.ledger("7")[-1].why["model"]},
+        {"7": powered.ledger("7")[-1].why["model"]["reason"]},
         1,
     )
     status = gpu_aware("status", config=powered.config)
@@ -307,7 +308,7 @@ def test_a_job_that_exceeds_the_limit_runs_alone_and_says_so(powered: SlurmFolde
     assert show(powered)["last"]["unmet"]
     started = next(i for i in ("7", "8") if powered.jobs[i]["state"] == "RUNNING")
     why = powered.ledger(started)[-1].why
-    assert "cannot be met" in why["summary"]
+    assert "cannot be met" in Facts.read(why).text
     assert running_clock(powered, started) == CLOCKS[0]
 
 

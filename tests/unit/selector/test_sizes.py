@@ -53,7 +53,7 @@ def test_a_job_gets_more_gpus_on_an_idle_cluster(net_site: SlurmFolder) -> None:
     assert (job["state"], gpus(job)) == ("RUNNING", 4)
     (decided,) = net_site.ledger("7")
     assert [len(slots) for slots in decided.slots] == [4]
-    assert decided.why["least_gpus"] == 1
+    assert decided.why["grown"] == {"least_gpus": 1}
 
 
 def test_its_tasks_and_cpus_follow(net_site: SlurmFolder) -> None:

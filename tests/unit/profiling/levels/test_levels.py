@@ -209,15 +209,15 @@ def test_place_goes_by_a_measured_penalty_and_says_so(two_nodes: Path) -> None:
     assert list(after["place"].values()) == [[0, 1]]
     assert after["level"] == "socket"
     spread = place_json("-g", "8", "-c", "A")
-    assert spread["why"]["penalty_from"] == "measured"
+    assert spread["why"]["chosen"]["penalty_from"] == "measured"
     assert spread["slowdown"] == pytest.approx(2 * spread["score"])
     other = place_json("-g", "8", "-c", "C")
-    assert other["why"]["penalty_from"] == "default"
+    assert other["why"]["chosen"]["penalty_from"] == "default"
     assert other["slowdown"] == pytest.approx(1.5 * other["score"])
     configure(two_nodes, "[placement.levels]\nsocket = 1.0\nnode = 1.05\n")
     fixed = place_json("-g", "2", "-c", "A")
     assert list(fixed["place"].values()) == [[0, 2]]
-    assert fixed["why"]["penalty_from"] == "configured"
+    assert fixed["why"]["chosen"]["penalty_from"] == "configured"
     assert fixed["slowdown"] == pytest.approx(1.05 * fixed["score"])
 
 
@@ -291,7 +291,7 @@ def test_the_selector_plans_with_a_measured_penalty(
     assert slots() == [0, 2]
     done("import", "-", "--store", str(slurm.store), text=GOOD)
     assert slots() == [0, 1]
-    assert slurm.ledger("7")[-1].why["penalty_from"] == "measured"
+    assert slurm.ledger("7")[-1].why["chosen"]["penalty_from"] == "measured"
     with slurm.config.open("a") as file:
         file.write("[placement.levels]\nsocket = 1.0\nnode = 1.05\n")
     assert slots() == [0, 2]
