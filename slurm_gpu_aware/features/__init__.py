@@ -19,6 +19,8 @@ FEATURES = (
     "power.Sizing",
     "due_dates.Bounds",
     "estimates",
+    "waiting",
+    "classes",
 )
 """Folders, and classes of their ``stage.py`` in the order in which a round takes the stages.
 

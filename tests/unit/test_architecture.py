@@ -120,6 +120,17 @@ PROFILING_ALLOWED = {
 CORE = ("bounds", "model", "variability", "topology", "placement", "sizing", "planning")
 FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 """Rooms of the core that know no feature."""
+BY_HAND = {
+    ("round_planner.py", "registry"),
+    ("job_answers.py", "energy.accounts"),
+    *(("placer.py", one) for one in ("due_dates.due_date", "models.performance_model")),
+    *((one, "shards.hints") for one in ("kept_candidates.py", "placer.py", "successors.py")),
+    *(("policy_options.py", one) for one in ("due_dates.settings", "power.settings")),
+    ("successors.py", "due_dates.due_date"),
+    *(("ledger_writer.py", f"classes.{one}") for one in ("history", "store")),
+    *(("ledger_writer.py", f"models.{one}") for one in ("live", "performance_model", "store")),
+}
+"""(Module of the selector, what it imports of features beside the list of these)."""
 FOREIGN = {
     *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),
     *("io", "pathlib", "shutil", "tempfile", "glob", "urllib", "http", "csv", "json", "gzip"),
@@ -198,6 +209,16 @@ def test_the_core_imports_no_feature():
         and f"{ROOT.name}.features" in ast.unparse(node)
     ]
     assert wrong == []
+
+
+def test_the_selector_finds_features_by_their_list():
+    wrong = {
+        (path.name, node.module.removeprefix(f"{ROOT.name}.features."))
+        for path in sorted((ROOT / "selector").rglob("*.py"))
+        for node in syntax_nodes(path)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith(f"{ROOT.name}.features.")
+    }
+    assert wrong == BY_HAND
 
 
 def test_the_core_is_pure():

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_GPUS, MAX_MHZ
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.energy.events import CHECKED, CHECKING, FITTED
 from slurm_gpu_aware.features.energy.refits import Key, Refits, model_name
 from slurm_gpu_aware.features.models.performance_model import (
@@ -32,6 +33,7 @@ from slurm_gpu_aware.features.models.performance_model import (
 )
 from slurm_gpu_aware.files import open_plain, user_name
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.live import Live, Site
 from slurm_gpu_aware.store.ledger import Event
 from slurm_gpu_aware.text_file import Row, decoded, read_table
 
@@ -350,3 +352,24 @@ class ClockChecks:
             if job_id not in self._complained:
                 log.warning("%s", text)
         self._complained = self._complained.intersection(self._checks).union(faults)
+
+
+class JobEnergies(Live):
+    """Writes the energy of ended jobs into Slurm's accounting."""
+
+    name = "energy of jobs"
+
+    def __init__(self, site: Site) -> None:
+        self._comments = EnergyComments(site.ledger.events, site.ledger.decisions, site.config)
+
+    def heard(self, job_id: str) -> None:
+        """A node has recorded energy of a job."""
+        self._comments.heard(job_id)
+
+    def after_round(self) -> Mapping[str, float | None]:
+        """Hand over the jobs whose records have settled."""
+        self._comments.hand_over()
+        return {}
+
+
+LIVES = (JobEnergies,)
