@@ -318,13 +318,12 @@ class Selector:
         while not self._heartbeat.events.empty():
             kind, detail, at = self._heartbeat.events.get()
             self._ledger.event("", kind, detail, at)
-        outcome, lives = self._outcome, self._rounds.lives
-        values: dict[str, Any] = {}
-        lives.each(lambda one: values.update(one.after_round()))
-        news = lives.any(lambda one: one.is_news)
+        outcome, site, values = self._outcome, self._rounds.site, dict[str, Any]()
+        site.news = False
+        self._rounds.lives.each(lambda one: values.update(one.after_round()))
         again = time.monotonic() - self._recorded >= _RECORD_S
         shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
-        if outcome.placed or (again and shown != self._last_waiting) or news:
+        if outcome.placed or (again and shown != self._last_waiting) or site.news:
             self._recorded = time.monotonic()
             self._last_waiting = shown
             record = RoundRecord(

@@ -52,6 +52,7 @@ class Site:
     """Slurm's record number -> job id, as last read."""
     wake_s: float = math.inf
     """When a round should run (`Plan.wake_s`), Unix seconds; inf: no such time is known."""
+    news: bool = False  # The round is recorded, whatever else it did.
     _made: dict[type[Live], Live] = field(default_factory=dict)
 
     def of(self, kind: type[L]) -> L:
@@ -114,14 +115,14 @@ class Live:
         """Follow the jobs of ours as a round has read them; return how it goes on with them."""
         return gated
 
-    def wants_round(self, gated: Sequence[GatedJob], now: float) -> bool:
-        """Whether a round has to plan even if no job waits."""
-        return False
-
     @property
     def awaits(self) -> bool:
         """Whether the next rounds follow soon, as something is under way."""
         return False
+
+    def wants_round(self, gated: Sequence[GatedJob], now: float) -> bool:
+        """Whether a round has to plan even if no job waits."""
+        return self.awaits
 
     def know(self, known: Known, view: View) -> Known:
         """What the translation of jobs should know, beside what it knows so far."""
@@ -166,7 +167,7 @@ class Live:
     @property
     def opens_ahead(self) -> bool:
         """Whether Slurm may start the next jobs on GPUs that become free."""
-        return True
+        return not self.awaits
 
     def waits(self, waiting: Waiting, plan: Plan) -> Mapping[str, object]:
         """Values of a waiting job for the record of the round."""
@@ -184,11 +185,6 @@ class Live:
     def after_round(self) -> Mapping[str, float | None]:
         """The same, after a round that succeeded; values for its `RoundRecord`."""
         return {}
-
-    @property
-    def is_news(self) -> bool:
-        """Whether this round is recorded, whatever else it did."""
-        return False
 
 
 class Lives:

@@ -127,8 +127,6 @@ BY_HAND = {
     *((one, "shards.hints") for one in ("kept_candidates.py", "placer.py", "successors.py")),
     *(("policy_options.py", one) for one in ("due_dates.settings", "power.settings")),
     ("successors.py", "due_dates.due_date"),
-    *(("ledger_writer.py", f"classes.{one}") for one in ("history", "store")),
-    *(("ledger_writer.py", f"models.{one}") for one in ("live", "performance_model", "store")),
 }
 """(Module of the selector, what it imports of features beside the list of these)."""
 FOREIGN = {

@@ -5,11 +5,14 @@ from dataclasses import replace
 
 from slurm_gpu_aware.admission.context import Known
 from slurm_gpu_aware.admission.translate import given_class
-from slurm_gpu_aware.features.classes.history import ClassHistory
+from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
+from slurm_gpu_aware.features.classes.store import given_classes, saved_classes
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.live import Live, Site
 from slurm_gpu_aware.selector.round_state import View
+
+_MOST = 50_000  # Decisions of which the class is read at the start.
 
 
 class KnownClasses(Live):
@@ -25,7 +28,7 @@ class KnownClasses(Live):
 
     def load(self) -> None:
         """Read what was given in the past. A store that cannot be read says nothing."""
-        for given in self._ledger.given_classes():
+        for given in self._ledger.rows(lambda store: given_classes(store, _MOST)):
             self.history.note(given)
 
     def know(self, known: Known, view: View) -> Known:
@@ -36,7 +39,9 @@ class KnownClasses(Live):
 
     def renew(self, gated: Iterable[GatedJob]) -> None:
         """Take in the classes that are stored, and those of the jobs that Slurm has now."""
-        for saved in self._ledger.saved_classes():
+        self._ledger.profile()  # what was saved is read again when that is
+        none: list[GivenClass] = []
+        for saved in self._ledger.kept("saved classes", saved_classes, none):
             self.history.note(saved)
         read: dict[int, tuple[str | None, str | None]] = {}
         for one in gated:

@@ -25,6 +25,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.energy.events import CHECKED, CHECKING, FITTED
 from slurm_gpu_aware.features.energy.refits import Key, Refits, model_name
+from slurm_gpu_aware.features.models.live import put_measured
 from slurm_gpu_aware.features.models.performance_model import (
     NOT_LOCKED,
     TIME_NOISE,
@@ -335,7 +336,8 @@ class ClockChecks:
         if slow and found is not None:
             self._wrong[of.key] = now
             # A moment of its own: by it those of one job are told from those of the same round.
-            self._ledger.samples(of.samples(*found, now - 1e-3 * len(self._checks)))
+            samples = of.samples(*found, now - 1e-3 * len(self._checks))
+            put_measured(self._ledger, samples)
             self._refits.want(of.key, job_id)
         detail: dict[str, Any] = {"clock_mhz": of.clock_mhz, "allowed": of.allowed, "slow": slow}
         detail |= {"limit_w": of.limit_w} if of.limit_w else {}

@@ -163,19 +163,10 @@ class MovesUnderWay(Live):
             del back[job_id]
         return [back.get(job.id, job) for job in gated]
 
-    def wants_round(self, gated: Sequence[GatedJob], now: float) -> bool:
-        """Jobs come back from their moves."""
-        return self.awaits
-
     @property
     def awaits(self) -> bool:
         """Whether a move is under way."""
         return bool(self.jobs)
-
-    @property
-    def opens_ahead(self) -> bool:
-        """Not while GPUs are kept."""
-        return not self.jobs
 
     def requeued(self, job_id: str) -> bool:
         """Whether the job is on a move."""

@@ -3,12 +3,11 @@
 Power for explorations: what the limit leaves while jobs count with the limits of their GPUs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -59,7 +58,7 @@ class KnownJob:
     limit_w: int = 0  # Power limit that was chosen with that clock.
 
     @classmethod
-    def of(cls, decision: Decision) -> KnownJob:
+    def of(cls, decision: Decision) -> Self:
         asked = decision.asked
         names = str(asked.get("class")), asked.get("model"), asked.get("freq")
         is_due = asked.get("due_s") is not None

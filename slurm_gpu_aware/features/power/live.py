@@ -24,7 +24,6 @@ class NodeRecords(Live):
         self.site, self._power, self._energies = site, site.of(SitePower), site.of(JobEnergies)
         note = site.config.store.path.parent / "clocks.offsets"
         self._spool = None if site.spool is None else ClockSpool(site.spool, note)
-        self._news = False
         self._last: object = "unknown"
         self._written = -math.inf
 
@@ -42,27 +41,21 @@ class NodeRecords(Live):
         """Take new records; the power of the site under a limit."""
         with contained("records of clocks"):
             self._collect()
-        self._news = False
         power = self._power.reading()
-        self._news = self._told(power)
+        self._tell(power)
         if power is None:
             return {}
         watts = power.limit_w, power.planned_w, power.all_measured_w
         return dict(zip(("limit_w", "planned_w", "measured_w"), watts, strict=True))
 
-    @property
-    def is_news(self) -> bool:
-        """Whether power is recorded again."""
-        return self._news
-
-    def _told(self, power: PowerReading | None) -> bool:
+    def _tell(self, power: PowerReading | None) -> None:
         """Write it for ``gpu-aware status``: a change, or now and then while there is a limit."""
         changed = _kept(power) != self._last
         again = changed or (power is not None and time.monotonic() - self._written >= _AGAIN_S)
         if again:
             self._last, self._written = _kept(power), time.monotonic()
             self.site.ledger.power(reading_text(power))
-        return again and power is not None
+            self.site.news |= power is not None
 
     def _collect(self) -> None:
         if self._spool is not None:

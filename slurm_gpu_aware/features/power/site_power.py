@@ -15,6 +15,7 @@ from slurm_gpu_aware.features.energy.hints import SLOWER
 from slurm_gpu_aware.features.energy.live import ClockChecks, Watched
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.energy.stage import bounded, chosen_setting, doubted
+from slurm_gpu_aware.features.models.live import live_models
 from slurm_gpu_aware.features.models.performance_model import MODEL, own_name
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
 from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
@@ -183,7 +184,8 @@ class SitePower(Live):
         for job_id, node in self._clocks.silent(now).items():
             detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
             ledger.event(job_id, "clock_failed", detail, now)
-        self.tables.renew(ledger.models(self._config.of(PowerConfig).model_error), profile, cluster)
+        models = live_models(ledger, self._config.of(PowerConfig).model_error)
+        self.tables.renew(models, profile, cluster)
         with contained("checks of clocks"):
             self._checks.follow(self._checked(cluster, kept_w), self._known)
             self._checks.looks(now)
