@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,10 @@ from slurm_gpu_aware.model.size_table import TABLE, TABLES
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.stages import plan_stages
+from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.live import Site
 from slurm_gpu_aware.slurm.records import (
     NodeCores,
     SlurmConfig,
@@ -185,6 +190,14 @@ def context_of(
         NOW,
         rules,
     )
+
+
+def live_site(
+    ledger: LedgerWriter | None = None, client: Any = None, backoff: Backoff | None = None
+) -> Site:
+    """What a selector offers to features."""
+    ledger = ledger or LedgerWriter(Path("/nonexistent/store.db"))
+    return Site(client, Config(), ledger, JobTracker(ledger), backoff or Backoff(60.0))
 
 
 def with_running(cluster: Cluster, *running: RunningJob) -> Cluster:

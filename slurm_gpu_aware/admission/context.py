@@ -5,10 +5,12 @@ Slurm makes room. A suspended job keeps its GPUs, so only modes that end or requ
 victims.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -30,6 +32,9 @@ from slurm_gpu_aware.slurm.records import (
     SlurmReservation,
 )
 from slurm_gpu_aware.slurm.topology import TREE, Fabric
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.admission.holds import Hold
 
 _FREEING = frozenset({"REQUEUE", "CANCEL"})  # Modes that free a victim's GPUs.
 _PREEMPTED = HOLDING - {"COMPLETING"}
@@ -135,6 +140,18 @@ class BeforeMove:
 
 
 @dataclass(frozen=True)
+class Known:
+    """What the translation of jobs knows beside Slurm's records."""
+
+    classes: ClassHistory = field(default_factory=ClassHistory)
+    """What is known of the classes of jobs with ``class=auto``."""
+    moved: Mapping[str, BeforeMove] = field(default_factory=dict)
+    """By job ID, of the jobs that the selector has moved."""
+    holds: Sequence[Hold] = ()  # What is kept for jobs that hold nothing in Slurm.
+    version: int = 0  # Number of a history that is read in between: a translation rests on it.
+
+
+@dataclass(frozen=True)
 class AdmissionContext:
     """State of the site for the translation of its jobs."""
 
@@ -146,11 +163,8 @@ class AdmissionContext:
     cluster: Cluster
     now: float
     rules: PreemptionRules
-    classes: ClassHistory = field(default_factory=ClassHistory)
-    """What is known of the classes of jobs with ``class=auto``."""
+    known: Known = field(default_factory=Known)
     fabric: Fabric = field(default_factory=Fabric)  # Node groups of Slurm's default topology.
-    moved: Mapping[str, BeforeMove] = field(default_factory=dict)
-    """By job ID, of the jobs that the selector has moved."""
     eligible: dict[object, BoolArray] = field(default_factory=dict)
     """Cache of node masks by their inputs. Jobs with equal masks share the array, by which the
     planner sees that they fit alike."""

@@ -206,8 +206,8 @@ def _supported_form(gated: GatedJob) -> Form:
 def _request(entry: QueueEntry) -> Request:
     """The request of the job in one of its partitions. Raises CannotPlanError."""
     job, original, partition, context = entry.job, entry.original, entry.partition, entry.context
-    hints, before = _hints_of(job, original, context.config), context.moved.get(job.id)
-    app_class = class_of(job, original, context.config, context.classes).app_class
+    hints, before = _hints_of(job, original, context.config), context.known.moved.get(job.id)
+    app_class = class_of(job, original, context.config, context.known.classes).app_class
     defaults = context.config.for_class(app_class)
     links, place = hints.get(BANDWIDTH), hints.get(PLACE)
     first_s = job.submit_s if before is None else before.submit_s

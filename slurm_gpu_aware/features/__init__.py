@@ -20,6 +20,8 @@ FEATURES = (
     "due_dates.Bounds",
     "estimates",
     "baselines",
+    "waiting",
+    "classes",
 )
 """Folders, and classes of their ``stage.py`` in the order in which a round takes the stages.
 

@@ -3,18 +3,13 @@
 import logging
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.left import left_request
 from slurm_gpu_aware.admission.sizes import default_cpus
-from slurm_gpu_aware.admission.translate import class_of, to_request, why_not_moved
-from slurm_gpu_aware.features.classes.history import AskedClass
-from slurm_gpu_aware.features.estimates.history import Estimate
-from slurm_gpu_aware.features.estimates.live import Estimates
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig
-from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.admission.translate import class_of, to_request
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Request
@@ -29,6 +24,7 @@ from slurm_gpu_aware.selector.holding_pool import (
 )
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.licences import Licences
+from slurm_gpu_aware.selector.live import Lives
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
@@ -103,24 +99,14 @@ class Candidate:
     unsplit: bool = False  # Whether it is a task of an unsplit array record.
     default_cpus: int | None = None
     """CPUs with each GPU if ``DefCpuPerGPU`` applies (`Binding.cpus_per_gpu`)."""
-    estimate: Estimate | None = None  # Of its run time; None: there is no history.
-    not_moved: str | None = None  # Why a job that allows moves is not moved.
-    asked_class: AskedClass | None = None
+    class_from: str | None = None  # Origin of its class (`AskedClass.source`).
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """For the ledger: its estimate, the origin of its class, why it is not moved; what there is."""
 
     @property
     def id(self) -> str:
         """Id as users type it."""
         return self.gated.id
-
-    def account(self) -> dict[str, Any]:
-        """Its estimate, the origin of its class, and why it is not moved, for the ledger; only what
-        there is."""
-        found: dict[str, Any] = {} if self.not_moved is None else {"not_moved": self.not_moved}
-        if self.estimate is not None:
-            found["estimate"] = {**asdict(self.estimate), "limit_s": self.request.time_limit_s}
-        if self.asked_class is not None and self.asked_class.words:
-            found["class_from"] = self.asked_class.words
-        return found
 
 
 @dataclass
@@ -131,7 +117,7 @@ class Candidates:
     backoff: Backoff
     licences: Licences
     pool: HoldingPool
-    estimates: Estimates
+    lives: Lives
     to_plan: dict[str, Candidate] = field(default_factory=dict)  # Jobs to plan, in Slurm's order.
     leave: list[tuple[GatedJob, str]] = field(default_factory=list)
     """Jobs to leave to Slurm at once, and why: no round can say when their turn is."""
@@ -212,7 +198,7 @@ class Candidates:
         if planned is not None and left is not None and planned.gated.original.left is None:
             # Its record does not say it.
             entry["reason"] = f"{reason}; Slurm chooses its GPUs: {left.reason}"
-        self.waiting.append(entry | more | ({} if planned is None else planned.account()))
+        self.waiting.append(entry | more | ({} if planned is None else {**planned.told}))
 
     def planned_by_counts(self, record: GatedJob) -> bool:
         """Whether this round plans the record, or a task of it, as one that is left to Slurm."""
@@ -278,7 +264,7 @@ class Candidates:
     def _candidate(self, record: GatedJob, job_id: str) -> Candidate:
         """A job or one of its tasks as a candidate. Raises CannotPlanError, SourceError."""
         kept = None
-        if not self.backoff.knows(job_id) and job_id not in self.context.moved:
+        if not self.backoff.knows(job_id) and job_id not in self.context.known.moved:
             kept = self.kept.get(record, job_id)
         gated = record.task(job_id) if kept is None else kept.gated
         job = gated.job
@@ -323,34 +309,30 @@ class Candidates:
     def _left(self, record: GatedJob, gated: GatedJob, why: str) -> Candidate:
         """A job that is left to Slurm, in its turn. Raises CannotPlanError."""
         context, job = self.context, gated.job
-        asked = class_of(job, gated.original, context.config, context.classes)
+        asked = class_of(job, gated.original, context.config, context.known.classes)
         components = tuple(self._components.get(job.raw_id, ()))
         again = self.backoff.failed(gated.id)
         request = left_request(gated, context, why, asked.app_class, components, again=again)
-        return Candidate(gated, request, record.job.array_tasks is not None, asked_class=asked)
+        told = {"class_from": asked.words} if asked.words else {}
+        unsplit = record.job.array_tasks is not None
+        return Candidate(gated, request, unsplit, class_from=asked.source, told=told)
 
     def _translated(self, record: GatedJob, gated: GatedJob) -> Candidate:
         """``gated``: the job, or the task of the record. Raises CannotPlanError."""
-        job, job_id = gated.job, gated.id
-        request = to_request(gated, self.context)
-        if request.sockets.bound and self.backoff.misplaced(job_id):
+        job, context = gated.job, self.context
+        request = to_request(gated, context)
+        if request.sockets.bound and self.backoff.misplaced(gated.id):
             # Only Slurm knows all that it checks, and no job may wait longer because of us.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
             raise CannotPlanError(why, leave=True)
-        if self.backoff.failed(job_id, self.context.config.of(MovesConfig).again_s):
-            request = replace(request, wait=replace(request.wait, refused=True))
-        if request.sizes and self.backoff.failed(job_id):
-            # A limit may allow only what its options say, or what it ran with before its move.
-            had = tuple(size for size in request.sizes if size == request.get(HAD_GPUS))
-            request = replace(request.resized(*had) if had else request, sizes=had)
-        cpus = default_cpus(job, request, self.context)
-        estimate = None if request.get(SHARDS) else self.estimates.of(job, request)
-        if estimate is not None and estimate.runs:
-            request = replace(request, estimate_s=estimate.seconds)
+        told: dict[str, Any] = {}
+        request = self.lives.translate(gated, request, told)
+        cpus = default_cpus(job, request, context)
         unsplit = record.job.array_tasks is not None
-        not_moved = why_not_moved(gated, self.context.config)
-        asked = class_of(job, gated.original, self.context.config, self.context.classes)
-        return Candidate(gated, request, unsplit, cpus, estimate, not_moved, asked)
+        asked = class_of(job, gated.original, context.config, context.known.classes)
+        if asked.words:
+            told["class_from"] = asked.words
+        return Candidate(gated, request, unsplit, cpus, asked.source, told)
 
     def is_untried(self, job: SlurmJob) -> bool:
         """Whether Slurm must try a job before it is placed; in the pool it shows no own reason."""

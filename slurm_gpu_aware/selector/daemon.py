@@ -12,7 +12,7 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,9 +21,6 @@ from slurm_gpu_aware.clock_conf import read_clock_conf
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError
-from slurm_gpu_aware.features.energy.accounts import EnergyComments
-from slurm_gpu_aware.features.power.clock_spool import ClockSpool
-from slurm_gpu_aware.features.power.metrics import PowerReading, reading_text
 from slurm_gpu_aware.files import hold_selector_lock
 from slurm_gpu_aware.selector.events import Events
 from slurm_gpu_aware.selector.heartbeat import CALL_S, WAIT_S, Heartbeat, Standby
@@ -52,7 +49,6 @@ _SHORT_S = 0.25  # a round of less CPU time costs mostly our time, not slurmctld
 _POLL_S = 0.25  # least pause between two rounds while jobs wait and no file tells of a job's end
 _FAILED_S = 2.0  # pause after a round that failed
 _RECORD_S = 5.0  # least time between two recorded rounds that place nothing
-_POWER_S = 60.0  # longest time between two records of power under a limit
 _PRUNE_S = 3600.0
 GC_OBJECTS = 50_000
 """Threshold of the garbage collector: a round makes many objects and hardly any cycles."""
@@ -96,19 +92,16 @@ class Selector:
         self._sees_job_ends = "end" in files
         self._events = Events(files)
         conf = read_clock_conf()
-        self._orders = Path(conf.orders) if conf.orders else None
+        self._folders = Path(conf.orders) if conf.orders else None, Path(conf.spool)
         self._start_fresh()
         if conf.complaint is not None:
             log.warning("%s", conf.complaint)
-        self._clocks = ClockSpool(Path(conf.spool), config.store.path.parent / "clocks.offsets")
         self._counters = CounterFile(config.store.path, client.counts)
         self._stopping = False
 
     def _start_fresh(self) -> None:
         """Forget all jobs: until now another selector worked, if any."""
         self._ledger = LedgerWriter(self._config.store.path, self._config.store.published)
-        of_jobs = self._ledger.events, self._ledger.decisions
-        self._energy = EnergyComments(*of_jobs, self._config)
         pool = HoldingPool(self._client)
         self._heartbeat = Heartbeat(self._client, self._config, pool)
         self._rounds = Rounds(
@@ -119,7 +112,8 @@ class Selector:
             wake=self._events.wake,
             check_holder=self._heartbeat.check,
             pool=pool,
-            orders=self._orders,
+            orders=self._folders[0],
+            spool=self._folders[1],
         )
         self._heartbeat.refusals = refusals = self._rounds.tracker.refusals
         refusals.ended = lambda: self._client.ended
@@ -131,8 +125,6 @@ class Selector:
         self._finished = -float("inf")
         self._cost_s = 0.0
         self._last_waiting: object = None
-        self._last_power: object = "unknown"
-        self._power_at = -float("inf")
         self._outcome = Outcome()
 
     def loop(self) -> int:
@@ -155,11 +147,12 @@ class Selector:
 
     def _work(self) -> None:
         """Run rounds until a signal, or until another selector has taken the gate."""
-        self._load()
+        self._rounds.load()
         log.info("selector started")
         trigger = "start"
         self._rounds.start_monitor.start()
-        self._rounds.estimates.reader.start()
+        for one in self._rounds.lives.all:
+            one.start()
         while not self._stopping:
             notify(ALIVE)
             self._round(trigger)
@@ -173,17 +166,12 @@ class Selector:
             log.error("the selector of another host works")
             return 1
         self._heartbeat.beat(claim=True)
-        self._load()
+        self._rounds.load()
         self._round("once")
         if self._failed:
             return 1
         self._rounds.start_monitor.poll()
         return 0
-
-    def _load(self) -> None:
-        """Take up what a previous selector left."""
-        self._rounds.load()
-        self._rounds.power.clocks.reported(self._clocks.agents)
 
     def close(self) -> None:
         """Stop the heartbeat, close the store."""
@@ -192,7 +180,8 @@ class Selector:
 
     def _stop_work(self) -> None:
         self._rounds.start_monitor.stop()
-        self._rounds.estimates.reader.stop()
+        for one in self._rounds.lives.all:
+            one.stop()
         self._heartbeat.stop()
         works = self._heartbeat.other is None
         self._ledger.close(publish=works)
@@ -242,12 +231,12 @@ class Selector:
         freed = outcome.blocked and time.monotonic() - self._freed < _FREED_S
         if outcome.untried or outcome.doubtful or outcome.unpooled or freed:
             waits.append(max(_LIMIT_S, 3 * self._cost_s))
-        if self._rounds.mover.under_way.jobs or self._rounds.power.awaited:
+        if any(one.awaits for one in self._rounds.lives.all):
             waits.append(max(_LIMIT_S, 3 * self._cost_s))
         if self._repeats:
             waits.append(max(self._repeats[0], self._cost_s))
         # Its time may have come during the round. The next one looks, and sets another time.
-        grows_s = self._rounds.mover.wake_s - time.time()
+        grows_s = self._rounds.site.wake_s - time.time()
         waits.append(max(_LIMIT_S, 3 * self._cost_s, grows_s))
         publish_s = self._ledger.publish_in_s
         if publish_s is not None:
@@ -297,15 +286,13 @@ class Selector:
     def _round(self, trigger: str) -> None:
         """Run one round and record it; after a failure the daemon goes on."""
         self._repeats = _REPEATS_S if trigger == "submit" else self._repeats[1:]
-        known = self._rounds.ids.keys()
+        known = self._rounds.site.ids.keys()
         started, before_s = time.time(), time.process_time()
         self._failed = True
         try:
-            with contained("records of clocks"):
-                if self._rounds.power.awaited:
-                    self._collect_clocks()
+            self._rounds.lives.each(lambda one: one.before_round())
             self._outcome = self._rounds.run()
-            if not self._rounds.ids.keys() <= known:
+            if not self._rounds.site.ids.keys() <= known:
                 self._repeats = self._repeats[-1:]  # another one may have come right after it
             self._failed = False
         except SourceError as exc:
@@ -327,41 +314,16 @@ class Selector:
         except Exception:
             log.exception("the round cannot be written to the ledger; the selector goes on")
 
-    def _collect_clocks(self) -> None:
-        """Take the new records of the nodes."""
-        ids = self._rounds.ids
-        self._clocks.collect(self._ledger, lambda raw: ids.get(raw, str(raw)), self._heard)
-        self._rounds.power.clocks.reported(self._clocks.agents)
-
-    def _heard(self, job_id: str, kind: str, detail: Mapping[str, Any]) -> None:
-        self._rounds.power.clocks.heard(job_id, kind, detail)
-        if kind == "energy":
-            self._energy.heard(job_id)
-
-    def _records_power(self, power: PowerReading | None) -> bool:
-        """Say whether power is recorded again: a change, or now and then while there is a limit."""
-        changed = _kept(power) != self._last_power
-        again = changed or (power is not None and time.monotonic() - self._power_at >= _POWER_S)
-        if again:
-            self._last_power, self._power_at = _kept(power), time.monotonic()
-            self._ledger.power(reading_text(power))
-        return again and power is not None
-
     def _record(self, trigger: str, started: float) -> None:
         while not self._heartbeat.events.empty():
             kind, detail, at = self._heartbeat.events.get()
             self._ledger.event("", kind, detail, at)
-        outcome, power, power_again = self._outcome, None, False
-        with contained("records of clocks"):
-            self._collect_clocks()
-        with contained("energy of jobs"):
-            self._energy.hand_over()
-        with contained("reading of power"):
-            power = self._rounds.power.reading()
-            power_again = self._records_power(power)
+        outcome, site, values = self._outcome, self._rounds.site, dict[str, Any]()
+        site.news = False
+        self._rounds.lives.each(lambda one: values.update(one.after_round()))
         again = time.monotonic() - self._recorded >= _RECORD_S
         shown = [(w["job_id"], w["reason"]) for w in outcome.waiting]
-        if outcome.placed or (again and shown != self._last_waiting) or power_again:
+        if outcome.placed or (again and shown != self._last_waiting) or site.news:
             self._recorded = time.monotonic()
             self._last_waiting = shown
             record = RoundRecord(
@@ -371,10 +333,8 @@ class Selector:
                 placed=len(outcome.placed),
                 waiting=len(outcome.waiting),
                 trigger=trigger,
-                limit_w=None if power is None else power.limit_w,
-                planned_w=None if power is None else power.planned_w,
-                measured_w=None if power is None else power.all_measured_w,
                 detail={"waiting": folded(outcome.waiting)},
+                **values,
             )
             self._ledger.round(record)
         if outcome.planned is not None:
@@ -385,11 +345,3 @@ class Selector:
             if days:
                 self._ledger.prune(now - 86400.0 * days)
         self._ledger.publish(beside=True)
-
-
-def _kept(power: PowerReading | None) -> object:
-    """What of a reading is recorded at once when it changes; the measured power is not."""
-    return power and (
-        *(power.limit, power.limit_w, power.planned_w, power.keeps_clock),
-        *(power.agents, power.no_model),
-    )

@@ -3,16 +3,20 @@
 Containment of errors: one part of a round fails, and the round goes on to place jobs.
 """
 
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.selector.candidates import Candidate
+
+if TYPE_CHECKING:
+    from slurm_gpu_aware.selector.candidates import Candidate
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ class _Site:
     qos: Mapping[str, SlurmQos]
     fabric: Fabric
     nodes: tuple[object, ...]
-    runs: int  # Number of the history of runs, by which run times are estimated.
+    version: int  # See `Known.version`.
     reserved: bool  # There are reservations of nodes, which a job may reach as time passes.
 
 
@@ -50,11 +50,11 @@ class KeptCandidates:
         self._eligible: dict[object, BoolArray] = {}
         self._idle: dict[object, bool] = {}
 
-    def renew(self, context: AdmissionContext, runs: int) -> AdmissionContext:
+    def renew(self, context: AdmissionContext) -> AdmissionContext:
         """Begin a round; returns its context with what is kept of the site.
 
         All is dropped when the site has changed, or with reservations of nodes, which a job may
-        reach as time passes. ``runs``: number of the history of runs.
+        reach as time passes.
         """
         nodes = {id(node): self._still(node) for node in context.nodes.values()}
         self._nodes = nodes
@@ -64,7 +64,7 @@ class KeptCandidates:
             context.rules.qos,
             context.fabric,
             tuple(still for _, still in nodes.values()),
-            runs,
+            context.known.version,
             any(one.nodes for one in context.reservations),
         )
         self._last, self._next = self._next, {}
@@ -86,7 +86,6 @@ class KeptCandidates:
     def put(self, record: GatedJob, candidate: Candidate, context: AdmissionContext) -> None:
         """Keep a candidate, unless it rests on what is free now, or on other jobs."""
         job, original, request = candidate.gated.job, candidate.gated.original, candidate.request
-        asked = candidate.asked_class
         sized = request.memory.per_gpu_mb or request.memory.per_cpu_mb or job.memory_mb_per_node
         least, most = original.nodes or (1, None)
         if (
@@ -96,8 +95,7 @@ class KeptCandidates:
             and not request.sockets.given
             and (sized or not context.slurm.counts_memory)  # --mem=0: nodes of which all is free
             and most in (None, least)  # --nodes=2-4: as many as can start now
-            and asked is not None
-            and asked.source in _FIXED_CLASS
+            and candidate.class_from in _FIXED_CLASS
         ):
             self._next[id(record), candidate.id] = record, candidate
 

@@ -17,12 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_gpu_aware.errors import SourceError, StoreBusyError, StoreError
-from slurm_gpu_aware.features.classes.history import GivenClass
-from slurm_gpu_aware.features.classes.store import given_classes, saved_classes
-from slurm_gpu_aware.features.models.live import PerformanceModels, read_models
-from slurm_gpu_aware.features.models.performance_model import NamedSample
-from slurm_gpu_aware.features.models.store import put_samples
+from slurm_gpu_aware.errors import StoreBusyError, StoreError
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.store import database
@@ -43,7 +38,6 @@ _PUBLISH_S = 2.0
 _ALIVE_S = 30.0
 _PROFILE_S = 5.0
 _PRIVATE = 0o640  # mode of the published copy while Slurm hides jobs
-_MOST_CLASSES = 50_000  # decisions of which the class is read at the start
 
 
 @dataclass(eq=False)
@@ -72,10 +66,9 @@ class LedgerWriter:
         self._store: Store | None = None
         self._tried = -math.inf
         self._profile: Profile | None = None
-        self._saved: list[GivenClass] = []
         self._profile_read = -math.inf
-        self._models: PerformanceModels | None = None
-        self._models_read = math.nan
+        self._kept: dict[str, tuple[float, Any]] = {}
+        """What `kept` has read, each with the time of the profile."""
         self._published = -math.inf
         self._publish_s = _PUBLISH_S
         self._copied_s = 0.0
@@ -107,7 +100,6 @@ class LedgerWriter:
         if self._clock() - self._profile_read >= _PROFILE_S:
             self._profile_read = self._clock()
             self._profile = self._do(load_profile, self._profile)
-            self._saved = self._do(saved_classes, self._saved)
         return self._profile
 
     @contextmanager
@@ -128,7 +120,7 @@ class LedgerWriter:
         def write(store: Store) -> None:
             entry.number = Ledger(store).add_decision(decision)
 
-        self._write(write)
+        self.write(write)
         return entry
 
     def outcome(
@@ -140,34 +132,23 @@ class LedgerWriter:
             if entry is not None and entry.number is not None:
                 Ledger(store).set_outcome(entry.number, state, at, detail)
 
-        self._write(write)
+        self.write(write)
 
     def event(self, job_id: str, kind: str, detail: Mapping[str, Any], at: float) -> None:
         """Write an event."""
-        self._write(lambda store: Ledger(store).add_event(job_id, kind, detail, at))
-
-    def samples(self, samples: Sequence[NamedSample]) -> None:
-        """Write samples of jobs; where there are too many applications, they are left out."""
-
-        def write(store: Store) -> None:
-            try:
-                put_samples(store, samples, source="job")
-            except SourceError as exc:
-                log.warning("measurements of %s are not stored: %s", samples[0].name, exc)
-
-        self._write(write)
+        self.write(lambda store: Ledger(store).add_event(job_id, kind, detail, at))
 
     def round(self, record: RoundRecord) -> None:
         """Write a round."""
-        self._write(lambda store: Ledger(store).add_round(record))
+        self.write(lambda store: Ledger(store).add_round(record))
 
     def policy(self, words: str) -> None:
         """Write the policy in force, for ``gpu-aware status``."""
-        self._write(lambda store: put_value(store, POLICY, words))
+        self.write(lambda store: put_value(store, POLICY, words))
 
     def power(self, text: str) -> None:
         """Write the power of the site, for ``gpu-aware status``."""
-        self._write(lambda store: put_value(store, POWER, text))
+        self.write(lambda store: put_value(store, POWER, text))
 
     def snapshot(self, at: float, content: Callable[[], Mapping[str, Any]]) -> None:
         """Write a whole round for ``planning.record``, in at most a fiftieth of the time."""
@@ -182,31 +163,22 @@ class LedgerWriter:
 
     def open_decisions(self) -> list[Decision]:
         """Decisions about jobs that have not ended, as far as is known."""
-        return self._rows(lambda store: Ledger(store).open_decisions())
+        return self.rows(lambda store: Ledger(store).open_decisions())
 
     def decisions(self, job_id: str) -> list[Decision]:
         """All decisions about a job, oldest first."""
-        return self._rows(lambda store: Ledger(store).decisions(job_id))
+        return self.rows(lambda store: Ledger(store).decisions(job_id))
 
-    def given_classes(self) -> list[GivenClass]:
-        """Classes that users gave their jobs, oldest first; none if the store cannot be used."""
-        return self._rows(lambda store: given_classes(store, _MOST_CLASSES))
-
-    def models(self, most_error: float) -> PerformanceModels | None:
-        """The performance models (`read_models`), read again when the profile is; None: none."""
-        if self._models_read != self._profile_read:
-            self._models_read = self._profile_read
-            self._models = self._do(lambda store: read_models(store, most_error), self._models)
-        return self._models
-
-    def saved_classes(self) -> list[GivenClass]:
-        """Classes that were stored for users' job names; read again when the profile is."""
-        self.profile()
-        return self._saved
+    def kept(self, name: str, read: Callable[[Store], _T], otherwise: _T) -> _T:
+        """What is read from the store, again when the profile is; else the last under this name."""
+        at, last = self._kept.get(name, (math.nan, otherwise))
+        found: _T = last if at == self._profile_read else self._do(read, last)
+        self._kept[name] = self._profile_read, found
+        return found
 
     def events(self, job_id: str) -> list[Event]:
         """All events of a job, oldest first; none if the store cannot be used."""
-        return self._rows(lambda store: Ledger(store).events(job_id))
+        return self.rows(lambda store: Ledger(store).events(job_id))
 
     def first_event(self, job_id: str, kind: str) -> Event | None:
         """The oldest event of a kind of a job; None: none, or the store cannot be used."""
@@ -214,16 +186,16 @@ class LedgerWriter:
 
     def last_event(self, job_id: str) -> Event | None:
         """The newest event of a job; None: none, or the store cannot be used."""
-        return next(iter(self._rows(lambda store: Ledger(store).events(job_id, last=1))), None)
+        return next(iter(self.rows(lambda store: Ledger(store).events(job_id, last=1))), None)
 
     def last_waiting(self) -> WaitingJobs:
         """The jobs that waited after the last recorded round."""
-        rounds = self._rows(lambda store: Ledger(store).last_rounds(limit=1))
+        rounds = self.rows(lambda store: Ledger(store).last_rounds(limit=1))
         return WaitingJobs(rounds[0].detail.get("waiting") if rounds else ())
 
     def events_since(self, kinds: Sequence[str], at: float) -> list[Event]:
         """Events of these kinds from a Unix time on; none if the store cannot be used."""
-        return self._rows(lambda store: Ledger(store).events_since(kinds, at))
+        return self.rows(lambda store: Ledger(store).events_since(kinds, at))
 
     def prune(self, before: float) -> None:
         """Delete all entries before a Unix time."""
@@ -319,7 +291,8 @@ class LedgerWriter:
             )
         return self._store
 
-    def _write(self, call: Callable[[Store], object]) -> None:
+    def write(self, call: Callable[[Store], object]) -> None:
+        """Write by a call, in turn."""
         self._queued.append(call)
         if threading.current_thread() is not self._owner:
             return  # the main thread writes it at its next call
@@ -350,7 +323,8 @@ class LedgerWriter:
             log.error("the store was busy for so long that %d entries were lost", self._lost)
             self._lost = 0
 
-    def _rows(self, call: Callable[[Store], list[_T]]) -> list[_T]:
+    def rows(self, call: Callable[[Store], list[_T]]) -> list[_T]:
+        """What a call reads; empty if the store cannot be used."""
         return self._do(call, [])
 
     def _do(self, call: Callable[[Store], _T], otherwise: _T, *, changes: bool = False) -> _T:

@@ -292,14 +292,14 @@ class Placer:
 def _decision(
     candidate: Candidate, assignment: Assignment, names: tuple[str, ...], took_s: float, now: float
 ) -> Decision:
-    request, job, asked_class = candidate.request, candidate.gated.job, candidate.asked_class
+    request, job = candidate.request, candidate.gated.job
     due = request.get(DUE_DATE)
     asked = {
         "gpus": request.gpus if not request.get(SHARDS) else None,
         "shards": request.get(SHARDS) or None,
         "gpus_range": f"{request.sizes[0]}-{request.sizes[-1]}" if request.sizes else None,
         "class": request.app_class,
-        "class_from": asked_class.source if asked_class is not None else None,
+        "class_from": candidate.class_from,
         "min_nodes": request.min_nodes,
         "max_nodes": request.max_nodes,
         "gpus_per_node": request.gpus_per_node,
@@ -331,7 +331,7 @@ def _decision(
         clock_mhz=assignment.clock_mhz,
         exact=assignment.exact,
         victims=assignment.victims,
-        why={**assignment.why.plain(), **candidate.account()},
+        why={**assignment.why.plain(), **candidate.told},
         took_ms=1000.0 * took_s,
         state=JobPhase.PLANNED,
         restarts=job.restarts,

@@ -3,22 +3,13 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.context import Known
 from slurm_gpu_aware.admission.snapshot import is_usable
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.classes.live import KnownClasses
-from slurm_gpu_aware.features.due_dates.live import DueDates
-from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
-from slurm_gpu_aware.features.estimates.live import Estimates
-from slurm_gpu_aware.features.moves.live import Mover
-from slurm_gpu_aware.features.power.power_budget import lowering_first
-from slurm_gpu_aware.features.power.site_power import SitePower
-from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
-from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.gate.gated_job import GatedJob, GatedJobs, is_changed
 from slurm_gpu_aware.gate.trial import is_trial
 from slurm_gpu_aware.model.profile import Profile
@@ -35,6 +26,7 @@ from slurm_gpu_aware.selector.leaver import Leaver, Turns, infeasible, without_p
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.licences import Licences
 from slurm_gpu_aware.selector.limited_kinds import LimitedKinds
+from slurm_gpu_aware.selector.live import Done, Lives, Site
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_planner import Notes, RoundPlanner
@@ -64,13 +56,14 @@ class Rounds:
         check_holder: Callable[[Sequence[SlurmReservation]], object] = lambda reservations: None,
         pool: HoldingPool | None = None,
         orders: Path | None = None,
+        spool: Path | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """``wake`` starts another round because GPUs have become free.
 
         ``check_holder`` raises SourceError if another selector has taken the gate, by Slurm's
-        reservations. ``orders``: folder of the orders for clock agents, if the site has them.
+        reservations. ``orders``, ``spool``: see `Site`.
         """
         self._check_holder = check_holder
         self._client, self._config, self._ledger = client, config, ledger
@@ -84,7 +77,9 @@ class Rounds:
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
         self._limited = LimitedKinds(self._backoff)
         self._leaver = Leaver(client, config.gate, self.tracker, self._backoff)
-        self.mover = Mover(client, config, self.tracker, timer)
+        given = client, config, ledger, self.tracker, self._backoff, clock, timer, orders, spool
+        self.site = Site(*given)
+        self.lives = Lives(self.site)
         self.start_monitor = StartMonitor(
             client,
             config,
@@ -93,30 +88,20 @@ class Rounds:
             self._gate_held,
             wake=wake,
             clock=clock,
-            on_move=lambda job_id: job_id in self.mover.under_way.jobs,
+            on_move=lambda job_id: any(one.requeued(job_id) for one in self.lives.all),
             is_ahead=lambda i: i in self._successors.opened or i in self._turns.lasting,
         )
         self._guard = HeadGuard(client, config.gate.guard_head, timer)
         called = timer, clock, self.start_monitor.add, self._guard.drop
         self._placer = Placer(client, config.gate, self.tracker, *called)
         self.policy = PolicyInForce(config)
-        self.power = SitePower(config, self.tracker, clock, orders)
         self._policy_noted: str | None = None
-        self._postponements = Postponements(ledger)
         self._verdicts = Verdicts()
-        jobs_of = client, config.gate, self.tracker, self._backoff
-        self._changes = OwnerChanges(*jobs_of, self._postponements, self.mover.under_way)
-        self._site = SiteReader(client, config, clock, timer)
-        self._classes = KnownClasses(config, ledger)
-        self.estimates = Estimates(config)
-        self._due = DueDates(config.of(DueDatesConfig), self.estimates, self.mover.under_way)
+        self._changes = OwnerChanges(self.lives)
+        self._site_reader = SiteReader(client, config, clock, timer)
         self._turns = Turns(self._backoff, wake)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
-        parts = self.policy, self.power, self.mover, self._postponements, self._due
-        told = FirstSubmissions(ledger, timer), Notes(ledger), config
-        self.planner = RoundPlanner(*parts, *told, guards=config.gate.guard_head)
-        self.ids: dict[int, str] = {}
-        """Slurm's record number -> job id, as last read."""
+        self.planner = RoundPlanner(self.policy, self.lives, Notes(ledger))
 
     def prepare(self) -> None:
         """Load the planner and what changes seldom, so that the first round is quick.
@@ -125,19 +110,18 @@ class Rounds:
         """
         from slurm_gpu_aware.planning import record, round  # noqa: F401
 
-        self._site.prepare()
+        self._site_reader.prepare()
 
     def load(self) -> None:
         """Load what a previous selector left in the ledger."""
         self.tracker.load()
-        self._classes.load()
-        self.mover.load(self._clock())
-        self.power.load()
+        for one in self.lives.all:
+            one.load()
 
     def run(self) -> Outcome:
         """Run a round. Raises SourceError if Slurm does not answer."""
         started, outcome = self._timer(), Outcome()
-        self._ledger.hide(self._site.slurm().private_jobs)
+        self._ledger.hide(self._site_reader.slurm().private_jobs)
         with contained("policy in force"):
             self._note_policy()
         view = self._read()
@@ -152,24 +136,25 @@ class Rounds:
             ungated = [job for job in pending if job.raw_id not in gated]
             self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
         outcome.queued, due = len(parked), bool(view.parked or view.released)
-        with contained("looks of power and moves"):
-            due = due or self.power.looks() or self.mover.looks(view.gated, view.now)
-        if due:
+        if due or self.lives.any(lambda one: one.wants_round(view.gated, view.now)):
             self._plan_and_place(view, outcome)
         else:
+            if self.site.wake_s <= view.now:
+                self.site.wake_s = inf  # there was nothing to plan
             self.start_monitor.watch((), frozenset())
             with contained("guard of the head"):
                 self._guard.keep({}, view.now)
         with contained("records of running jobs"):
             self._comments.remove(view.gated)  # last: GPUs that are free need not wait for it
         if view.all_ids:
-            known = set(self.ids.values())
-            for forget in (self._backoff.forget, self._postponements.forget, self._pool.forget):
+            known = set(self.site.ids.values())
+            self.lives.each(lambda one: one.forget(known))
+            for forget in (self._backoff.forget, self._pool.forget):
                 with contained("memory of jobs that are gone"):
                     forget(known)
             with contained("holding pool"):
                 self._pool.tidy(pending)
-            self._turns.forget(self.ids)
+            self._turns.forget(self.site.ids)
         outcome.took_s = self._timer() - started
         return outcome
 
@@ -202,15 +187,15 @@ class Rounds:
             jobs = self._comments.give_back(jobs)
         outdated |= self._comments.unclear
         unread = self._client.unread
-        still = {number: self.ids[number] for number in unread if number in self.ids}
-        self.ids = still | {job.raw_id: job.id for job in everything}
-        gated = self._gated.among(jobs)
+        before = self.site.ids
+        still = {number: before[number] for number in unread if number in before}
+        self.site.ids = still | {job.raw_id: job.id for job in everything}
+        gated: Sequence[GatedJob] = self._gated.among(jobs)
         with contained("job tracker"), self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
             self._ended.note(everything, self.tracker.placed)
         self._successors.observe(gated)
-        with contained("moves under way"):
-            gated = self.mover.under_way.settle(gated, now)
+        gated = self.lives.through(gated, lambda one, jobs: one.settle(jobs, now))
         return View(
             now,
             jobs,
@@ -239,24 +224,15 @@ class Rounds:
         held = [job.id for job in view.released if job.id not in self._turns.lasting]
         victims = {job_id: self.tracker.victims(job_id) for job_id in held}
         waiting = (*view.parked, *view.released)
-        kept: Sequence[Hold] = ()
-        with contained("moves under way"):
-            kept = self.mover.under_way.kept(view.parked, view.now)
-        with contained("classes"):
-            self._classes.renew(view.gated)
-        context = self._site.context(
-            view.jobs, waiting, view.reservations, victims, profile, kept, self._classes.history
+        known = self.lives.through(Known(), lambda one, known: one.know(known, view))
+        context = self._site_reader.context(
+            view.jobs, waiting, view.reservations, victims, profile, known
         )
-        with contained("estimates"):
-            self.estimates.renew()
-            cluster = self.estimates.with_ends(context.cluster, view.jobs, context.now)
-            context = replace(context, cluster=cluster)
-        with contained("moves under way"):
-            context = replace(context, moved=self.mover.under_way.before)
-        context = self._kept.renew(context, self.estimates.reader.version)
+        context = self.lives.through(context, lambda one, context: one.admit(context, view.jobs))
+        context = self._kept.renew(context)
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
-        given = context, self._backoff, Licences(self._client), self._pool, self.estimates
+        given = context, self._backoff, Licences(self._client), self._pool, self.lives
         parked, released = ([one.job for one in some] for some in (view.parked, view.released))
         rooms = self._limited.rooms(parked, released, view.jobs)
         candidates = Candidates(*given, kept=self._kept, unplaceable=self._turns.unplaceable)
@@ -274,9 +250,8 @@ class Rounds:
         plan, outcome.doubtful = self._verdicts.confirmed(plan, complete=view.complete)
         planning_s = self._timer() - began
         if view.gate_held:
-            ordered, plan = plan, lowering_first(plan)
-            with contained("power orders"):
-                self.power.carry_out(ordered, context.cluster, self.policy.settings)
+            given = context.cluster, self.policy.settings
+            plan = self.lives.through(plan, lambda one, plan: one.order(plan, *given))
         with contained("verdicts"):
             impossible = infeasible(plan.waiting, candidates.to_plan, view.parked, context)
             self._turns.leave(
@@ -284,7 +259,7 @@ class Rounds:
             )
         plan = self._turns.open_until_start(plan, candidates, view.released)
         with contained("jobs that are opened ahead"):
-            may = not (self.power.limited or self.mover.under_way.jobs or self.planner.exchanges)
+            may = all(one.opens_ahead for one in self.lives.all)
             last = plan, candidates, view, self.policy.settings
             plan = self._successors.extended(*last, may=may, lasting=self._turns.lasting)
             outcome.ahead = self._successors.enough
@@ -293,9 +268,9 @@ class Rounds:
             return  # the heartbeat says why
         stay = self._place(view, outcome, candidates, plan, planning_s)
         outcome.planned = record if outcome.placed else None
-        if plan.moved and self._gate_held(self._clock()):
-            with contained("moves"):
-                self.mover.begin(plan, view.gated, context.cluster.nodes, context.now)
+        held = self._gate_held(self._clock())
+        done = Done(plan, outcome.placed, view, context, candidates.to_plan, gate_held=held)
+        self.lives.each(lambda one: one.after(done))
         if self._gate_held(self._clock()):
             self._keep_waiting(view, outcome, candidates, plan, stay)
 
@@ -324,8 +299,6 @@ class Rounds:
         if assignments and self._gate_held(self._clock()):
             given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
-            with contained("power of placed jobs"):
-                self.power.placed(outcome.placed, plan, candidates.to_plan)
             for job_id, why in failed.items():
                 self._backoff.punish(job_id, why=why)
                 candidates.waits(job_id, why)

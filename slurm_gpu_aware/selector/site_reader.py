@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu_aware.admission.context import AdmissionContext, PreemptionRules
+from slurm_gpu_aware.admission.context import AdmissionContext, Known, PreemptionRules
 from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.holds import Hold, hold_of, with_sockets
 from slurm_gpu_aware.admission.left import hold_of_left
@@ -14,7 +14,6 @@ from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.classes.history import ClassHistory
 from slurm_gpu_aware.filter_rules import guards_head
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.penalties import NETWORK_LEVELS
@@ -119,13 +118,11 @@ class SiteReader:
         reservations: Sequence[SlurmReservation],
         victims: Mapping[str, frozenset[str]],
         profile: Profile | None,
-        kept: Sequence[Hold],
-        classes: ClassHistory,
+        known: Known,
     ) -> AdmissionContext:
         """The admission context for ``waiting``, the parked and released jobs.
 
-        ``victims``: released job -> jobs that Slurm preempts for it. ``kept``: GPUs that are kept
-        for jobs on a move. ``classes``: for jobs with ``class=auto``. Raises SourceError.
+        ``victims``: released job -> jobs that Slurm preempts for it. Raises SourceError.
         """
         nodes = {node.name: node for node in self._client.nodes()}
         now = self._clock()
@@ -136,26 +133,27 @@ class SiteReader:
         components = components_of(jobs)
         for gated in (one for one in waiting if one.id in victims):
             with contained("resources of a placed job", gated.id):
-                known = class_of(gated.job, gated.original, self._config, classes).app_class
+                asked = gated.job, gated.original, self._config, known.classes
+                app_class = class_of(*asked).app_class
                 taken = victims[gated.id]
                 if gated.left:
                     others = components.get(gated.job.raw_id, ())
-                    given = nodes, partitions, not_ours, known, now, others
+                    given = nodes, partitions, not_ours, app_class, now, others
                     holds.append(hold_of_left(gated, *given))
                 elif gated.job.req_nodes:
-                    holds.append(hold_of(gated, slurm, partitions, known, now, victims=taken))
-        holds += kept
+                    holds.append(hold_of(gated, slurm, partitions, app_class, now, victims=taken))
+        holds += known.holds
         seen = SiteState(
             jobs, nodes, partitions, reservations, now, self._busy(jobs, self._timer())
         )
-        return self.context_of(seen, waiting, profile, classes, holds)
+        return self.context_of(seen, waiting, profile, known, holds)
 
     def context_of(
         self,
         seen: SiteState,
         waiting: Sequence[GatedJob],
         profile: Profile | None,
-        classes: ClassHistory,
+        known: Known,
         holds: Sequence[Hold] = (),
     ) -> AdmissionContext:
         """The admission context for ``waiting`` in a state of the site. Raises SourceError."""
@@ -168,7 +166,7 @@ class SiteReader:
             list(nodes.values()),
             seen.jobs,
             slurm,
-            SiteProfile(self._config, penalties, profile, network, classes),
+            SiteProfile(self._config, penalties, profile, network, known.classes),
             holds=holds,
             busy_nodes=seen.busy,
             now=seen.now,
@@ -185,7 +183,7 @@ class SiteReader:
             cluster,
             seen.now,
             rules,
-            classes=classes,
+            known=known,
             fabric=self._network.fabric,
         )
 

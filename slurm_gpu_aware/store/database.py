@@ -31,7 +31,7 @@ CLASS_CENTRES = "class_centres"  # Centres of the site's application classes, JS
 EFFBW = "effbw"  # GPU model -> coefficients of its EffBW, JSON.
 POLICY = "policy"  # The policy of the selector's last round, in words.
 POWER = "power"
-"""Power of the site after the selector's last round, JSON (`selector.site_power.PowerReading`)."""
+"""Power of the site after the selector's last round, JSON (`PowerReading`)."""
 SCORE_REFERENCE = "score_reference"  # What scores are relative to, see ``variability.scores``.
 _OF_JOBS = ("decisions", "events", "shadow_jobs", "job_classes", "model_samples")
 """Tables with names of users, or with jobs."""

@@ -6,6 +6,7 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.estimates.history import RunHistory
+from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
@@ -49,7 +50,7 @@ class RoundsBench:
             timer=lambda: self.steady,
         )
         if history is not None:
-            self.rounds.estimates.reader.history = history
+            self.rounds.lives.of(Estimates).reader.history = history
 
     def closed(self, job_id: str) -> list[float]:
         """Steady times at which the job's gate was closed."""

@@ -128,6 +128,15 @@ NAMED = {
     ("sacct_trace", "classes"),
 }
 """Modules of the simulator that name a feature: what runs and rows of traces have for it."""
+BY_HAND = {
+    ("round_planner.py", "registry"),
+    ("job_answers.py", "energy.accounts"),
+    *(("placer.py", one) for one in ("due_dates.due_date", "models.performance_model")),
+    *((one, "shards.hints") for one in ("kept_candidates.py", "placer.py", "successors.py")),
+    *(("policy_options.py", one) for one in ("due_dates.settings", "power.settings")),
+    ("successors.py", "due_dates.due_date"),
+}
+"""(Module of the selector, what it imports of features beside the list of these)."""
 FOREIGN = {
     *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),
     *("io", "pathlib", "shutil", "tempfile", "glob", "urllib", "http", "csv", "json", "gzip"),
@@ -216,6 +225,16 @@ def test_the_simulator_finds_features_through_their_list():
         if name not in FINDS
     }
     assert wrong == NAMED
+
+
+def test_the_selector_finds_features_by_their_list():
+    wrong = {
+        (path.name, node.module.removeprefix(f"{ROOT.name}.features."))
+        for path in sorted((ROOT / "selector").rglob("*.py"))
+        for node in syntax_nodes(path)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith(f"{ROOT.name}.features.")
+    }
+    assert wrong == BY_HAND
 
 
 def test_the_core_is_pure():

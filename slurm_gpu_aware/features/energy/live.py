@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 
 from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_GPUS, MAX_MHZ
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.energy.accounts import EnergyComments
 from slurm_gpu_aware.features.energy.events import CHECKED, CHECKING, FITTED
 from slurm_gpu_aware.features.energy.refits import Key, Refits, model_name
+from slurm_gpu_aware.features.models.live import put_measured
 from slurm_gpu_aware.features.models.performance_model import (
     NOT_LOCKED,
     TIME_NOISE,
@@ -32,6 +34,7 @@ from slurm_gpu_aware.features.models.performance_model import (
 )
 from slurm_gpu_aware.files import open_plain, user_name
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.live import Live, Site
 from slurm_gpu_aware.store.ledger import Event
 from slurm_gpu_aware.text_file import Row, decoded, read_table
 
@@ -333,7 +336,8 @@ class ClockChecks:
         if slow and found is not None:
             self._wrong[of.key] = now
             # A moment of its own: by it those of one job are told from those of the same round.
-            self._ledger.samples(of.samples(*found, now - 1e-3 * len(self._checks)))
+            samples = of.samples(*found, now - 1e-3 * len(self._checks))
+            put_measured(self._ledger, samples)
             self._refits.want(of.key, job_id)
         detail: dict[str, Any] = {"clock_mhz": of.clock_mhz, "allowed": of.allowed, "slow": slow}
         detail |= {"limit_w": of.limit_w} if of.limit_w else {}
@@ -350,3 +354,24 @@ class ClockChecks:
             if job_id not in self._complained:
                 log.warning("%s", text)
         self._complained = self._complained.intersection(self._checks).union(faults)
+
+
+class JobEnergies(Live):
+    """Writes the energy of ended jobs into Slurm's accounting."""
+
+    name = "energy of jobs"
+
+    def __init__(self, site: Site) -> None:
+        self._comments = EnergyComments(site.ledger.events, site.ledger.decisions, site.config)
+
+    def heard(self, job_id: str) -> None:
+        """A node has recorded energy of a job."""
+        self._comments.heard(job_id)
+
+    def after_round(self) -> Mapping[str, float | None]:
+        """Hand over the jobs whose records have settled."""
+        self._comments.hand_over()
+        return {}
+
+
+LIVES = (JobEnergies,)

@@ -14,18 +14,23 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
+from slurm_gpu_aware.admission.context import AdmissionContext, Known
 from slurm_gpu_aware.bounds import PROBE_JOB
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.due_dates.shortest_runs import ShortestRuns
 from slurm_gpu_aware.features.estimates.history import Estimate, JobKind, RunHistory, expected_end_s
 from slurm_gpu_aware.features.estimates.settings import EstimatesConfig
+from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown
+from slurm_gpu_aware.selector.live import Live, Site
+from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, bounded_history
@@ -290,18 +295,37 @@ def run_of(decision: Decision) -> Run | None:
     return Run(end, decision.job_id, float(start), kind, work, state == "TIMEOUT", again, node)
 
 
-class Estimates:
+class Estimates(Live):
     """What the rounds know of run times."""
 
-    def __init__(self, config: Config) -> None:
-        self.reader = RunReader(config)
+    name = "estimates"
+
+    def __init__(self, site: Site) -> None:
+        self.reader = RunReader(site.config)
         self._ends: dict[tuple[str, float], float] = {}
         """Job and start -> expected end, which holds until it has passed."""
 
-    def renew(self) -> None:
+    def start(self) -> None:
+        """Begin to read."""
+        self.reader.start()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self.reader.stop()
+
+    def know(self, known: Known, view: View) -> Known:
         """Take in what was read since the last round."""
         if self.reader.renew():
             self._ends.clear()
+        return replace(known, version=self.reader.version)
+
+    def translate(self, gated: GatedJob, request: Request, told: dict[str, Any]) -> Request:
+        """With its run time; jobs beside it decide how fast a job on shards is."""
+        found = None if request.get(SHARDS) else self.of(gated.job, request)
+        if found is None:
+            return request
+        told["estimate"] = {**asdict(found), "limit_s": request.time_limit_s}
+        return replace(request, estimate_s=found.seconds) if found.runs else request
 
     def of(self, job: SlurmJob, request: Request) -> Estimate | None:
         """The estimate of a parked job; None: there is no history at all."""
@@ -317,10 +341,11 @@ class Estimates:
         """The first node of each of these runs."""
         return self.reader.history.nodes(job.user, job.name) if job.user and job.name else ()
 
-    def with_ends(self, cluster: Cluster, jobs: Sequence[SlurmJob], now: float) -> Cluster:
-        """The cluster with the expected ends of its running jobs."""
+    def admit(self, context: AdmissionContext, jobs: Sequence[SlurmJob]) -> AdmissionContext:
+        """The context with the expected ends of running jobs."""
         if not len(self.reader.history):
-            return cluster
+            return context
+        cluster, now = context.cluster, context.now
         records = {job.id: job for job in jobs}
         ends: dict[tuple[str, float], float] = {}
         running = tuple(
@@ -328,7 +353,7 @@ class Estimates:
             for one in cluster.running
         )
         self._ends = ends
-        return replace(cluster, running=running)
+        return replace(context, cluster=replace(cluster, running=running))
 
     def _with_end(
         self,
@@ -357,3 +382,6 @@ class Estimates:
 
 def _kind(job: SlurmJob, gpus: int, time_limit_s: float) -> JobKind:
     return JobKind(job.user, job.name, job.account or "", gpus, time_limit_s)
+
+
+LIVES = (Estimates,)

@@ -1,21 +1,26 @@
 """Performance models of the store, read once: lookup by application, else class, and GPU model."""
 
+import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.models.performance_model import (
     APPLICATION,
     CLASS,
+    NamedSample,
     PerformanceModel,
     model_from_values,
     own_name,
     unnamed,
 )
-from slurm_gpu_aware.features.models.store import ModelRow, model_rows
+from slurm_gpu_aware.features.models.store import ModelRow, model_rows, put_samples
+from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.text_file import parse_json
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,3 +97,21 @@ def read_models(store: Store, most_error: float) -> PerformanceModels:
         else:
             rows[row[:3]] = (row, model)
     return PerformanceModels(rows, most_error, tuple(unreadable))
+
+
+def live_models(ledger: LedgerWriter, most_error: float) -> PerformanceModels | None:
+    """The same in the selector, read again when the profile is; None: they cannot be read."""
+    none: PerformanceModels | None = None
+    return ledger.kept("models", lambda store: read_models(store, most_error), none)
+
+
+def put_measured(ledger: LedgerWriter, samples: Sequence[NamedSample]) -> None:
+    """Write samples of jobs; where there are too many applications, they are left out."""
+
+    def write(store: Store) -> None:
+        try:
+            put_samples(store, samples, source="job")
+        except SourceError as exc:
+            log.warning("measurements of %s are not stored: %s", samples[0].name, exc)
+
+    ledger.write(write)

@@ -9,21 +9,23 @@ carries on.
 import logging
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slurm_gpu_aware import records
-from slurm_gpu_aware.admission.context import BeforeMove
+from slurm_gpu_aware.admission.context import BeforeMove, Known
 from slurm_gpu_aware.admission.holds import Hold
-from slurm_gpu_aware.features.moves.settings import RATE_S
+from slurm_gpu_aware.features.moves.movable import RETURNING
+from slurm_gpu_aware.features.moves.settings import RATE_S, MovesConfig
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.assignment import Assignment
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.holding_pool import PLANNABLE
-from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.selector.live import Live, Seen, Site
+from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store.ledger import Event
@@ -81,25 +83,29 @@ class UnderWay:
         )
 
 
-@dataclass
-class MovesUnderWay:
+class MovesUnderWay(Live):
     """The moves of a site that have begun, and what earlier ones took."""
 
-    client: SlurmClient
-    ledger: LedgerWriter
-    jobs: dict[str, UnderWay] = field(default_factory=dict)
-    times: list[tuple[float, str]] = field(default_factory=list)
-    """(begin, Unix seconds; user) of the moves that count for the rates."""
-    began: dict[str, float] = field(default_factory=dict)
-    """Job -> begin of its last move, Unix seconds."""
-    _past: dict[str, tuple[UnderWay, int]] = field(default_factory=dict)
-    """Job -> its last move after which it was requeued, and Slurm's count of restarts since."""
-    _read: set[str] = field(default_factory=set)  # Requeued jobs of which the ledger was asked.
-    _took: dict[str, float] = field(default_factory=dict)
-    """Job -> longest time from a requeue to the start; the last one moved comes last."""
+    name = "moves under way"
+    tells = (RETURNING,)
 
-    def load(self, since: float) -> None:
-        """Read moves that began since a Unix time from the ledger."""
+    def __init__(self, site: Site) -> None:
+        self.client, self.ledger, self._clock = site.client, site.ledger, site.clock
+        self._again_s = site.config.of(MovesConfig).again_s
+        self.jobs: dict[str, UnderWay] = {}
+        self.times: list[tuple[float, str]] = []
+        """(begin, Unix seconds; user) of the moves that count for the rates."""
+        self.began: dict[str, float] = {}
+        """Job -> begin of its last move, Unix seconds."""
+        self._past: dict[str, tuple[UnderWay, int]] = {}
+        """Job -> its last move after which it was requeued, and Slurm's count of restarts since."""
+        self._read: set[str] = set()  # Requeued jobs of which the ledger was asked.
+        self._took: dict[str, float] = {}
+        """Job -> longest time from a requeue to the start; the last one moved comes last."""
+
+    def load(self) -> None:
+        """Read the moves that count from the ledger."""
+        since = self._clock() - max(RATE_S, self._again_s)
         for event in self.ledger.events_since(("move_begun", "moved", "error"), since):
             job_id, detail = event.job_id, event.detail
             if event.kind == "move_begun":
@@ -157,6 +163,25 @@ class MovesUnderWay:
             log.warning("moved job %s waits for Slurm's delay of requeued jobs: %s", job_id, why)
             del back[job_id]
         return [back.get(job.id, job) for job in gated]
+
+    @property
+    def awaits(self) -> bool:
+        """Whether a move is under way."""
+        return bool(self.jobs)
+
+    def requeued(self, job_id: str) -> bool:
+        """Whether the job is on a move."""
+        return job_id in self.jobs
+
+    def know(self, known: Known, view: View) -> Known:
+        """With the GPUs that are kept, and what moved jobs had before."""
+        return replace(known, holds=self.kept(view.parked, view.now), moved=self.before)
+
+    def inputs(self, seen: Seen) -> Iterator[tuple[Facet[Any], Any]]:
+        """The GPUs to which jobs return."""
+        if seen.queue:
+            context = seen.context
+            yield RETURNING, self.targets(context.cluster.nodes, seen.queue, context.now)
 
     def kept(self, parked: Iterable[GatedJob], now: float) -> list[Hold]:
         """Holds of the new GPUs of jobs that a round cannot place yet.

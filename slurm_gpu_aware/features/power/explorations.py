@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
+from slurm_gpu_aware.features.models.live import put_measured
 from slurm_gpu_aware.features.models.performance_model import (
     UNKNOWN_BATCH,
     NamedSample,
@@ -345,7 +346,7 @@ class Explorations:
         if found.power_w:
             watts = {"mhz": list(found.power_w), "power_w": list(found.power_w.values())}
             detail = {**detail, **watts}
-            self._ledger.samples(one.samples(found))
+            put_measured(self._ledger, one.samples(found))
         self._ledger.event(job_id, "explored", detail, now)
 
     def looks(self, clocks: JobClocks, now: float) -> bool:

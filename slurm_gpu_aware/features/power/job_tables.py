@@ -5,13 +5,15 @@ Power for explorations: what the limit leaves while jobs count with the limits o
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.energy.stage import chosen_setting
 from slurm_gpu_aware.features.models.facts import NoModel
 from slurm_gpu_aware.features.models.live import PerformanceModels
 from slurm_gpu_aware.features.models.performance_model import (
@@ -31,15 +33,38 @@ from slurm_gpu_aware.features.power.power_budget import (
 )
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.profile import LimitRange, Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES, SizeTable
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.store.ledger import Decision
 
 _MOST_KEPT = 10_000
 _NEGLIGIBLE_W = 0.01
 _ANY_W = LimitRange(), MAX_GPU_W
+
+
+@dataclass(frozen=True)
+class KnownJob:
+    """What the ledger says of a job of ours that holds GPUs."""
+
+    app_class: str
+    performance_model: str | None
+    freq: str | int | None
+    user: str
+    is_due: bool
+    energy_mhz: int | None = None  # Clock that saves energy, which was chosen at its start.
+    allowed: float = math.inf  # How much slower it may be.
+    limit_w: int = 0  # Power limit that was chosen with that clock.
+
+    @classmethod
+    def of(cls, decision: Decision) -> Self:
+        asked = decision.asked
+        names = str(asked.get("class")), asked.get("model"), asked.get("freq")
+        is_due = asked.get("due_s") is not None
+        return cls(*names, decision.user, is_due, *chosen_setting(Facts.read(decision.why)))
 
 
 class JobTables:

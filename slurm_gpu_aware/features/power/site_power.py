@@ -4,41 +4,45 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.energy.hints import SLOWER
 from slurm_gpu_aware.features.energy.live import ClockChecks, Watched
 from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.energy.stage import bounded, chosen_setting, doubted
+from slurm_gpu_aware.features.models.live import live_models
 from slurm_gpu_aware.features.models.performance_model import MODEL, own_name
+from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
 from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
 from slurm_gpu_aware.features.power.job_tables import (
     ExplorationPower,
     JobTables,
+    KnownJob,
     limits_w,
     running_gpu_model,
 )
 from slurm_gpu_aware.features.power.metrics import PowerReading, first_of, idle_nodes
 from slurm_gpu_aware.features.power.power_budget import (
     PLANNED,
+    POWER,
     PlannedPower,
     PoweredJob,
     PowerState,
     after_lowering,
+    lowering_first,
 )
 from slurm_gpu_aware.features.power.power_limit import LimitInForce, limit_in_force
 from slurm_gpu_aware.features.power.settings import OFF, PowerConfig
+from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.facts import Facts
+from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.profile import Profile
@@ -47,7 +51,7 @@ from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.isolation import contained
-from slurm_gpu_aware.selector.job_tracker import JobTracker
+from slurm_gpu_aware.selector.live import Done, Live, Seen, Site
 from slurm_gpu_aware.store.ledger import Decision
 
 log = logging.getLogger(__name__)
@@ -57,50 +61,27 @@ _RENEW_S = 100.0
 """Longest time between two rounds while orders are out, so that they do not expire."""
 
 
-@dataclass(frozen=True)
-class _Known:
-    """What the ledger says of a job of ours that holds GPUs."""
-
-    app_class: str
-    performance_model: str | None
-    freq: str | int | None
-    user: str
-    is_due: bool
-    energy_mhz: int | None = None  # Clock that saves energy, which was chosen at its start.
-    allowed: float = math.inf  # How much slower it may be.
-    limit_w: int = 0  # Power limit that was chosen with that clock.
-
-    @classmethod
-    def of(cls, decision: Decision) -> _Known:
-        asked = decision.asked
-        names = str(asked.get("class")), asked.get("model"), asked.get("freq")
-        is_due = asked.get("due_s") is not None
-        return cls(*names, decision.user, is_due, *chosen_setting(Facts.read(decision.why)))
-
-
-class SitePower:
+class SitePower(Live):
     """Keeps the power limit over the rounds of a selector."""
 
-    def __init__(
-        self,
-        config: Config,
-        tracker: JobTracker,
-        clock: Callable[[], float],
-        orders: Path | None,
-    ) -> None:
-        """``orders``: folder of the orders for clock agents; None: clocks of running jobs stay."""
-        self._config, self._tracker, self._clock = config, tracker, clock
+    name = "power"
+    tells = (POWER,)
+
+    def __init__(self, site: Site) -> None:
+        self._config, self._tracker, self._clock = site.config, site.tracker, site.clock
+        config, tracker, orders = site.config, site.tracker, site.orders
+        self._moves = site.of(MovesUnderWay)
         self.tables = JobTables()
         self.clocks = OrderedClocks(orders)
         self._clocks = self.clocks.jobs
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, KnownJob] = {}
         length_s = 0.0 if orders is None else config.of(PowerConfig).explore_s
         self._explorations = Explorations(length_s, tracker.ledger)
         records = config.of(EnergyConfig).records
         self._checks = ClockChecks(Path(records) if records and orders else None, tracker.ledger)
         self._missing: dict[str, str] = {}
         """Running job -> why the performance model that it names is not used."""
-        self.limit = LimitInForce(limit_in_force(config, clock()).limit, "")
+        self.limit = LimitInForce(limit_in_force(config, site.clock()).limit, "")
         self._seen: object = None
         self._planned_at = -math.inf
         self._limit_w = math.inf
@@ -129,7 +110,7 @@ class SitePower:
                 self._checks.restore(decision.job_id, events)
 
     def _take(self, decision: Decision) -> None:
-        self._known[decision.job_id] = _Known.of(decision)
+        self._known[decision.job_id] = KnownJob.of(decision)
         self._clocks.start(decision.job_id, decision.clock_mhz, decision.nodes)
 
     @property
@@ -137,8 +118,13 @@ class SitePower:
         """Whether there is a limit."""
         return self.limit.limit != OFF
 
-    def looks(self) -> bool:
-        """Whether a round is due for clocks, even if no job waits."""
+    @property
+    def opens_ahead(self) -> bool:
+        """Not under a limit, which Slurm does not know."""
+        return not self.limited
+
+    def wants_round(self, gated: Sequence[GatedJob], now: float) -> bool:
+        """A clock may have to change."""
         now = self._clock()
         self.limit = limit_in_force(self._config, now)
         if not self.clocks.change and self._planned is None and not self.limited:
@@ -166,16 +152,21 @@ class SitePower:
         return frozenset(job_id for job_id in self._known if job_id in placed)
 
     @property
-    def awaited(self) -> bool:
+    def awaits(self) -> bool:
         """Whether an agent has not answered yet."""
         return self._clocks.awaited
+
+    def inputs(self, seen: Seen) -> Iterator[tuple[Facet[Any], Any]]:
+        """The power state."""
+        kept_w = self._moves.power_w
+        yield POWER, self.state(seen.context.cluster, seen.profile, seen.settings, kept_w)
 
     def state(
         self,
         cluster: Cluster,
         profile: Profile | None,
         settings: PlanSettings,
-        kept_w: Mapping[str, float] = MappingProxyType({}),
+        kept_w: Mapping[str, float],
     ) -> PowerState | None:
         """The power state of a round; None: no limit is in force.
 
@@ -193,7 +184,8 @@ class SitePower:
         for job_id, node in self._clocks.silent(now).items():
             detail = {"node": node, "call": "orders", "error": self._clocks.refused(job_id)}
             ledger.event(job_id, "clock_failed", detail, now)
-        self.tables.renew(ledger.models(self._config.of(PowerConfig).model_error), profile, cluster)
+        models = live_models(ledger, self._config.of(PowerConfig).model_error)
+        self.tables.renew(models, profile, cluster)
         with contained("checks of clocks"):
             self._checks.follow(self._checked(cluster, kept_w), self._known)
             self._checks.looks(now)
@@ -258,7 +250,11 @@ class SitePower:
                 found[job.job_id] = Explorable(*of, self.tables.limit_w(gpu_model), clocks)
         return found
 
-    def tabled(self, queue: Sequence[Request]) -> list[Request]:
+    def planned(self, plan: Plan, queue: Sequence[Request]) -> Plan:
+        """The plan with a note on each job whose performance model is missing."""
+        return self.tables.noted(plan, queue)
+
+    def requests(self, jobs: Mapping[str, Candidate], queue: Sequence[Request]) -> list[Request]:
         """The queue with the tables that a round may use."""
         energy = self._config.of(EnergyConfig)
         every = self.limited or energy.slowdown or energy.classes or any(r.sizes for r in queue)
@@ -317,6 +313,12 @@ class SitePower:
                 setting = known.energy_mhz, known.allowed, known.limit_w
                 found[job_id] = Watched(*of, *setting, len(job.each_gpu), len(job.gpus))
         return found
+
+    def order(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> Plan:
+        """Order the clocks of a plan; what waits for lower ones is not started yet."""
+        with contained("power orders"):
+            self.carry_out(plan, cluster, settings)
+        return lowering_first(plan)
 
     def carry_out(self, plan: Plan, cluster: Cluster, settings: PlanSettings) -> None:
         """Order the clocks of a plan; none of a round that could not reckon with the limit."""
@@ -380,17 +382,15 @@ class SitePower:
             len(self._missing),
         )
 
-    def placed(
-        self, job_ids: Iterable[str], plan: Plan, candidates: Mapping[str, Candidate]
-    ) -> None:
+    def after(self, done: Done) -> None:
         """Take the jobs that a round has released."""
-        released = set(job_ids)
-        for one in plan.assignments:
+        released = set(done.placed)
+        for one in done.plan.assignments:
             if one.job_id in released and one.job_id in self._tracker.placed:
-                request = candidates[one.job_id].request
+                request = done.jobs[one.job_id].request
                 names = request.app_class, request.get(MODEL), request.clock
                 is_due = request.get(DUE_DATE) is not None
-                known = _Known(*names, request.user, is_due, *chosen_setting(one.why))
+                known = KnownJob(*names, request.user, is_due, *chosen_setting(one.why))
                 self._known[one.job_id] = known
                 nodes = self._tracker.placed[one.job_id].nodes
                 self._clocks.start(one.job_id, one.clock_mhz, nodes)

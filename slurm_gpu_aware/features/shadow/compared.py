@@ -145,7 +145,7 @@ class Comparer:
         return Compared(found, "", *self._energy(request, context))
 
     def _class(self, gated: GatedJob, context: AdmissionContext) -> str:
-        return class_of(gated.job, gated.original, context.config, context.classes).app_class
+        return class_of(gated.job, gated.original, context.config, context.known.classes).app_class
 
     def _placed(
         self, request: Request, context: AdmissionContext

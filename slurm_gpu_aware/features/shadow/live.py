@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 
-from slurm_gpu_aware.admission.context import AdmissionContext
+from slurm_gpu_aware.admission.context import AdmissionContext, Known
 from slurm_gpu_aware.admission.translate import class_of, given_class
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
-from slurm_gpu_aware.features.classes.history import ClassHistory
 from slurm_gpu_aware.features.classes.store import saved_classes
 from slurm_gpu_aware.features.models.live import read_models
 from slurm_gpu_aware.features.power.settings import PowerConfig
@@ -135,7 +134,7 @@ class Shadow:
         self._policy = PolicyInForce(config)
         self._exact = config.placement.gpus == "exact"
         self._comparer = Comparer(self._policy.settings, self._policy.options, exact=self._exact)
-        self._classes = ClassHistory()
+        self._known = Known()
         self._waiting: dict[str, SlurmJob] = {}
         """Id -> record of a job that waited at the last look."""
         self._held: dict[Key, SlurmJob] = {}
@@ -261,14 +260,14 @@ class Shadow:
 
     def _now(self, seen: SiteState) -> AdmissionContext:
         """The site as it is now."""
-        context = self._site.context_of(seen, (), self._comparer.profile, self._classes)
+        context = self._site.context_of(seen, (), self._comparer.profile, self._known)
         return indexed(context)
 
     def _compared(self, job: SlurmJob, moment: Moment, now: AdmissionContext) -> Compared:
         with contained("comparison", job.id):
             gated = as_gated(as_asked(job, records_by_id(self._waiting, job)))
             if (given := given_class(gated, self._config)) is not None:
-                self._classes.note(given)
+                self._known.classes.note(given)
             at = job.start_s or now.now
             context = replace(now, cluster=moment.before(job, now.cluster), now=at)
             return self._comparer.compare(job, gated, context)
@@ -293,7 +292,7 @@ class Shadow:
 
     def _row(self, job: SlurmJob, outcome: Compared, ended_at: float | None = None) -> ShadowJob:
         gated = as_gated(job)
-        known = class_of(job, gated.original, self._config, self._classes).app_class
+        known = class_of(job, gated.original, self._config, self._known.classes).app_class
         return ShadowJob(
             job_id=job.id,
             user=_text(job.user),
@@ -344,7 +343,7 @@ class Shadow:
             return []
         waiting = [job for job in seen.jobs if job.state == "PENDING" and job.reason in _WAITS]
         first = [as_gated(job) for job in sorted(waiting, key=queue_order)[:_MOST_WAITING]]
-        context = indexed(self._site.context_of(seen, first, self._comparer.profile, self._classes))
+        context = indexed(self._site.context_of(seen, first, self._comparer.profile, self._known))
         needs = [need for gated in first if (need := whole_nodes(gated, context)) is not None]
         return [(one.start, one.waiting_job) for one in charges(needs, whole, broken)]
 
@@ -360,7 +359,7 @@ class Shadow:
             given = self._policy.settings, self._policy.options, profile, models
             self._comparer = Comparer(*given, exact=self._exact)
             for saved in saved_classes(self._store):
-                self._classes.note(saved)
+                self._known.classes.note(saved)
 
     def _prune(self, now: float) -> None:
         if now - self._pruned_at < _PRUNE_S:

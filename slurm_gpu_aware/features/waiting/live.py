@@ -6,22 +6,25 @@ only begins anew.
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.planning.plan import Plan, Waiting
-from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
+from slurm_gpu_aware.selector.candidates import Candidate
+from slurm_gpu_aware.selector.live import Live, Site
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 
 
-class Postponements:
+class Postponements(Live):
     """Job id -> its wait by choice, as the last round that let it wait saw it."""
 
-    def __init__(self, ledger: LedgerWriter) -> None:
-        self._ledger = ledger
+    name = "postponements"
+
+    def __init__(self, site: Site) -> None:
+        self._ledger = site.ledger
         self._waits: dict[str, Postponement] | None = None
 
-    def noted(self, queue: Sequence[Request]) -> list[Request]:
+    def requests(self, jobs: Mapping[str, Candidate], queue: Sequence[Request]) -> list[Request]:
         """The requests with their waits."""
         waits = self._known()
         return [
@@ -29,7 +32,7 @@ class Postponements:
             for request in queue
         ]
 
-    def note(self, plan: Plan) -> None:
+    def planned(self, plan: Plan, queue: Sequence[Request]) -> Plan:
         """Note the jobs that a round postponed, and drop those that it placed."""
         waits = self._known()
         for waiting in plan.waiting:
@@ -37,15 +40,16 @@ class Postponements:
                 waits[waiting.job_id] = waiting.postponement
         for assignment in plan.assignments:
             waits.pop(assignment.job_id, None)
+        return plan
 
-    def changed(self, job_id: str) -> None:
+    def changed(self, job_id: str, now: float) -> None:
         """Weigh a job anew whose owner has changed it; its wait goes on from its beginning."""
         waits = self._known()
         for other, wait in waits.items():
             if job_id in (other, other.partition("_")[0]):
                 waits[other] = Postponement(wait.since_s)
 
-    def times(self, waiting: Waiting) -> dict[str, float]:
+    def waits(self, waiting: Waiting, plan: Plan) -> dict[str, float]:
         """Times of a waiting job for its record; empty unless it was postponed before."""
         wait = self._known().get(waiting.job_id)
         times = {} if wait is None else {"postponed_since_s": wait.since_s}
@@ -74,3 +78,6 @@ def _recorded(waiting: WaitingJobs) -> dict[str, Postponement]:
         for job_id, since in times
         if isinstance(since, int | float) and math.isfinite(since)
     }
+
+
+LIVES = (Postponements,)

@@ -11,6 +11,7 @@ from make import (
     as_gated,
     asked,
     context_of,
+    live_site,
     request_of,
     slurm_job,
     two_sockets,
@@ -21,8 +22,6 @@ from slurm_folder import SlurmFolder, parked
 from slurm_gpu_aware.admission import fitting
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets, fits
-from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -33,6 +32,7 @@ from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.licences import Licences
+from slurm_gpu_aware.selector.live import Lives
 from slurm_gpu_aware.slurm.records import (
     NodeCores,
     NodeShare,
@@ -198,7 +198,7 @@ def test_what_could_not_start_where_it_was_placed_is_slurms(
     here = site_of(two_sockets("n1"))
     for tried in (False, True):
         licences = Licences(no_licences)  # type: ignore[arg-type]
-        round_ = Candidates(here, backoff, licences, pool, Estimates(Config()))
+        round_ = Candidates(here, backoff, licences, pool, Lives(live_site(backoff=backoff)))
         round_.sort_out([as_gated(record)], [record])
         slurms = tried and bound and why.get("misplaced", False)
         (planned,) = round_.to_plan.values()
@@ -217,7 +217,7 @@ def test_a_job_that_did_not_start_is_marked_for_as_long_as_no_job_moves_again() 
     for later_s in (0.0, backoff.punish(record.id), here.config.of(MovesConfig).again_s):
         now[0] += later_s
         licences = Licences(no_licences)  # type: ignore[arg-type]
-        round_ = Candidates(here, backoff, licences, pool, Estimates(Config()))
+        round_ = Candidates(here, backoff, licences, pool, Lives(live_site(backoff=backoff)))
         round_.sort_out([as_gated(record)], [record])
         found += [candidate.request.wait.refused for candidate in round_.to_plan.values()]
     assert found == [True, False]

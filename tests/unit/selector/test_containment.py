@@ -23,6 +23,7 @@ from slurm_gpu_aware.features.power.explorations import Explorations
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.power.site_power import SitePower
+from slurm_gpu_aware.features.queue_order.live import Turns
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.selector import isolation as containment
 from slurm_gpu_aware.selector import placer, site_reader
@@ -38,8 +39,8 @@ from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_planner import Notes
 
 PARTS: dict[type, tuple[str, ...]] = {
-    DueDates: ("queue",),
-    Estimates: ("renew", "with_ends"),
+    DueDates: ("requests",),
+    Estimates: ("know", "admit"),
     Explorations: ("renew", "keep"),
     HeadGuard: ("take_over", "drop", "keep"),
     HoldingPool: ("rescue", "free", "put", "tidy", "forget", "take"),
@@ -48,16 +49,17 @@ PARTS: dict[type, tuple[str, ...]] = {
     KnownClasses: ("renew",),
     Leaver: ("leave", "leave_orphans"),
     LedgerWriter: ("profile", "policy"),
-    Mover: ("looks", "moving", "begin"),
-    MovesUnderWay: ("settle", "kept", "targets"),
+    Mover: ("wants_round", "requests", "moving", "after"),
+    MovesUnderWay: ("wants_round", "settle", "kept", "targets"),
+    Turns: ("inputs", "requests"),
     PolicyInForce: ("refresh",),
     Notes: ("write",),
-    Postponements: ("noted", "note", "times", "forget"),
+    Postponements: ("requests", "planned", "waits", "forget"),
     ClockChecks: ("follow", "looks"),
     JobTables: ("noted",),
     SitePower: (
-        *("looks", "state", "_limited", "_powered", "tabled"),
-        *("carry_out", "_order", "placed"),
+        *("wants_round", "state", "_limited", "_powered", "requests"),
+        *("carry_out", "_order", "after"),
     ),
 }
 LIMITED = Config().put(PowerConfig(power_budget_watts=3000.0))
@@ -145,7 +147,7 @@ def test_most_parts_are_asked_in_such_a_round(
         bench.rounds.run()
     every = {name for names in PARTS.values() for name in names}
     # Nothing waits, moves, changes, or lies in a pool here.
-    unasked = {"begin", "take", "targets", "times", "looks", "asked_for_none", "policy"}
+    unasked = {"take", "targets", "waits", "wants_round", "asked_for_none", "policy"}
     assert every - asked <= unasked
 
 

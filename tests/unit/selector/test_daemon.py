@@ -67,7 +67,7 @@ def test_it_wakes_up_for_a_growth_whose_time_came_during_the_round(
     waits_s: float,
 ) -> None:
     selector = selector_in(tmp_path, monkeypatch)
-    selector._rounds.mover.wake_s = clock.now + grows_in_s
+    selector._rounds.site.wake_s = clock.now + grows_in_s
     assert selector._wait_s() == waits_s
 
 
@@ -461,7 +461,7 @@ def test_a_new_job_that_was_seen_is_looked_for_once_more(
     selector = selector_in(tmp_path, monkeypatch)
 
     def sees() -> Outcome:
-        selector._rounds.ids = {7: "7"}
+        selector._rounds.site.ids = {7: "7"}
         return Outcome()
 
     monkeypatch.setattr(selector._rounds, "run", sees)

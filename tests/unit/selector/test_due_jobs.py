@@ -18,6 +18,9 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
 from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
+from slurm_gpu_aware.features.estimates.live import Estimates
+from slurm_gpu_aware.features.moves.live import Mover
+from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.request import Request
@@ -54,7 +57,7 @@ class DueBench:
         for count, seconds in self.runs:
             kind = JobKind(job.user, job.name, job.account or "", count, job.time_limit_s)
             history.add(kind, seconds, node="n1")
-        self.rounds.estimates.reader.history = history
+        self.rounds.lives.of(Estimates).reader.history = history
         self.rounds.load()
 
     def round(self, after_s: float = 0.0) -> None:
@@ -168,7 +171,7 @@ def test_a_deadline_of_slurm_is_a_due_date_where_the_comment_has_none(
     one.round()
     one.round()
     assert gpus(one.job()) == count
-    assert one.rounds.mover.wake_s > one.now + 10 * H  # it may not grow
+    assert one.rounds.site.wake_s > one.now + 10 * H  # it may not grow
 
 
 def alone(site: SlurmFolder, comment: str) -> DueBench:
@@ -186,11 +189,11 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
     net_site: SlurmFolder,  # noqa: F811
 ) -> None:
     one = alone(net_site, "gpus=1-4,due=2h,move=10s")
-    at = one.rounds.mover.wake_s
+    at = one.rounds.site.wake_s
     assert one.now < at < one.now + 2 * H
     submitted = one.job()["submit_time"]
     one.round(60.0)
-    assert one.rounds.mover.wake_s == pytest.approx(at, abs=60.0)
+    assert one.rounds.site.wake_s == pytest.approx(at, abs=60.0)
     assert not one.slurm.events("move_begun")
     one.restart()
     one.round(at - one.now + 1.0)
@@ -210,7 +213,7 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
     # A later submission of the requeue does not change the due date, nor what was done.
     one.restart()
     one.round(5.0)
-    moves = one.rounds.mover.under_way
+    moves = one.rounds.lives.of(MovesUnderWay)
     assert moves.before["7"] == BeforeMove(submitted, 1)
     assert moves.last("7").work_done == begun.detail["work_done"]
     # After a requeue by its owner it counts anew.
@@ -219,7 +222,7 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
         if again:
             one.restart()
         one.round(5.0)
-        assert (one.rounds.mover.under_way.before, moves.last("7")) == ({}, None)
+        assert (one.rounds.lives.of(MovesUnderWay).before, moves.last("7")) == ({}, None)
 
 
 def test_a_growth_that_did_not_begin_counts_no_work(
@@ -232,9 +235,9 @@ def test_a_growth_that_did_not_begin_counts_no_work(
     def killed(client: object, job_id: str) -> str | None:
         raise KeyboardInterrupt
 
-    one.now = one.rounds.mover.wake_s
+    one.now = one.rounds.site.wake_s
     with monkeypatch.context() as patch:
-        patch.setattr(type(one.rounds.mover.under_way.client), "requeue_job", killed)
+        patch.setattr(type(one.rounds.lives.of(MovesUnderWay).client), "requeue_job", killed)
         with pytest.raises(KeyboardInterrupt):
             one.round(1.0)
     one.restart()
@@ -250,15 +253,16 @@ def test_a_growth_that_did_not_begin_counts_no_work(
 def seen_due_dates(one: DueBench, monkeypatch: pytest.MonkeyPatch) -> list[DueDate]:
     """The due dates that the rounds of a selector count with from now on."""
     found: list[DueDate] = []
-    real = one.rounds._due.dated
+    mover = one.rounds.lives.of(Mover)
+    real = mover._restarted
 
-    def noted(gated: GatedJob, request: Request, restart_s: float | None) -> Request:
-        request = real(gated, request, restart_s)
+    def noted(gated: GatedJob, request: Request) -> Request:
+        request = real(gated, request)
         assert request.get(DUE_DATE) is not None
         found.append(request.get(DUE_DATE))
         return request
 
-    monkeypatch.setattr(one.rounds._due, "dated", noted)
+    monkeypatch.setattr(mover, "_restarted", noted)
     return found
 
 
@@ -268,7 +272,7 @@ def test_after_a_growth_a_changed_due_date_counts(
 ) -> None:
     one = alone(net_site, "gpus=1-4,due=2h,move=10s")
     submitted = one.job()["submit_time"]
-    one.round(one.rounds.mover.wake_s - one.now + 1.0)
+    one.round(one.rounds.site.wake_s - one.now + 1.0)
     for _ in range(4):
         one.round(5.0)
     assert one.job()["starts"] == 2
@@ -277,7 +281,7 @@ def test_after_a_growth_a_changed_due_date_counts(
     one.round(31.0)
     assert {due.due_s for due in dated} == {submitted + 200 * H}
     assert min(due.done for due in dated) > 0
-    moves = one.rounds.mover.under_way
+    moves = one.rounds.lives.of(MovesUnderWay)
     assert set(moves.before) == set(moves.began) == {"7"}
     with net_site.state() as state:
         state["jobs"] = []
@@ -296,7 +300,7 @@ def growing(site: SlurmFolder) -> DueBench:
     site.change("7", start_time=int(one.now), end_time=int(one.now + 10 * H))
     assert gpus(one.job()) == 2
     one.round(60.0)
-    one.round(one.rounds.mover.wake_s - one.now + 1.0)
+    one.round(one.rounds.site.wake_s - one.now + 1.0)
     (begun,) = one.slurm.events("move_begun")
     assert len(begun.detail["slots"]) == 4
     return one
@@ -320,7 +324,7 @@ def test_a_growing_job_that_waits_for_long_keeps_its_gpus(net_site: SlurmFolder)
     one.round(31.0)
     net_site.change("7", comment=f"{NET},gpus=1-4,due=400h,move=10s")
     one.round(4_000.0)
-    assert not one.rounds.mover.under_way.jobs
+    assert not one.rounds.lives.of(MovesUnderWay).jobs
     net_site.change("7", eligible_time=0, reason="Licenses")
     for again in (False, True):
         if again:
@@ -361,10 +365,10 @@ def test_by_pressure_the_weight_of_the_qos_goes_first(
 
 def test_the_time_of_a_growth_is_forgotten_with_its_job(net_site: SlurmFolder) -> None:  # noqa: F811
     one = alone(net_site, "gpus=1-4,due=2h,move=10s")
-    at = one.rounds.mover.wake_s
+    at = one.rounds.site.wake_s
     net_site.change("7", state="COMPLETED")
     one.round(at - one.now + 1.0)
-    assert one.rounds.mover.wake_s == math.inf
+    assert one.rounds.site.wake_s == math.inf
 
 
 def test_without_move_it_never_grows(net_site: SlurmFolder) -> None:  # noqa: F811

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.features.models import store as models
+from slurm_gpu_aware.features.models.live import put_measured
 from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
 from slurm_gpu_aware.features.models.store import application_samples
 from slurm_gpu_aware.features.power.clock_orders import JobClocks
@@ -188,7 +189,7 @@ def test_too_many_applications_of_a_user_are_told_and_the_store_stays_open(
     monkeypatch.setattr(models, "MAX_OF_USER", 0)
     sample = PerformanceSample(1, 1, 1.0, 900.0, 1.0, 100.0)
     writer = one._ledger
-    writer.samples([NamedSample("ada/bert", "v100", 1.0, sample)])
+    put_measured(writer, [NamedSample("ada/bert", "v100", 1.0, sample)])
     writer.event("1", "explored", {}, 1.0)
     assert [event.kind for event in writer.events("1")] == ["explored"]
     with open_store(tmp_path / "state.db", readonly=True) as store:

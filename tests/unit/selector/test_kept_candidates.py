@@ -10,6 +10,7 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission import translate
 from slurm_gpu_aware.features.estimates.history import JobKind
+from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.selector import candidates as module
 
 
@@ -55,7 +56,7 @@ def test_a_changed_job_is_translated_again_and_no_other(
 
 
 def add_run(slurm: SlurmFolder, bench: RoundsBench) -> None:
-    reader = bench.rounds.estimates.reader
+    reader = bench.rounds.lives.of(Estimates).reader
     reader.history.add(JobKind("alice", "x", "", 2, 60.0), 30.0)
     reader.version += 1
 

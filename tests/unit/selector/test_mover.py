@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from make import as_gated, slurm_job
+from make import as_gated, live_site, slurm_job
 from memory_slurm import MemorySlurm
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
@@ -120,8 +120,8 @@ def test_a_moved_job_starts_in_no_second_in_which_its_first_run_stopped(slurm: S
     """There slurmd refuses it: "Job credential revoked". Its GPUs are kept meanwhile."""
     requeue_slow(slurm)
     client = MemorySlurm(slurm.home)
-    moves = MovesUnderWay(client, LedgerWriter(slurm.store))
-    moves.load(0.0)
+    moves = MovesUnderWay(live_site(LedgerWriter(slurm.store), client))
+    moves.load()
     (found,) = client.jobs_of(["7"])
     record = "gpuaware/1;tn=gres/gpu:2;mc=1"
     seven = as_gated(replace(found, admin_comment=record, licenses=(("gpuaware", 1),)))
@@ -186,8 +186,8 @@ def test_moves_count_for_their_user_after_a_restart_too(slurm: SlurmFolder) -> N
     assert detail.pop("user") == "alice"
     with open_store(slurm.store) as store:
         Ledger(store).add_event("55", "move_begun", detail, begun.at + 1)
-    moves = MovesUnderWay(MemorySlurm(slurm.home), LedgerWriter(slurm.store))
-    moves.load(begun.at - 1)
+    moves = MovesUnderWay(live_site(LedgerWriter(slurm.store)))
+    moves.load()
     assert moves.times == [(begun.at, "alice"), (begun.at + 1, "")]
 
 
@@ -202,7 +202,7 @@ def test_a_job_that_shrinks_waits_for_no_more_gpus_than_it_is_to_get(
     ledger.event("8", "move_begun", asdict(move), begun.at)
     record = "gpuaware/1;tn=gres/gpu:4;mc=1"
     job = as_gated(slurm_job(8, restarts=1, reason="JobHeldUser", admin_comment=record))
-    moves = MovesUnderWay(MemorySlurm(slurm.home), ledger)
+    moves = MovesUnderWay(live_site(ledger, MemorySlurm(slurm.home)))
     moves.settle([job], begun.at + 1)
     assert moves.before["8"].gpus == least
 
@@ -394,9 +394,9 @@ def test_without_moves_the_time_of_a_stage_is_forgotten_when_it_has_come(
     at = bench.wall + 60.0
     bench.rounds.planner.features = (Alarm(),)
     bench.rounds.run()
-    assert bench.rounds.mover.wake_s == at
+    assert bench.rounds.site.wake_s == at
     if not waits:
         slurm.write([], ["n1"])
     bench.wall = at
     bench.rounds.run()
-    assert bench.rounds.mover.wake_s == math.inf
+    assert bench.rounds.site.wake_s == math.inf

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from make import live_site
+
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Postponement, Request
@@ -19,48 +21,57 @@ def postponements(tmp_path: Path) -> tuple[LedgerWriter, Postponements]:
     path = tmp_path / "store.db"
     open_store(path).close()
     ledger = LedgerWriter(path)
-    return ledger, Postponements(ledger)
+    return ledger, Postponements(live_site(ledger))
 
 
 def test_a_wait_is_given_to_the_next_round_until_the_job_is_placed(tmp_path: Path) -> None:
     _, kept = postponements(tmp_path)
-    kept.note(PLAN)
-    assert [request.wait.postponed for request in kept.noted(QUEUE)] == [WAIT, None]
-    assert kept.times(PLAN.waiting[0]) == {"postponed_since_s": 100.0, "expected_start_s": 160.0}
-    assert kept.times(PLAN.waiting[1]) == {}
-    kept.note(Plan((), (Waiting("7", "no GPU is free"),)))
-    assert kept.noted(QUEUE)[0].wait.postponed == WAIT
+    kept.planned(PLAN, QUEUE)
+    assert [request.wait.postponed for request in kept.requests({}, QUEUE)] == [WAIT, None]
+    assert kept.waits(PLAN.waiting[0], PLAN) == {
+        "postponed_since_s": 100.0,
+        "expected_start_s": 160.0,
+    }
+    assert kept.waits(PLAN.waiting[1], PLAN) == {}
+    kept.planned(Plan((), (Waiting("7", "no GPU is free"),)), QUEUE)
+    assert kept.requests({}, QUEUE)[0].wait.postponed == WAIT
     placed = Assignment("7", (0,), ((0, 1),), slowdown=1.0, policy="eft", level="node", score=1.0)
-    kept.note(Plan((placed,), ()))
-    assert kept.noted(QUEUE) == QUEUE
+    kept.planned(Plan((placed,), ()), QUEUE)
+    assert kept.requests({}, QUEUE) == QUEUE
 
 
 def test_a_job_that_its_owner_has_changed_is_weighed_anew(tmp_path: Path) -> None:
     """Its whole wait is limited from its beginning: a change gives no job more of it."""
     _, kept = postponements(tmp_path)
-    kept.note(PLAN)
-    kept.changed("8")
-    assert kept.noted(QUEUE)[0].wait.postponed == WAIT
-    kept.changed("7")
-    assert [request.wait.postponed for request in kept.noted(QUEUE)] == [Postponement(100.0), None]
+    kept.planned(PLAN, QUEUE)
+    kept.changed("8", 0.0)
+    assert kept.requests({}, QUEUE)[0].wait.postponed == WAIT
+    kept.changed("7", 0.0)
+    assert [request.wait.postponed for request in kept.requests({}, QUEUE)] == [
+        Postponement(100.0),
+        None,
+    ]
 
 
 def test_jobs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     _, kept = postponements(tmp_path)
-    kept.note(PLAN)
+    kept.planned(PLAN, QUEUE)
     kept.forget({"7", "9"})
-    assert kept.noted(QUEUE)[0].wait.postponed == WAIT
+    assert kept.requests({}, QUEUE)[0].wait.postponed == WAIT
     kept.forget({"8"})
-    assert kept.noted(QUEUE) == QUEUE
+    assert kept.requests({}, QUEUE) == QUEUE
 
 
 def test_after_a_restart_only_the_beginning_counts(tmp_path: Path) -> None:
     """The whole wait is limited from then on; what was weighed is weighed again."""
     ledger, kept = postponements(tmp_path)
-    kept.note(PLAN)
-    entries = [{"job_id": w.job_id, **kept.times(w)} for w in PLAN.waiting]
+    kept.planned(PLAN, QUEUE)
+    entries = [{"job_id": w.job_id, **kept.waits(w, PLAN)} for w in PLAN.waiting]
     waiting = [*entries, "forged", {"job_id": 3}]
     ledger.round(RoundRecord(100.0, 0.1, 2, 0, 2, detail={"waiting": waiting}))
     ledger.flush()
-    again = Postponements(LedgerWriter(tmp_path / "store.db"))
-    assert [request.wait.postponed for request in again.noted(QUEUE)] == [Postponement(100.0), None]
+    again = Postponements(live_site(LedgerWriter(tmp_path / "store.db")))
+    assert [request.wait.postponed for request in again.requests({}, QUEUE)] == [
+        Postponement(100.0),
+        None,
+    ]

@@ -17,6 +17,7 @@ from slurm_gpu_aware.features.energy.events import CHECKED, FITTED, sentences
 from slurm_gpu_aware.features.energy.live import AtClock, ClockChecks, Watched
 from slurm_gpu_aware.features.energy.refits import Key, Refits
 from slurm_gpu_aware.features.models import refit
+from slurm_gpu_aware.features.models.live import put_measured
 from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
 from slurm_gpu_aware.features.models.store import put_samples
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
@@ -36,7 +37,8 @@ class OneUser:
         self.folder = folder
         self.ledger = LedgerWriter(folder / "store.db")
         self.checks = ClockChecks(folder, self.ledger)
-        self.ledger.samples(OF.samples(AtClock(1110, 1.21, 200.0), AtClock(1530, 1.0, 300.0), 90.0))
+        samples = OF.samples(AtClock(1110, 1.21, 200.0), AtClock(1530, 1.0, 300.0), 90.0)
+        put_measured(self.ledger, samples)
         self.verdict("1", 100.0)
         self.restart(110.0)
 
