@@ -1,5 +1,6 @@
 """Jobs without GPUs wait for no turn: what they delay is kept for who came before them."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from make import job_request, placements, plan_round, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.node_users import NodeUsers
-from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.request import Cpus, Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.postponing import guarded
 
@@ -129,3 +130,45 @@ def test_the_next_jobs_with_a_reservation_are_kept_from_passing_too() -> None:
     queue = [head, second, behind(3, 8.0), behind(4, 0.9)]
     assert [*placements(planned(cluster, *queue))] == ["3"]
     assert [*placements(planned(cluster, *queue, reservations=2))] == ["4"]
+
+
+def test_no_job_behind_delays_the_head_when_those_without_gpus_end_at_once() -> None:
+    """Random clusters: the head's start on the cluster without them, before and after the round."""
+    rng, held_up, started = random.Random(5), 0, 0
+    for _ in range(150):
+        running = [
+            RunningJob(f"g{n}", ((n, tuple(range(k))),), NOW + rng.random() * HOUR, cpus={n: k})
+            for n in range(3)
+            if (k := rng.randrange(5))
+        ]
+        passed = [passing(n, cpus={n: rng.randint(1, 12)}) for n in range(3) if rng.random() < 0.7]
+        head = replace(HEAD, gpus=rng.randint(1, 4), cpus=Cpus(rng.randint(4, 16)))
+        queue = [
+            behind(n, rng.random() * 12, rng.randint(1, 4), cpus=rng.randint(1, 4))
+            for n in range(2, 8)
+        ]
+        plan = planned(nodes_of(3, *running, *passed), head, *queue, reservations=2)
+        if any(one.job_id == head.job_id for one in plan.assignments):
+            continue
+        asked = {one.job_id: one for one in queue}
+        begun = [
+            RunningJob(
+                a.job_id,
+                a.gpus,
+                NOW + asked[a.job_id].time_limit_s,
+                cpus={a.nodes[0]: asked[a.job_id].cpus.total},
+            )
+            for a in plan.assignments
+        ]
+        before = start_of(head, nodes_of(3, *running))
+        assert start_of(head, nodes_of(3, *running, *begun)) <= before
+        held_up += before < (plan.waiting[0].shadow_start_s or 0.0)
+        started += len(begun)
+    assert held_up > 20
+    assert started > 20
+
+
+def start_of(job: Request, cluster: Cluster) -> float:
+    """When a job alone would start at the latest."""
+    plan = planned(cluster, job)
+    return NOW if plan.assignments else plan.waiting[0].shadow_start_s or 0.0
