@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass, field
 
 STALE_S = 5.0
@@ -30,6 +30,7 @@ class _Waits:
     keeps: bool = False
     why: str = ""
     held_by: str = ""
+    nodes: frozenset[str] | None = None
 
 
 @dataclass
@@ -40,6 +41,9 @@ class Backoff:
     tells how long that lasts. Slurm shows no reason for a job that it has not tried yet, so only
     ``Licenses`` says that nothing blocks it. If a cause shows only while the job is bound (a
     maintenance of its node), the short wait doubles, too.
+
+    A job that found no room, or did not start in time, is tried again as soon as a job has ended on
+    its nodes.
     """
 
     base_s: float
@@ -90,11 +94,13 @@ class Backoff:
         unexplained: bool = False,
         why: str = "",
         held_by: str = "",
+        nodes: Collection[str] = (),
     ) -> float:
         """Hold a job back once more; return for how many seconds.
 
         ``blocked``: Slurm showed by what. ``misplaced``: its place was the cause. ``unexplained``:
-        Slurm showed no cause. ``why``: for its user. ``held_by``: Slurm's reason.
+        Slurm showed no cause. ``why``: for its user. ``held_by``: Slurm's reason. ``nodes``: where
+        it did not start, as far as it was bound.
         """
         waits = self._waits.setdefault(job_id, _Waits())
         now = self.timer()
@@ -107,9 +113,18 @@ class Backoff:
         # Slurm tried it in vain: the room that it needs comes back, and jobs behind it wait.
         waits.keeps = blocked and unexplained and waits.unexplained <= TRIES
         waits.why, waits.held_by = why, held_by
+        waits.nodes = frozenset(nodes) if unexplained else None
         waits.misplaced |= misplaced
-        waits.punished, waits.until, waits.doubtful_until = now, now + wait_s, now + long_s
+        # What the parked job shows tells of a limit, and nothing of the room on its nodes.
+        doubtful_s = wait_s if blocked and unexplained else long_s
+        waits.punished, waits.until, waits.doubtful_until = now, now + wait_s, now + doubtful_s
         return wait_s
+
+    def freed(self, nodes: Set[str]) -> None:
+        """End the waits for room on nodes where jobs have ended since the last round."""
+        for waits in list(self._waits.values()):  # the start monitor's thread may add one
+            if nodes and waits.nodes is not None and (not waits.nodes or waits.nodes & nodes):
+                waits.until = waits.doubtful_until = -math.inf
 
     def shown(self, job_id: str) -> None:
         """Note that the parked job shows what blocks it, so the cause does not need a binding."""

@@ -194,6 +194,7 @@ class Rounds:
         with contained("job tracker"), self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
             self._ended.note(everything, self.tracker.placed)
+        self._backoff.freed(self._ended.freed(jobs))
         self._successors.observe(gated)
         gated = self.lives.through(gated, lambda one, jobs: one.settle(jobs, now))
         return View(

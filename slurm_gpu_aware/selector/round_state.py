@@ -40,7 +40,7 @@ from slurm_gpu_aware.records import number, whole
 from slurm_gpu_aware.selector.job_tracker import JobTracker
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.libslurm import CALLS, UPDATES, CallCounts
-from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, SlurmReservation
+from slurm_gpu_aware.slurm.records import ENDED, HOLDING, SlurmJob, SlurmReservation
 from slurm_gpu_aware.store.files import counters_path
 from slurm_gpu_aware.text_file import decoded, parse_json
 
@@ -120,10 +120,18 @@ class Verdicts:
 
 
 class EndedJobs:
-    """The jobs that had ended in the last round."""
+    """The jobs that had ended in the last round, and those that held something in it."""
 
     def __init__(self) -> None:
         self._known: Mapping[int, SlurmJob] = {}
+        self._held: Mapping[int, tuple[str, ...]] = {}
+        """Number of a record -> its nodes."""
+
+    def freed(self, jobs: Iterable[SlurmJob]) -> set[str]:
+        """Nodes on which a job of the last round holds nothing any more; ``jobs``: all."""
+        before = self._held
+        self._held = {job.raw_id: job.nodes for job in jobs if job.state in HOLDING}
+        return {node for number in before.keys() - self._held.keys() for node in before[number]}
 
     def left_out(self, jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
         """The jobs without those that had ended; a record that has changed since is another job."""

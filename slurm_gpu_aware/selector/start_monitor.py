@@ -289,6 +289,7 @@ class StartMonitor:
             unexplained=not held,
             why=why,
             held_by=cause.held_by,
+            nodes=job.job.req_nodes,
         )
         log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)
 

@@ -170,3 +170,36 @@ def test_what_slurm_did_not_start_keeps_its_gpus_while_it_is_held_back(
         assert bench.rounds.start_monitor.poll() == 1
         slurm.change("6", reason="Licenses")
     assert bench.rounds.run().placed == ["7"]
+
+
+@pytest.mark.parametrize("shown", ["Licenses", "Priority", "Resources"])
+def test_what_found_no_room_is_tried_again_whatever_it_shows(
+    slurm: SlurmFolder, shown: str
+) -> None:
+    """At the gate it shows how things are for the first of the queue, and not for itself."""
+    bench = no_room(slurm)
+    slurm.change("7", reason=shown)
+    assert bench.rounds.run().placed == []
+    bench.steady += 2.0
+    assert bench.rounds.run().placed == ["7"]
+
+
+@pytest.mark.parametrize(("node", "placed"), [("n1", ["7"]), ("n2", [])])
+def test_what_found_no_room_is_tried_again_when_a_job_ends_there(
+    slurm: SlurmFolder, node: str, placed: list[str]
+) -> None:
+    bench = no_room(slurm, one_hour("4", node, []))
+    assert bench.rounds.run().placed == []
+    slurm.change("4", state="COMPLETED")
+    assert bench.rounds.run().placed == placed
+
+
+def no_room(slurm: SlurmFolder, *others: dict[str, Any]) -> RoundsBench:
+    """Job 7 of bob has just been parked again, as Slurm found no room for it on n1."""
+    slurm.write([*others, bob(stuck=True)], ["n1", "n2"])
+    bench = RoundsBench(slurm)
+    assert bench.rounds.run().placed == ["7"]
+    slurm.change("7", reason="Resources", last_sched_eval=int(bench.wall) + 7)
+    bench.steady, bench.wall = bench.steady + 7.0, bench.wall + 7.0
+    assert bench.rounds.start_monitor.poll() == 1
+    return bench
