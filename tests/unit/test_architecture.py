@@ -121,7 +121,6 @@ FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 FINDS = {"hints", "registry"}
 """Modules of the package of features itself that go through its list."""
 NAMED = {
-    ("settings", "moves"),
     ("settings", "queue_order"),
     ("trace", "moves"),
     ("sacct_trace", "moves"),
