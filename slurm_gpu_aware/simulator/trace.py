@@ -157,7 +157,7 @@ def _hints(row: Row) -> JobHints:
 
 
 def by_keys(hints: JobHints, *, plain: bool = True) -> dict[str, Any]:
-    """Fields of a job with these hints; ``plain``: as of `OfTrace`."""
+    """Fields of a job with these hints; ``plain``: as of `TRACED`."""
     fields: dict[str, Any] = {"hints": hints.carried(HINTS)}
     for hint, of_trace in TRACED:
         fields |= of_trace(hints.get(hint), plain=plain)

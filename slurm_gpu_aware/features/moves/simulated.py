@@ -11,17 +11,17 @@ from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, RETURNING, Mov
 from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S, MovesConfig
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature
-from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.simulator.trace import TraceJob
 
 
 class SimulatedMoves(SimulatedFeature):
     """What the rounds of a run know of moves."""
 
-    def __init__(self, state: ClusterState, trace: Trace) -> None:
-        super().__init__(state, trace)
-        self.dated = self.settings.due_dates and any(j.deadline_s is not None for j in trace.jobs)
+    def prepare(self) -> None:
+        """No move has begun."""
+        dated = any(job.deadline_s is not None for job in self.trace.jobs)
+        self.dated = dated and self.settings.due_dates
         """Some jobs have due dates."""
         self.moves = self.settings.sections.get(MovesConfig, MovesConfig())
         self._moving: Moving | None = None
