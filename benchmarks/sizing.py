@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from reproduce.algorithm1 import algorithm1
 
-from slurm_gpu_aware.features.power.menu import SizingJob, power_limit_w
+from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.sizing.baselines import afs
@@ -67,7 +67,7 @@ def main() -> None:
     ):
         jobs = jobs_of(count, tables, running)
         for eta in etas:
-            limit_w = power_limit_w(eta, gpus, MAX_W)
+            limit_w = eta * gpus * MAX_W
             ours = best_s(lambda: allocate(jobs, gpus, limit_w, idle_w=IDLE_W))  # noqa: B023
             heaps = best_s(lambda: algorithm1(jobs, gpus, limit_w, IDLE_W), 1)  # noqa: B023
             share = f"{ours / TARGET_S:.2f}" if count == 10_000 else ""

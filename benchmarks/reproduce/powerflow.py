@@ -28,7 +28,7 @@ from powerflow_bench import (
     trace,
 )
 
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
@@ -127,7 +127,7 @@ def schedulers(power: PowerSettings, known: Mapping[str, SizeTable]) -> dict[str
         MODELS: replace(base, sizing="powerflow", power=replace(power, known=known)),
         PLACED: replace(base, policy="eft", sizing="powerflow"),
         LIVE: live,
-        GROWS: replace(live, moves=MoveSettings(shrink=False)),
+        GROWS: replace(live, moves=True, sections={MovesConfig: MovesConfig(shrink=False)}),
     }
 
 

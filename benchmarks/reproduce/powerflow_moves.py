@@ -25,7 +25,7 @@ from powerflow import (
 )
 from powerflow_bench import NEEDED, Load, trace
 
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.simulator.parallel import Run
 
 FULL = Count(seeds=8, etas=(0.55, 0.7))
@@ -33,16 +33,16 @@ QUICK = Count(1, (1.2,), (0.7,), 100)
 LOOSE_SEEDS = 4
 """Seeds of the runs with looser limits."""
 VARIANTS = {
-    "they grow (`shrink = false`)": MoveSettings(shrink=False),
-    "they grow and shrink": MoveSettings(),
+    "they grow (`shrink = false`)": MovesConfig(shrink=False),
+    "they grow and shrink": MovesConfig(),
 }
 GROW, BOTH = VARIANTS
-ANY_RATE = MoveSettings(per_round=1_000_000, per_hour=1_000_000)
+ANY_RATE = MovesConfig(per_round=1_000_000, per_hour=1_000_000)
 LOOSER = {
-    "`again_s = 0`": MoveSettings(again_s=0.0),
-    "`first_s = 0`": MoveSettings(first_s=0.0),
-    "`last_s = 0`": MoveSettings(last_s=0.0),
-    "`margin_s = 0`": MoveSettings(margin_s=0.0),
+    "`again_s = 0`": MovesConfig(again_s=0.0),
+    "`first_s = 0`": MovesConfig(first_s=0.0),
+    "`last_s = 0`": MovesConfig(last_s=0.0),
+    "`margin_s = 0`": MovesConfig(margin_s=0.0),
     "`per_round`, `per_hour` without limit": ANY_RATE,
     "all of these": replace(ANY_RATE, again_s=0.0, first_s=0.0, last_s=0.0, margin_s=0.0),
 }
@@ -54,7 +54,10 @@ def runs(bench: Bench, demand: float, count: Count) -> Found:
     """All runs of a demand."""
     base, site = schedulers(bench.power, bench.known), bench.site(0, differ=False)
     load = Load(demand, count.jobs)
-    live = {name: replace(base[LIVE], moves=moves) for name, moves in (VARIANTS | LOOSER).items()}
+    live = {
+        name: replace(base[LIVE], moves=True, sections={MovesConfig: moves})
+        for name, moves in (VARIANTS | LOOSER).items()
+    }
     cases = {}
     for seed in range(count.seeds):
         jobs = trace(bench.data, bench.tables, load, seed)

@@ -14,7 +14,7 @@ from sts_simulation import sts
 
 from slurm_gpu_aware.features.due_dates.hints import EPOCHS
 from slurm_gpu_aware.features.due_dates.simulated import due_numbers
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import NO_HINTS, JobHints
@@ -191,7 +191,8 @@ def _run(
     policy, _, order = mode.partition(" ")
     base = SimSettings(power=PowerSettings(50.0, WATTS), migration_s=restart_s, locality=False)
     base = replace(base, due_order=order or base.due_order)
-    settings = parse_policy(policy, base, MoveSettings(per_hour=1000, per_round=100))
+    moves = MovesConfig(per_hour=1000, per_round=100)
+    settings = parse_policy(policy, replace(base, sections={MovesConfig: moves}))
     result = simulate(trace, cluster, settings, truth=scores)
     due = due_numbers(result)
     assert result.energy is not None

@@ -136,7 +136,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         base = replace(base, power=power.gpus)
     if due is not None:
         trace = with_due_dates(trace, due, given["seed"])
-    modes = [parse_policy(name, base, config.of(MovesConfig)) for name in names]
+    modes = [parse_policy(name, base) for name in names]
     settings = tuple(with_options(mode, site_options, offered) for mode in modes)
     if power is not None:
         settings = power.swept(settings)

@@ -1,5 +1,7 @@
 """Keys of the comment: those of the core, and those of the features."""
 
+from collections.abc import Callable
+
 from slurm_gpu_aware.features import found
 from slurm_gpu_aware.model.job_hints import BANDWIDTH, CLASS, PATTERN, PLACE, Hint, HintValue
 
@@ -9,6 +11,11 @@ HINTS: tuple[Hint[HintValue], ...] = (
     PLACE,
 )
 """In the order in which messages list them."""
+TRACED: tuple[tuple[Hint[HintValue], Callable[..., dict[str, object]]], ...] = tuple(
+    pair for some in found("hints", "TRACED") for pair in some
+)
+"""Keys that say something of a `TraceJob`, and its fields by their value (None: the job does not
+have the key) and ``plain``: it is neither an array task nor a part of a heterogeneous job."""
 SENTENCES: dict[str, str] = {
     name: text for some in found("hints", "SENTENCES") for name, text in some.items()
 }

@@ -11,11 +11,10 @@ from slurm_gpu_aware.bounds import MIN_RUN_S, PROBE_JOB, quoted
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
 from slurm_gpu_aware.features.hints import HINTS
-from slurm_gpu_aware.features.moves.hints import MOVE
 from slurm_gpu_aware.model.job_hints import AUTO, CLASS, JobHints, parse_comment
 from slurm_gpu_aware.placement.policy import policy_names
 from slurm_gpu_aware.simulator.history import select_window
-from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked, read_csv, what_moves
+from slurm_gpu_aware.simulator.trace import Trace, TraceJob, by_keys, checked, read_csv
 from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.sacct import BAD_ROW, SacctRow, is_sacct, sacct_rows
 from slurm_gpu_aware.text_file import BadRow, decoded, read_data, read_text
@@ -196,8 +195,6 @@ def _no_job(row: SacctRow) -> str | None:
 
 def _job(row: SacctRow, app_class: str, hints: JobHints) -> TraceJob:
     """The job of a row that started; its work is the recorded run time."""
-    # live no array task and no part of a heterogeneous job is moved
-    move = hints.get(MOVE) if row.job_id.isdigit() else MOVE.none
     start, submit, run_s = row.start_s or 0.0, row.submit_s, max(row.elapsed_s, MIN_RUN_S)
     if submit is None:
         raise ValueError(f"job {row.job_id}: no submission time")
@@ -213,7 +210,6 @@ def _job(row: SacctRow, app_class: str, hints: JobHints) -> TraceJob:
         duration_s=run_s,
         nodes=row.wanted_nodes,
         app_class=app_class,
-        hints=hints.carried(HINTS),
         time_limit_s=row.time_limit_s,
         priority=row.priority,
         user=row.text("User") or None,
@@ -223,7 +219,7 @@ def _job(row: SacctRow, app_class: str, hints: JobHints) -> TraceJob:
         recorded_run_s=run_s,
         recorded_nodes=row.nodes,
         recorded_slots=row.slots,
-        **what_moves(move),  # type: ignore[arg-type]
+        **by_keys(hints, plain=row.job_id.isdigit()),
     )
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
@@ -139,8 +138,8 @@ class SimSettings:
     estimate: str | None = None
     """A key of :data:`ESTIMATES`; None: history for a trace with users, else limit."""
     estimate_error: float = 0.0  # Of ``exact``: standard deviation of ln(estimate / work).
-    moves: MoveSettings | None = None
-    """Running jobs move to better GPUs, as the selector moves them; None: no job moves."""
+    moves: bool = False
+    """Running jobs move to better GPUs, as the selector moves them."""
     movable_share: float = 1.0
     """Share of the jobs that allow moves among those that do not say, drawn by their ids."""
     las_threshold_gpu_s: float = 3600.0
@@ -187,9 +186,9 @@ class SimSettings:
             raise PolicyError("order multifactor needs the site's settings: give --fairshare")
         if self.multifactor is not None and (self.anew or not self.sticky):
             raise PolicyError("running jobs have no place in the order multifactor: only sticky")
-        if self.moves is not None and not self.sticky:
+        if self.moves and not self.sticky:
             raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
-        if self.moves is not None and self.anew:
+        if self.moves and self.anew:
             raise PolicyError(f"every round of {self.sizing} sizes all jobs anew: no moves beside")
         if self.sizing != "round" and self.power is None:
             raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
@@ -227,22 +226,21 @@ class SimSettings:
             return f"{self.policy}:{self.sizing}"
         if not self.sticky:
             return f"{self.policy}:non-sticky"
-        return self.policy if self.moves is None else f"{self.policy}:moves"
+        return f"{self.policy}:moves" if self.moves else self.policy
 
 
-def parse_policy(text: str, base: SimSettings, moves: MoveSettings | None = None) -> SimSettings:
+def parse_policy(text: str, base: SimSettings) -> SimSettings:
     """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of ``_MODES``.
 
-    ``:no-due`` may end both, and then an order of the queue, ``@expected=0.1``. ``moves``: settings
-    of the mode ``moves``; None: the defaults. Raises PolicyError if a part after the name is
-    invalid; the name is not checked here.
+    ``:no-due`` may end both, and then an order of the queue, ``@expected=0.1``. Raises PolicyError
+    if a part after the name is invalid; the name is not checked here.
     """
     named, ordered, order = text.partition(_ORDERED)
     if ordered:
-        return parse_policy(named, replace(base, queue=base.queue.named(order)), moves)
+        return parse_policy(named, replace(base, queue=base.queue.named(order)))
     if text.endswith(_NO_DUE):
         undated = replace(base, due_dates=False)
-        return parse_policy(text.removesuffix(_NO_DUE), undated, moves)
+        return parse_policy(text.removesuffix(_NO_DUE), undated)
     name, colon, mode = text.partition(":")
     if not colon:
         return replace(base, policy=name)
@@ -251,5 +249,4 @@ def parse_policy(text: str, base: SimSettings, moves: MoveSettings | None = None
         raise PolicyError(f"policy {text!r}: expected NAME, {modes}")
     if mode in SIZINGS:
         return replace(base, policy=name, sizing=mode)
-    moving = (moves or MoveSettings()) if mode == "moves" else None
-    return replace(base, policy=name, sticky=mode != "non-sticky", moves=moving)
+    return replace(base, policy=name, sticky=mode != "non-sticky", moves=mode == "moves")

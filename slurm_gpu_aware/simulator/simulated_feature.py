@@ -48,6 +48,10 @@ class SimulatedFeature:
     def __init__(self, state: ClusterState, trace: Trace) -> None:
         """``state``: the cluster of the run, with its clock and settings."""
         self.state, self.settings, self.trace = state, state.settings, trace
+        self.prepare()
+
+    def prepare(self) -> None:
+        """The run is about to begin."""
 
     def asked(self, job: TraceJob, request: Request) -> Request:
         """The request of a job that arrives, with what the feature knows of the job."""

@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_GPUS, MAX_NODES, MAX_TIME_S, MIN_RUN_S, quoted
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.features.hints import HINTS
-from slurm_gpu_aware.features.moves.hints import MOVE
-from slurm_gpu_aware.model.job_hints import NO_HINTS, Hint, HintValue, JobHints
+from slurm_gpu_aware.features.hints import HINTS, TRACED
+from slurm_gpu_aware.model.job_hints import NO_HINTS, HintValue, JobHints
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -145,29 +145,23 @@ def _range(row: Row, column: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _move(row: Row, column: str) -> str | int:
-    text = row.cells[column]
-    if (move := MOVE.read(text)) is None:
-        raise ValueError(f"{column} is {quoted(text)}: expected {MOVE.says}")
-    return move
-
-
 def _hints(row: Row) -> JobHints:
+    """What the row says by keys of the comment."""
     values: dict[str, HintValue] = {}
-    for key, hint in _CARRIED.items():
-        if text := row.cells.get(key):
+    for hint in _KEYS:
+        if text := row.cells.get(hint.key):
             if (value := hint.read(text)) is None:
-                raise ValueError(f"{key} is {quoted(text)}: expected {hint.valid({})}")
-            values[key] = value
+                raise ValueError(f"{hint.key} is {quoted(text)}: expected {hint.valid({})}")
+            values[hint.key] = value
     return JobHints(values)
 
 
-def what_moves(move: str | int | None) -> dict[str, object]:
-    """Fields of a job that says this of moves (`MOVE`)."""
-    if move is None:
-        return {}
-    restart_s = float(move) if isinstance(move, int) else None
-    return {"elastic": move != MOVE.none, "restart_s": restart_s}
+def by_keys(hints: JobHints, *, plain: bool = True) -> dict[str, Any]:
+    """Fields of a job with these hints; ``plain``: as of `TRACED`."""
+    fields: dict[str, Any] = {"hints": hints.carried(HINTS)}
+    for hint, of_trace in TRACED:
+        fields |= of_trace(hints.get(hint), plain=plain)
+    return fields
 
 
 def _doubling(gpus: int, least: int, most: int) -> tuple[int, ...]:
@@ -195,14 +189,13 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[Row, str], object]]] = {
     "pattern": ("pattern", Row.text),
     "priority": ("priority", Row.number),
     "sizes": ("sizes", _range),
-    "move": ("move", _move),
     "user": ("user", Row.text),
     "name": ("name", Row.text),
     "vc": ("account", Row.text),  # virtual cluster, in traces of Philly
     "account": ("account", Row.text),
 }
-_CARRIED: Mapping[str, Hint[HintValue]] = {hint.key: hint for hint in HINTS if hint.carried}
-"""Keys of the comment that a stage reads; a column of the same name gives them."""
+_KEYS = (*(hint for hint, _ in TRACED), *(hint for hint in HINTS if hint.carried))
+"""Keys of the comment that a stage or a trace reads; a column of the same name gives them."""
 
 
 def read_csv(
@@ -233,8 +226,7 @@ def read_csv(
         for column, (target, read) in optional.items():
             if row.cells[column]:
                 values[target] = read(row, column)
-        values |= what_moves(values.pop("move", None))  # type: ignore[arg-type]
-        values["hints"] = _hints(row)
+        values |= by_keys(_hints(row))
         if "sizes" in values:
             values["sizes"] = _doubling(Row.count(row, "gpus"), *_range(row, "sizes"))
         return row.line, checked(TraceJob(**values))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from make import plan_round, with_fields
 from small_clusters import all_sets, cases, clusters, cost, level_index, requests
 from small_oracle import chosen_of
 
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.placement.feasible import node_demand
@@ -217,7 +217,7 @@ def streams(draw):
     return Trace.of("stream", jobs), Cluster.uniform(2, 3, scores=scores, same_indices=False)
 
 
-RESTLESS = MoveSettings(
+RESTLESS = MovesConfig(
     margin_s=0.0, first_s=0.0, last_s=0.0, again_s=0.0, per_round=9, per_hour=10**6
 )
 """Running jobs move for any gain, at any time."""
@@ -266,7 +266,8 @@ def test_no_stream_holds_a_job_longer_than_its_cap(
     given = SimSettings(policy="eft", backfill=backfill, round_s=round_s, estimate=estimate)
     given = replace(given, policy_options={"longest_wait_s": longest_s})
     given = replace(given, order="priority")
-    given = replace(given, moves=moves, migration_s=1.0)
+    sections = {} if moves is None else {MovesConfig: moves}
+    given = replace(given, moves=moves is not None, sections=sections, migration_s=1.0)
     result = Watched(trace, cluster, given).run()
     assert np.isfinite(result.start_s).all()
 

@@ -121,10 +121,7 @@ FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 FINDS = {"hints", "registry"}
 """Modules of the package of features itself that go through its list."""
 NAMED = {
-    ("settings", "moves"),
     ("settings", "queue_order"),
-    ("trace", "moves"),
-    ("sacct_trace", "moves"),
     ("sacct_trace", "classes"),
 }
 """Modules of the simulator that name a feature: what runs and rows of traces have for it."""

@@ -17,7 +17,7 @@ from store_samples import fit_models, ingest, put_net, report
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
 from slurm_gpu_aware.features.energy.hints import OWN_CLOCK
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig, MoveSettings
+from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.queue_order.settings import QueueConfig
 from slurm_gpu_aware.features.queue_order.stage import rule_of
@@ -145,7 +145,7 @@ class Simulated:
             due_order=config.of(DueDatesConfig).order,
             sections=config.sections,
             power=PowerSettings(IDLE_W, MAX_W, eta),
-            moves=MoveSettings() if config.of(MovesConfig).enabled else None,
+            moves=config.of(MovesConfig).enabled,
         )
 
     def plan(self, jobs: Iterable[Job], *stages: Stage) -> Round:

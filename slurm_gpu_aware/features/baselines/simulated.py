@@ -6,17 +6,15 @@ from slurm_gpu_aware.features.baselines.elastic import ElasticRounds
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
-from slurm_gpu_aware.simulator.trace import Trace
 from slurm_gpu_aware.sizing.baselines import zeus_clock
 
 
 class SimulatedBaselines(SimulatedFeature):
     """PowerFlow, AFS and STS, which size all jobs anew, and Zeus, which chooses clocks."""
 
-    def __init__(self, state: ClusterState, trace: Trace) -> None:
-        super().__init__(state, trace)
+    def prepare(self) -> None:
+        """Some size all jobs in each round."""
         self.rounds = ElasticRounds if self.settings.anew else None
 
     def starts(self, active: ActiveJob, assignment: Assignment) -> Assignment:

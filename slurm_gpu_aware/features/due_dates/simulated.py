@@ -16,7 +16,6 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.columns import Column
 from slurm_gpu_aware.simulator.result import Mask, Result
 from slurm_gpu_aware.simulator.simulated_feature import Asked
@@ -72,9 +71,10 @@ class SimulatedDueDates(SimulatedRuns):
         Column("late_h", _number, "late in all, h", form="{:.1f}", needs=_DUE),
     )
 
-    def __init__(self, state: ClusterState, trace: Trace) -> None:
-        super().__init__(state, trace)
-        dated = any(job.deadline_s is not None for job in trace.jobs)
+    def prepare(self) -> None:
+        """No run has ended."""
+        super().prepare()
+        dated = any(job.deadline_s is not None for job in self.trace.jobs)
         self.keeps = dated and self.settings.due_dates
         self.passes = self.settings.due_order != PlanSettings.due_order
 
@@ -84,7 +84,7 @@ class SimulatedDueDates(SimulatedRuns):
             return request
         work = job.hints.get(EPOCHS)
         epochs = None if work is None else (work[0], job.gpus, float(work[1]))
-        grows = self.settings.moves is not None and job.elastic
+        grows = self.settings.moves and job.elastic
         restart_s = self.settings.restart_s(job) if grows else None
         due = DueDate(job.deadline_s, epochs=epochs, weight=job.weight, restart_s=restart_s)
         return request.put(DUE_DATE, due)

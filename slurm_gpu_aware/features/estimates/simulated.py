@@ -11,7 +11,6 @@ from slurm_gpu_aware.features.energy.stage import clock_factor
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory, expected_end_s
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
@@ -33,8 +32,8 @@ class SimulatedRuns(SimulatedFeature):
 
     keeps = False
 
-    def __init__(self, state: ClusterState, trace: Trace) -> None:
-        super().__init__(state, trace)
+    def prepare(self) -> None:
+        """No run has ended."""
         self.history = RunHistory()
 
     def ends(self, active: ActiveJob) -> None:
@@ -58,9 +57,10 @@ class SimulatedRuns(SimulatedFeature):
 class SimulatedEstimates(SimulatedRuns):
     """Estimates of waiting jobs and expected ends of running ones."""
 
-    def __init__(self, state: ClusterState, trace: Trace) -> None:
-        super().__init__(state, trace)
-        self.kind = estimate_of(self.settings, trace)
+    def prepare(self) -> None:
+        """Estimates need runs by their kind."""
+        super().prepare()
+        self.kind = estimate_of(self.settings, self.trace)
         self.keeps = self.kind == "history"
 
     def renew(self, queue: Sequence[ActiveJob]) -> None:

@@ -8,21 +8,22 @@ from typing import Any
 from zlib import crc32
 
 from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, RETURNING, Movable, Moving
-from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S, MoveSettings
+from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S, MovesConfig
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature
-from slurm_gpu_aware.simulator.trace import Trace, TraceJob
+from slurm_gpu_aware.simulator.trace import TraceJob
 
 
 class SimulatedMoves(SimulatedFeature):
     """What the rounds of a run know of moves."""
 
-    def __init__(self, state: ClusterState, trace: Trace) -> None:
-        super().__init__(state, trace)
-        self.dated = self.settings.due_dates and any(j.deadline_s is not None for j in trace.jobs)
+    def prepare(self) -> None:
+        """No move has begun."""
+        dated = any(job.deadline_s is not None for job in self.trace.jobs)
+        self.dated = dated and self.settings.due_dates
         """Some jobs have due dates."""
+        self.moves = self.settings.sections.get(MovesConfig, MovesConfig())
         self._moving: Moving | None = None
         self._recent: deque[tuple[float, str]] = deque()
         """(time, user) of the moves that began in the last hour."""
@@ -30,23 +31,22 @@ class SimulatedMoves(SimulatedFeature):
 
     def begins(self, waiting: Collection[object]) -> bool:
         """Whether moves are possible, and the round is the first one of its time."""
-        moves = self.settings.moves
-        self._moving = None if moves is None else self._found(moves, waiting)
+        self._moving = self._found(waiting) if self.settings.moves else None
         return self._moving is not None
 
-    def _found(self, moves: MoveSettings, waiting: Collection[object]) -> Moving | None:
+    def _found(self, waiting: Collection[object]) -> Moving | None:
         now = self.state.clock.now
         if now == self._looked:
             return None
         self._looked = now
         while self._recent and now - self._recent[0][0] >= RATE_S:
             self._recent.popleft()
-        full = len(self._recent) >= moves.per_hour
-        some = self.state.free or (waiting and self._may_shrink(moves))
+        full = len(self._recent) >= self.moves.per_hour
+        some = self.state.free or (waiting and self._may_shrink())
         if not self.dated and (full or not some):
             return None
         movable = tuple(self._movable())
-        return Moving(moves, movable, tuple(self._recent)) if movable else None
+        return Moving(self.moves, movable, tuple(self._recent)) if movable else None
 
     def sees_running(self, asked: Asked) -> bool:
         """In rounds that look for moves."""
@@ -64,9 +64,9 @@ class SimulatedMoves(SimulatedFeature):
         # of the moves that use the same node only one begins
         return now + LOOK_S if plan.moved and self.dated else math.inf
 
-    def _may_shrink(self, moves: MoveSettings) -> bool:
+    def _may_shrink(self) -> bool:
         """Whether a job runs on more GPUs than it needs."""
-        wanted = moves.sticky and moves.shrink
+        wanted = self.moves.sticky and self.moves.shrink
         return wanted and any(
             one.job.elastic and one.size > one.request.sizes[0]
             for one in self.state.running.values()

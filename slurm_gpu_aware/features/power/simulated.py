@@ -11,17 +11,15 @@ from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, Power
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.settings import PowerSettings
 from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature
-from slurm_gpu_aware.simulator.trace import Trace
 
 
 class SimulatedLimit(SimulatedFeature):
     """The power limit of a run, if it has one."""
 
-    def __init__(self, state: ClusterState, trace: Trace) -> None:
-        super().__init__(state, trace)
+    def prepare(self) -> None:
+        """Only a limit changes clocks."""
         power = self.settings.power
         self.adjusts = power is not None and math.isfinite(power.eta)
 

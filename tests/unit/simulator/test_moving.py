@@ -9,7 +9,7 @@ from small_sizes import POWER, TABLES
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
@@ -126,8 +126,9 @@ def test_no_user_uses_up_the_moves_of_the_hour(user, at_s):
     jobs += [TraceJob(f"long{i}", 1, 1, 20_000.0, "A", user="alice") for i in range(2)]
     jobs.append(TraceJob("last", 1, 1, 15_000.0, "A", user=user))
     cluster = Cluster.uniform(3, 2, scores={"A": np.tile([[1.0, 2.0]], (3, 1))})
-    base = SimSettings(estimate="exact", migration_s=10.0)
-    settings = parse_policy("pal:moves", base, MoveSettings(per_hour=2))
+    sections = {MovesConfig: MovesConfig(per_hour=2)}
+    base = SimSettings(estimate="exact", migration_s=10.0, sections=sections)
+    settings = parse_policy("pal:moves", base)
     result = simulate(Trace.of("made up", jobs), cluster, settings, keep_placements=True)
     starts = [p["at_s"] for p in result.placements if p["job_id"] == "last"]
     assert [at for at in starts[1:] if at < 4_600.0] == at_s
@@ -135,17 +136,17 @@ def test_no_user_uses_up_the_moves_of_the_hour(user, at_s):
 
 def test_the_mode_is_named():
     base = SimSettings()
-    settings = parse_policy("packed:moves", base, MoveSettings(per_hour=3))
-    assert (settings.label, settings.moves.per_hour) == ("packed:moves", 3)
+    settings = parse_policy("packed:moves", base)
+    assert (settings.label, settings.moves) == ("packed:moves", True)
     assert parse_policy("packed", settings).label == "packed:moves"
     assert parse_policy("packed:sticky", settings).label == "packed"
     assert parse_policy("packed:non-sticky", settings).label == "packed:non-sticky"
     with pytest.raises(PolicyError, match=r"NAME:non-sticky, NAME:moves, .* or NAME:sts-preempt"):
         parse_policy("packed:often", base)
     with pytest.raises(PolicyError, match="non-sticky"):
-        SimSettings(sticky=False, moves=MoveSettings())
+        SimSettings(sticky=False, moves=True)
     with pytest.raises(PolicyError, match="every round of powerflow sizes all jobs anew"):
-        SimSettings(sizing="powerflow", power=POWER, moves=MoveSettings())
+        SimSettings(sizing="powerflow", power=POWER, moves=True)
 
 
 @pytest.mark.parametrize("order", ["fifo", "las"])

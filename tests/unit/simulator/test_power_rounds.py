@@ -8,7 +8,7 @@ from make import job_request, plan_round
 from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PowerState
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.engine import simulate
@@ -111,9 +111,15 @@ def test_the_planner_may_know_another_table_than_the_one_that_runs():
     [(np.inf, True, True), (np.inf, False, False), (0.8, True, True), (0.5, True, True)],
 )
 def test_elastic_jobs_grow_by_moves_as_live(eta, elastic, grows):
-    moves = MoveSettings(first_s=60.0, again_s=300.0, margin_s=60.0)
+    moves = MovesConfig(first_s=60.0, again_s=300.0, margin_s=60.0)
     trace = moldable(4, elastic=elastic)
-    result = packed(trace, power=replace(POWER, eta=eta), moves=moves, migration_s=10.0)
+    result = packed(
+        trace,
+        power=replace(POWER, eta=eta),
+        moves=True,
+        sections={MovesConfig: moves},
+        migration_s=10.0,
+    )
     assert result.done.all()
     sizes = {}
     for placed in result.placements:

@@ -12,7 +12,7 @@ from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.simulated import due_numbers, parse_factors, with_due_dates
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.simulator.engine import simulate
@@ -45,7 +45,8 @@ def dated_job(work_s, due_after_s, **more):
 
 def due_run(jobs, policy="packed", cluster=ONE, **more):
     base = SimSettings(power=POWER, estimate="limit", **more)
-    settings = parse_policy(policy, base, MoveSettings(first_s=0.0, margin_s=1e9, last_s=0.0))
+    moves = MovesConfig(first_s=0.0, margin_s=1e9, last_s=0.0)
+    settings = parse_policy(policy, replace(base, sections={MovesConfig: moves}))
     return simulate(Trace.of("t", jobs), cluster, settings, keep_placements=True)
 
 
