@@ -60,12 +60,12 @@ def _chosen(cell: Cell, choice: Choice, by: str, penalty_from: str | None) -> Ch
     considered = choice.considered if named else ()  # else Slurm chooses the GPUs of the nodes
     return Chosen(
         nodes=tuple(taken(*one) for one in listed),
+        by=by,
         app_class=app_class,
         penalty_from=penalty_from or "",
         candidate_nodes=len(cell.units),
         candidate_sets=choice.sets,
         ties=choice.ties,
-        by=by,
         considered=tuple(
             ConsideredSet(names[c.node], tuple(c.slots), _short(c.value)) for c in considered
         ),

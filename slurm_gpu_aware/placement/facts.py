@@ -56,12 +56,12 @@ class Chosen(Fact, frozen=True, rename={"app_class": "class"}):
     key = "chosen"
 
     nodes: tuple[ChosenNode, ...]
+    by: str  # What `ConsideredSet.value` is: a score, or a bandwidth in GB/s.
     app_class: str | None = None
     penalty_from: str = ""  # Where the penalty of the level comes from; empty: configured.
     candidate_nodes: int = 0
     candidate_sets: int | None = None  # None: not counted.
     ties: int = 1  # Candidates equal to the chosen one except for the index.
-    by: str = "mean_score"  # What `ConsideredSet.value` is: a score, or a bandwidth in GB/s.
     considered: tuple[ConsideredSet, ...] = ()
     cut: str = ""  # Words on the part that was not compared; empty: none.
 

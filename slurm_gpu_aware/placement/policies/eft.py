@@ -174,8 +174,8 @@ class Fastest(Fact, frozen=True):
     left_free: int = 0  # GPUs of the node that stay free.
 
     def words(self) -> str:
-        price = f"counting a price for breaking up a free node ({self.least_cost:.2f})"
-        return f"the fastest GPUs, {price}, {self.left_free or 'none'} left free beside them"
+        kept = f"free nodes kept whole where that costs little ({self.least_cost:.2f})"
+        return f"the fastest GPUs, {kept}, {self.left_free or 'none'} left free beside them"
 
 
 class Interference(Fact, frozen=True):

@@ -19,7 +19,7 @@ MOVED = Moved("n2 GPU 0", 1.3, 900.0, 3600.0, 60.0, "n1 GPU 0", 1.0, starts=("8"
 FACTS = Facts(
     (
         Cells((TriedCell("node", 1.0, 1.5, True),), 1),
-        Chosen((ChosenNode("n1", 2, (0, 1), (1.0, 1.5)),), "A"),
+        Chosen((ChosenNode("n1", 2, (0, 1), (1.0, 1.5)),), "mean_score", "A"),
         Utility(0.9, alternatives=(Alternative("n1 GPU 0", 0.5, 1.0, 1.0, 1.0),), threshold=0.5),
         InGroup("rack", 2),
         Preempts(("7", "8"), 1),
