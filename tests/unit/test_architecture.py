@@ -70,7 +70,7 @@ LAYERS = {
     """,
     "gate": "sizes/resizing",
     "admission": "due_dates/admission  shards/admission sizes/moldable",
-    "store": "classes/store models/store shadow/store",
+    "store": "classes/store models/known models/store shadow/store",
     "selector": """
         due_dates/shortest_runs energy/accounts energy/refits  models/refit
         moves/under_way power/clock_orders power/clock_spool
@@ -123,10 +123,7 @@ FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 BY_HAND = {
     ("round_planner.py", "registry"),
     ("job_answers.py", "energy.accounts"),
-    *(("placer.py", one) for one in ("due_dates.due_date", "models.performance_model")),
-    *((one, "shards.hints") for one in ("kept_candidates.py", "placer.py", "successors.py")),
     *(("policy_options.py", one) for one in ("due_dates.settings", "power.settings")),
-    ("successors.py", "due_dates.due_date"),
 }
 """(Module of the selector, what it imports of features beside the list of these)."""
 FOREIGN = {
