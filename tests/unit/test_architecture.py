@@ -122,7 +122,6 @@ FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 """Rooms of the core that know no feature."""
 BY_HAND = {
     ("round_planner.py", "registry"),
-    ("job_answers.py", "energy.accounts"),
     *(("policy_options.py", one) for one in ("due_dates.settings", "power.settings")),
 }
 """(Module of the selector, what it imports of features beside the list of these)."""
