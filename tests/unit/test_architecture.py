@@ -120,11 +120,6 @@ PROFILING_ALLOWED = {
 CORE = ("bounds", "model", "variability", "topology", "placement", "sizing", "planning")
 FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 """Rooms of the core that know no feature."""
-BY_HAND = {
-    ("round_planner.py", "registry"),
-    *(("policy_options.py", one) for one in ("due_dates.settings", "power.settings")),
-}
-"""(Module of the selector, what it imports of features beside the list of these)."""
 FOREIGN = {
     *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),
     *("io", "pathlib", "shutil", "tempfile", "glob", "urllib", "http", "csv", "json", "gzip"),
@@ -207,12 +202,14 @@ def test_the_core_imports_no_feature():
 
 def test_the_selector_finds_features_by_their_list():
     wrong = {
-        (path.name, node.module.removeprefix(f"{ROOT.name}.features."))
+        f"{path.name}:{node.lineno}"
         for path in sorted((ROOT / "selector").rglob("*.py"))
         for node in syntax_nodes(path)
-        if isinstance(node, ast.ImportFrom) and node.module.startswith(f"{ROOT.name}.features.")
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        and f"{ROOT.name}.features." in (text := ast.unparse(node))
+        and not text.startswith(f"from {ROOT.name}.features.registry ")
     }
-    assert wrong == BY_HAND
+    assert wrong == set()
 
 
 def test_the_core_is_pure():
