@@ -66,3 +66,7 @@ class Section:
     def rules(self) -> Rules:
         """What one setting says of another."""
         return iter(())
+
+    def plan(self) -> Mapping[str, Any]:
+        """Name -> value of what it decides of the settings of plans (`PlanSettings`)."""
+        return {}

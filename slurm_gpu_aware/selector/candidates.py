@@ -24,7 +24,7 @@ from slurm_gpu_aware.selector.holding_pool import (
 )
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.licences import Licences
-from slurm_gpu_aware.selector.live import Lives
+from slurm_gpu_aware.selector.live import Lives, Told
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
@@ -100,8 +100,7 @@ class Candidate:
     default_cpus: int | None = None
     """CPUs with each GPU if ``DefCpuPerGPU`` applies (`Binding.cpus_per_gpu`)."""
     class_from: str | None = None  # Origin of its class (`AskedClass.source`).
-    told: Mapping[str, Any] = field(default_factory=dict)
-    """For the ledger: its estimate, the origin of its class, why it is not moved; what there is."""
+    told: Told = field(default_factory=Told)
 
     @property
     def id(self) -> str:
@@ -198,7 +197,7 @@ class Candidates:
         if planned is not None and left is not None and planned.gated.original.left is None:
             # Its record does not say it.
             entry["reason"] = f"{reason}; Slurm chooses its GPUs: {left.reason}"
-        self.waiting.append(entry | more | ({} if planned is None else {**planned.told}))
+        self.waiting.append(entry | more | ({} if planned is None else planned.told.why))
 
     def planned_by_counts(self, record: GatedJob) -> bool:
         """Whether this round plans the record, or a task of it, as one that is left to Slurm."""
@@ -313,7 +312,7 @@ class Candidates:
         components = tuple(self._components.get(job.raw_id, ()))
         again = self.backoff.failed(gated.id)
         request = left_request(gated, context, why, asked.app_class, components, again=again)
-        told = {"class_from": asked.words} if asked.words else {}
+        told = Told({"class_from": asked.words} if asked.words else {})
         unsplit = record.job.array_tasks is not None
         return Candidate(gated, request, unsplit, class_from=asked.source, told=told)
 
@@ -325,13 +324,13 @@ class Candidates:
             # Only Slurm knows all that it checks, and no job may wait longer because of us.
             why = "bound to the sockets of its GPUs, it did not start where it was placed"
             raise CannotPlanError(why, leave=True)
-        told: dict[str, Any] = {}
+        told = Told()
         request = self.lives.translate(gated, request, told)
         cpus = default_cpus(job, request, context)
         unsplit = record.job.array_tasks is not None
         asked = class_of(job, gated.original, context.config, context.known.classes)
         if asked.words:
-            told["class_from"] = asked.words
+            told.why["class_from"] = asked.words
         return Candidate(gated, request, unsplit, cpus, asked.source, told)
 
     def is_untried(self, job: SlurmJob) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.energy.accounts import job_energy
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.gate.gated_job import queue_order
 from slurm_gpu_aware.gate.licence_gate import GateState, Silence, gate_state, selector_silence
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, type_sentence
@@ -197,7 +197,7 @@ def _look_up(known: Answers, job_id: str) -> dict[str, Any]:
     )
     tasks = [str(row["job_id"]) for row in rows] if not decisions else []
     state = _state(decisions, events, waiting)
-    energy = job_energy(events)
+    own = [one for some in found("accounts", "OF_EVENTS") for one in some.items()]
     return {
         "job_id": job_id,
         "state": "array" if tasks and not waiting else state,
@@ -205,7 +205,7 @@ def _look_up(known: Answers, job_id: str) -> dict[str, Any]:
         "waiting_as_of": newest.started_at if newest is not None and waiting else None,
         "decisions": [decision_json(d) for d in decisions],
         "events": [event_json(e) for e in events],
-        "energy": energy.to_json() if energy is not None else None,
+        **{name: of(events) for name, of in own},
         "tasks": tasks,
         "slurm": None,
         "selector_away": None,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.snapshot import is_usable
-from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.slurm.records import (
@@ -91,7 +90,7 @@ class KeptCandidates:
         if (
             len(job.partitions) == 1  # else that in which it can start now
             and job.time_min_s is None
-            and not request.get(SHARDS)
+            and candidate.told.lasts
             and not request.sockets.given
             and (sized or not context.slurm.counts_memory)  # --mem=0: nodes of which all is free
             and most in (None, least)  # --nodes=2-4: as many as can start now

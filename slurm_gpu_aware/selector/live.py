@@ -86,6 +86,18 @@ class Done:
     gate_held: bool  # Else nothing may be changed in Slurm any more.
 
 
+@dataclass
+class Told:
+    """What features say of a parked job beside its request."""
+
+    why: dict[str, Any] = field(default_factory=dict)
+    """For the ledger, why it waits or got its GPUs."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """For the ledger, what it asked for."""
+    lasts: bool = True  # The request stays the same while job and site do.
+    ahead: bool = True  # Slurm may start it on any GPU that becomes free.
+
+
 class Live:
     """A part of the selector beside rounds; a hook that it does not have does nothing.
 
@@ -132,11 +144,8 @@ class Live:
         """The context of a round with what is known of the running ones of all ``jobs``."""
         return context
 
-    def translate(self, gated: GatedJob, request: Request, told: dict[str, Any]) -> Request:
-        """The request of a parked job, kept while job and site stay as they are.
-
-        ``told`` takes what the ledger says of it.
-        """
+    def translate(self, gated: GatedJob, request: Request, told: Told) -> Request:
+        """The request of a parked job; ``told`` takes what is to be said of it."""
         return request
 
     def inputs(self, seen: Seen) -> Iterator[tuple[Facet[Any], Any]]:
@@ -220,7 +229,7 @@ class Lives:
                 value = step(one, value)
         return value
 
-    def translate(self, gated: GatedJob, request: Request, told: dict[str, Any]) -> Request:
+    def translate(self, gated: GatedJob, request: Request, told: Told) -> Request:
         """See `Live.translate`. Raises what a hook raises: the job is then left to Slurm."""
         for one in self._translating:
             request = one.translate(gated, request, told)

@@ -13,9 +13,6 @@ from math import isfinite
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.models.performance_model import MODEL
-from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.admin_comment import marked, unmarked
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, task_number
 from slurm_gpu_aware.gate.request_forms import (
@@ -293,10 +290,8 @@ def _decision(
     candidate: Candidate, assignment: Assignment, names: tuple[str, ...], took_s: float, now: float
 ) -> Decision:
     request, job = candidate.request, candidate.gated.job
-    due = request.get(DUE_DATE)
     asked = {
-        "gpus": request.gpus if not request.get(SHARDS) else None,
-        "shards": request.get(SHARDS) or None,
+        "gpus": request.gpus,
         "gpus_range": f"{request.sizes[0]}-{request.sizes[-1]}" if request.sizes else None,
         "class": request.app_class,
         "class_from": candidate.class_from,
@@ -307,14 +302,13 @@ def _decision(
         "pattern": request.pattern,
         "policy": request.policy.name,
         "freq": request.clock,
-        "model": request.get(MODEL),
         "exclusive": request.nodes.whole,
         "comment": job.comment,
         "name": job.name[:MAX_JOB_NAME],
         "account": job.account,
-        "due_s": None if due is None else due.due_s,
         "waits_since_s": request.waits_since_s,
         "time_limit_s": request.time_limit_s if isfinite(request.time_limit_s) else None,
+        **candidate.told.asked,
     }
     return Decision(
         job_id=candidate.id,
@@ -331,7 +325,7 @@ def _decision(
         clock_mhz=assignment.clock_mhz,
         exact=assignment.exact,
         victims=assignment.victims,
-        why={**assignment.why.plain(), **candidate.told},
+        why={**assignment.why.plain(), **candidate.told.why},
         took_ms=1000.0 * took_s,
         state=JobPhase.PLANNED,
         restarts=job.restarts,

@@ -16,8 +16,6 @@ from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.config.load import Tuned, read_tuned, tuned_path, with_tuned
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
-from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
-from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.files import identity_of
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
 from slurm_gpu_aware.placement.policy import make_policy, option_names, policy_names
@@ -174,6 +172,7 @@ class PolicyInForce:
         """The policy, as ``gpu-aware status`` shows it."""
         config = with_tuned(self._config, tuned)
         placement, classes = config.placement, config.site.classes
+        own = [one for section in config.sections.values() for one in section.plan().items()]
         clocks = {name: config.for_class(name).clock_mhz for name in classes}
         self.options = policy_options(config)
         self.settings = PlanSettings(
@@ -183,6 +182,5 @@ class PolicyInForce:
             max_clock_mhz=placement.max_clock_mhz,
             backfill=placement.backfill,
             reservations=placement.reservations,
-            auto_clocks=config.of(PowerConfig).clocks == "auto",
-            due_order=config.of(DueDatesConfig).order,
+            **dict(own),
         )

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field, replace
 
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.left import part_of
-from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.shards.hints import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
@@ -278,7 +276,7 @@ def _is_simple(one: Candidate, candidates: Candidates) -> bool:
         and request.min_nodes == 1
         and len(job.partitions) == 1
         and not (request.sizes or request.nodes.whole or request.nodes.alone)
-        and not (request.get(SHARDS) or request.get(DUE_DATE))
+        and one.told.ahead
         and not (request.left is not None and (request.left.fixed or request.left.again))
         and not candidates.is_untried(job)
         and not candidates.backoff.knows(one.id)

@@ -11,7 +11,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.plan import Plan, Waiting
 from slurm_gpu_aware.selector.candidates import Candidate
-from slurm_gpu_aware.selector.live import Live, Site
+from slurm_gpu_aware.selector.live import Live, Site, Told
 
 
 class DueDates(Live):
@@ -40,6 +40,12 @@ class DueDates(Live):
             weight=self._weights.get(gated.job.qos or "", 1.0),
         )
         return request.put(DUE_DATE, known)
+
+    def translate(self, gated: GatedJob, request: Request, told: Told) -> Request:
+        """The same request; Slurm knows no due date."""
+        if (due := request.get(DUE_DATE)) is not None:
+            told.asked["due_s"], told.ahead = due.due_s, False
+        return request
 
     def requests(self, jobs: Mapping[str, Candidate], queue: Sequence[Request]) -> list[Request]:
         """The queue of a round with what is known."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from slurm_gpu_aware.model.facets import Section
 from slurm_gpu_aware.records import above, words
@@ -21,6 +21,10 @@ class DueDatesConfig(Section):
     are decided together."""
     weights: Mapping[str, Annotated[float, above(0)]] = field(default_factory=dict)
     """QOS -> its weight, 1 for the others, which multiplies the pressure of its jobs."""
+
+    def plan(self) -> Mapping[str, Any]:
+        """The order."""
+        return {"due_order": self.order}
 
 
 SECTIONS = (DueDatesConfig,)

@@ -129,6 +129,15 @@ def _most_j(seconds: float, gpus: int) -> float:
     return MAX_GPU_W * gpus * (seconds + 1.0)
 
 
+def _job_values(events: Iterable[Event]) -> dict[str, Any] | None:
+    energy = job_energy(events)
+    return None if energy is None else energy.to_json()
+
+
+OF_EVENTS = {"energy": _job_values}
+"""Value of ``gpu-aware explain --json`` -> what it is by the events of the job."""
+
+
 def energy_rows(decisions: Iterable[Decision], events: Iterable[Event]) -> list[dict[str, Any]]:
     """Energy of ended jobs by user, account and class; empty: that of no job is known.
 

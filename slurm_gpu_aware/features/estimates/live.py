@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_gpu_aware.admission.context import AdmissionContext, Known
 from slurm_gpu_aware.bounds import PROBE_JOB
@@ -29,7 +29,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown
-from slurm_gpu_aware.selector.live import Live, Site
+from slurm_gpu_aware.selector.live import Live, Site, Told
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.accounting import Missing
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
@@ -319,12 +319,12 @@ class Estimates(Live):
             self._ends.clear()
         return replace(known, version=self.reader.version)
 
-    def translate(self, gated: GatedJob, request: Request, told: dict[str, Any]) -> Request:
+    def translate(self, gated: GatedJob, request: Request, told: Told) -> Request:
         """With its run time; jobs beside it decide how fast a job on shards is."""
         found = None if request.get(SHARDS) else self.of(gated.job, request)
         if found is None:
             return request
-        told["estimate"] = {**asdict(found), "limit_s": request.time_limit_s}
+        told.why["estimate"] = {**asdict(found), "limit_s": request.time_limit_s}
         return replace(request, estimate_s=found.seconds) if found.runs else request
 
     def of(self, job: SlurmJob, request: Request) -> Estimate | None:

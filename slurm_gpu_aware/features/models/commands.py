@@ -143,7 +143,7 @@ def _fitted(store: Store) -> tuple[list[ModelRow], list[SiteFit]]:
 
 def _views(config: Config, name: str | None, gpus: int | None, slowdown: float) -> list[ModelView]:
     """The models of a name, or all. Raises SourceError if there are none."""
-    from slurm_gpu_aware.features.models.live import read_models
+    from slurm_gpu_aware.features.models.known import read_models
     from slurm_gpu_aware.features.models.store import gpu_kinds
     from slurm_gpu_aware.features.power.settings import PowerConfig
     from slurm_gpu_aware.store.database import open_for_reading

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.features.models.live import read_models
+from slurm_gpu_aware.features.models.known import read_models
 from slurm_gpu_aware.features.models.performance_model import (
     APPLICATION,
     CLASS,

@@ -21,7 +21,7 @@ from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.feasible import node_demand
 from slurm_gpu_aware.selector.candidates import Candidate
-from slurm_gpu_aware.selector.live import Done, Live, Seen, Site
+from slurm_gpu_aware.selector.live import Done, Live, Seen, Site, Told
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +56,10 @@ class Mover(Live):
         looked_s = self.site.timer() - self._looked
         return self._settings.enabled and (now >= self.site.wake_s or looked_s >= LOOK_S)
 
-    def translate(self, gated: GatedJob, request: Request, told: dict[str, Any]) -> Request:
+    def translate(self, gated: GatedJob, request: Request, told: Told) -> Request:
         """A job that could not start shrinks no other one; with why it is not moved itself."""
         if (why := why_not_moved(gated, self._config)) is not None:
-            told["not_moved"] = why
+            told.why["not_moved"] = why
         if self.site.backoff.failed(gated.id, self._settings.again_s):
             return replace(request, wait=replace(request.wait, refused=True))
         return request

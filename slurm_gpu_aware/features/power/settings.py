@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -126,6 +126,10 @@ class PowerConfig(Section):
         yield sound, "power.explore_s", "must be 0, or from 100 to 3600"
         for span, wrong in _schedule_faults(self.schedule).items():
             yield False, f"power.schedule.{span}", wrong
+
+    def plan(self) -> Mapping[str, Any]:
+        """Whether the planner chooses clocks."""
+        return {"auto_clocks": self.clocks == "auto"}
 
 
 SECTIONS = (PowerConfig,)

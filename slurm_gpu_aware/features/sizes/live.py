@@ -1,12 +1,11 @@
 """Sizes of jobs that could not start."""
 
 from dataclasses import replace
-from typing import Any
 
 from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.selector.live import Live
+from slurm_gpu_aware.selector.live import Live, Told
 
 
 class Sizes(Live):
@@ -15,7 +14,7 @@ class Sizes(Live):
 
     name = "sizes"
 
-    def translate(self, gated: GatedJob, request: Request, told: dict[str, Any]) -> Request:
+    def translate(self, gated: GatedJob, request: Request, told: Told) -> Request:
         """The request with one size."""
         if not (request.sizes and self.site.backoff.failed(gated.id)):
             return request

@@ -12,7 +12,7 @@ from store_samples import ingest_sweep
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.energy.choice import EXACT
-from slurm_gpu_aware.features.models.live import read_models
+from slurm_gpu_aware.features.models.known import read_models
 from slurm_gpu_aware.features.models.store import put_models
 from slurm_gpu_aware.features.power.simulate_options import simulated_power
 from slurm_gpu_aware.model.cluster import Cluster
