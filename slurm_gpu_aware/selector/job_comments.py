@@ -70,7 +70,7 @@ def with_due_date(text: str, due: Mapping[str, Any] | None) -> str:
 
     ``due``: values of the job's `DueAccount`; None: it has no due date.
     """
-    return f"due-impossible,{text}" if due is not None and due["in_time"] == 0 else text
+    return f"due-impossible,{text}" if due is not None and due.get("in_time") == 0 else text
 
 
 @dataclass

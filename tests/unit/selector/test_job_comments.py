@@ -113,7 +113,7 @@ def test_a_reason_in_short(reason: str, facts: dict[str, str], text: str) -> Non
     [(None, "n3:0"), (0.0, "due-impossible,n3:0"), (0.5, "n3:0"), ("unknown", "n3:0")],
 )
 def test_an_impossible_due_date_stands_in_front(due: float | str | None, text: str) -> None:
-    values = None if due is None else {"in_time": None if due == "unknown" else due}
+    values = None if due is None else {} if due == "unknown" else {"in_time": due}
     assert with_due_date("n3:0", values) == text
 
 
