@@ -214,9 +214,8 @@ def test_a_job_without_gpus_opens_no_way_past_the_first_that_waits(
     states = {job: cluster.job(job)["JobState"] for job in (head, behind, second)}
     assert set(states.values()) == {"PENDING"}, states
     let_go(cluster, "bob", first)
-    cluster.wait(head, "RUNNING")
-    states = {job: cluster.job(job)["JobState"] for job in (behind, second)}
-    assert set(states.values()) == {"PENDING"}, states
+    cluster.wait(head, "RUNNING", 90)
+    assert cluster.job(behind)["JobState"] == "PENDING", story(cluster, [head, behind, second])
     let_go(cluster, "alice", head)
     for job in (head, behind, second):
         cluster.wait(job, "COMPLETED", 90)
