@@ -177,7 +177,7 @@ def test_what_found_no_room_is_tried_again_whatever_it_shows(
     slurm: SlurmFolder, shown: str
 ) -> None:
     """At the gate it shows how things are for the first of the queue, and not for itself."""
-    bench = no_room(slurm)
+    bench = parked_again(slurm)
     slurm.change("7", reason=shown)
     assert bench.rounds.run().placed == []
     bench.steady += 2.0
@@ -188,13 +188,13 @@ def test_what_found_no_room_is_tried_again_whatever_it_shows(
 def test_what_found_no_room_is_tried_again_when_a_job_ends_there(
     slurm: SlurmFolder, node: str, placed: list[str]
 ) -> None:
-    bench = no_room(slurm, one_hour("4", node, []))
+    bench = parked_again(slurm, one_hour("4", node, []))
     assert bench.rounds.run().placed == []
     slurm.change("4", state="COMPLETED")
     assert bench.rounds.run().placed == placed
 
 
-def no_room(slurm: SlurmFolder, *others: dict[str, Any]) -> RoundsBench:
+def parked_again(slurm: SlurmFolder, *others: dict[str, Any]) -> RoundsBench:
     """Job 7 of bob has just been parked again, as Slurm found no room for it on n1."""
     slurm.write([*others, bob(stuck=True)], ["n1", "n2"])
     bench = RoundsBench(slurm)

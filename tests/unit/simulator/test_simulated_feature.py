@@ -32,10 +32,10 @@ class Doubled(SimulatedFeature):
 
     def starts(self, active, assignment):
         self.seen.append("starts")
-        return replace(assignment, why={**assignment.why, "doubled": True})
+        return replace(assignment, slowdown=2.0)
 
     def ends(self, active):
-        self.seen.append(f"ends {active.size} {active.placed.why['doubled']}")
+        self.seen.append(f"ends {active.size} {active.placed.slowdown:g}")
 
 
 def test_a_run_asks_its_features(monkeypatch):
@@ -46,5 +46,5 @@ def test_a_run_asks_its_features(monkeypatch):
     (feature,) = run.state.features
     assert feature.seen == [
         *("asked", "renew 1", "planned 1 at 0", "starts"),
-        *("renew 0", "planned 0 at 7", "ends 4 True", "renew 0", "planned 0 at 100"),
+        *("renew 0", "planned 0 at 7", "ends 4 2", "renew 0", "planned 0 at 100"),
     ]
