@@ -37,7 +37,7 @@ def passing(node: int, **fields: Any) -> RunningJob:
     return RunningJob(f"c{node}", (), NOW + 10 * HOUR, **given)
 
 
-def cluster_with(nodes: int, *running: RunningJob) -> Cluster:
+def cluster_beside(nodes: int, *running: RunningJob) -> Cluster:
     cluster = with_running(Cluster.uniform(nodes, 4, cpus_per_node=16), *running)
     for job in running:
         for node, cpus in job.cpus.items():
@@ -46,7 +46,7 @@ def cluster_with(nodes: int, *running: RunningJob) -> Cluster:
     return cluster
 
 
-def plan_of(cluster: Cluster, *queue: Request, **settings: Any) -> Plan:
+def round_plan(cluster: Cluster, *queue: Request, **settings: Any) -> Plan:
     return plan_round(queue, cluster, PlanSettings(policy="packed", **settings), NOW)
 
 
@@ -64,23 +64,23 @@ def test_who_ends_by_the_limit_of_a_job_that_passed_the_head_does_not_start(
     passing_job: dict[str, Any], started: list[str]
 ) -> None:
     """Without that job the head would start in an hour, and it may end at any time."""
-    cluster = cluster_with(1, holding(0, (0, 1, 2), 1.0), passing(0, **passing_job))
-    plan = plan_of(cluster, HEAD, behind(2, 8.0), behind(3, 0.9))
+    cluster = cluster_beside(1, holding(0, (0, 1, 2), 1.0), passing(0, **passing_job))
+    plan = round_plan(cluster, HEAD, behind(2, 8.0), behind(3, 0.9))
     assert [*placements(plan)] == started
     assert plan.waiting[0].shadow_start_s == NOW + 10 * HOUR
 
 
 def test_a_head_that_was_held_counts_from_when_it_was_not() -> None:
-    cluster = cluster_with(1, holding(0, (0, 1, 2), 1.0), passing(0))
+    cluster = cluster_beside(1, holding(0, (0, 1, 2), 1.0), passing(0))
     head = replace(HEAD, wait=replace(HEAD.wait, ineligible_s=500.0))
-    assert [*placements(plan_of(cluster, head, behind(2, 8.0)))] == ["2"]
+    assert [*placements(round_plan(cluster, head, behind(2, 8.0)))] == ["2"]
 
 
 def test_what_the_head_waits_for_now_is_kept_as_well() -> None:
     """n0, as if the job had not come, and n1, where the head starts in two hours if it stays."""
-    cluster = cluster_with(2, passing(0), holding(1, (0, 1, 2), 2.0))
+    cluster = cluster_beside(2, passing(0), holding(1, (0, 1, 2), 2.0))
     queue = [HEAD, behind(2, 8.0), behind(3, 8.0, eligible=np.array([False, True]))]
-    plan = plan_of(cluster, *queue, behind(4, 1.9), reservations=4)
+    plan = round_plan(cluster, *queue, behind(4, 1.9), reservations=4)
     assert {job: nodes for job, (nodes, _) in placements(plan).items()} == {"4": (1,)}
     assert plan.waiting[0].shadow_start_s == NOW + 2 * HOUR
 
@@ -88,10 +88,10 @@ def test_what_the_head_waits_for_now_is_kept_as_well() -> None:
 def test_a_node_of_another_user_is_kept_too() -> None:
     """Bob's job of one CPU shares its node with no other user."""
     bobs = passing(0, cpus={0: 1}, alone=True)
-    cluster = cluster_with(1, bobs)
+    cluster = cluster_beside(1, bobs)
     cluster = replace(cluster, users=NodeUsers.of([bobs], {"alice", "bob"}, 1))
     head = replace(HEAD, user="alice")
-    assert not placements(plan_of(cluster, head, behind(2, 8.0, user="bob")))
+    assert not placements(round_plan(cluster, head, behind(2, 8.0, user="bob")))
 
 
 @pytest.mark.parametrize(
@@ -108,30 +108,30 @@ def test_while_only_such_jobs_hold_up_the_head_its_share_is_held(
     running: list[RunningJob], expected: dict[str, Any]
 ) -> None:
     """So no more of them start there, as by plain Slurm, and no GPU job."""
-    cluster = cluster_with(1, *running)
-    plan = plan_of(cluster, HEAD, behind(2, 8.0))
+    cluster = cluster_beside(1, *running)
+    plan = round_plan(cluster, HEAD, behind(2, 8.0))
     assert guarded(plan, cluster, {"1": HEAD}, passing=False) == expected
 
 
 def test_of_a_node_that_waits_for_its_user_all_is_held() -> None:
     """There one CPU is enough to keep the others from it."""
     bobs = passing(0, cpus={0: 1}, alone=True)
-    cluster = replace(cluster_with(1, bobs), users=NodeUsers.of([bobs], {"alice", "bob"}, 1))
+    cluster = replace(cluster_beside(1, bobs), users=NodeUsers.of([bobs], {"alice", "bob"}, 1))
     head = replace(HEAD, user="alice")
-    plan = plan_of(cluster, head)
+    plan = round_plan(cluster, head)
     assert guarded(plan, cluster, {"1": head}, passing=False) == {"n0": (4, 4, True, None)}
 
 
 def test_the_next_jobs_with_a_reservation_are_kept_from_passing_too() -> None:
     """The head waits for n0; the second job would start on n1 in an hour."""
-    cluster = cluster_with(
+    cluster = cluster_beside(
         2, holding(0, (0, 1, 2, 3), 20.0), holding(1, (0, 1, 2), 1.0), passing(1)
     )
     head = replace(HEAD, nodes=replace(HEAD.nodes, eligible=np.array([True, False])))
     second = replace(HEAD, job_id="2", priority=4.0)
     queue = [head, second, behind(3, 8.0), behind(4, 0.9)]
-    assert [*placements(plan_of(cluster, *queue))] == ["3"]
-    assert [*placements(plan_of(cluster, *queue, reservations=2))] == ["4"]
+    assert [*placements(round_plan(cluster, *queue))] == ["3"]
+    assert [*placements(round_plan(cluster, *queue, reservations=2))] == ["4"]
 
 
 def test_no_job_behind_delays_the_head_when_those_without_gpus_end_at_once() -> None:
@@ -149,7 +149,7 @@ def test_no_job_behind_delays_the_head_when_those_without_gpus_end_at_once() -> 
             behind(n, rng.random() * 12, rng.randint(1, 4), cpus=rng.randint(1, 4))
             for n in range(2, 8)
         ]
-        plan = plan_of(cluster_with(3, *running, *passed), head, *queue, reservations=2)
+        plan = round_plan(cluster_beside(3, *running, *passed), head, *queue, reservations=2)
         if any(one.job_id == head.job_id for one in plan.assignments):
             continue
         asked = {one.job_id: one for one in queue}
@@ -162,8 +162,8 @@ def test_no_job_behind_delays_the_head_when_those_without_gpus_end_at_once() -> 
             )
             for a in plan.assignments
         ]
-        before = start_of(head, cluster_with(3, *running))
-        assert start_of(head, cluster_with(3, *running, *begun)) <= before
+        before = start_of(head, cluster_beside(3, *running))
+        assert start_of(head, cluster_beside(3, *running, *begun)) <= before
         held_up += before < (plan.waiting[0].shadow_start_s or 0.0)
         started += len(begun)
     assert held_up > 20
@@ -172,5 +172,5 @@ def test_no_job_behind_delays_the_head_when_those_without_gpus_end_at_once() -> 
 
 def start_of(job: Request, cluster: Cluster) -> float:
     """When a job alone would start at the latest."""
-    plan = plan_of(cluster, job)
+    plan = round_plan(cluster, job)
     return NOW if plan.assignments else plan.waiting[0].shadow_start_s or 0.0
