@@ -183,6 +183,10 @@ class BackfillRoom:
             kept = f"on nodes that are kept for {head}, as jobs that Slurm starts by itself wait"
             return f"would fit now, but only {kept}"
         what = "these GPUs" if self._outside.has_power(request.power_w) else "this power"
+        if self.shadow is not None and self.shadow.early:
+            return (
+                f"would fit now, but {head} comes first and starts as soon as jobs without GPUs end"
+            )
         past = f"its time limit reaches past the start of {head}"
         return f"would fit now, but {past}, which comes first and has {what} reserved"
 

@@ -14,6 +14,11 @@ from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.timeline import Timeline, hold, take
 
+_TIMES = 2.0
+"""A job that passed the head may end at any time, or late. By what it has run for it is expected to
+end when it has run twice as long: so no job behind delays the head for longer than that job has,
+and GPUs wait for no more than the time limit of a job that could use them."""
+
 
 @dataclass(frozen=True, eq=False)
 class Shadow:
@@ -27,7 +32,8 @@ class Shadow:
     bound: bool = False  # The head needs cores of certain sockets.
     by_slurm: bool = False  # Slurm chooses the head's GPUs.
     unpassed: Shadow | None = None
-    """An earlier one, which it would have without the jobs that passed it (`Timeline.passed`)."""
+    """An earlier one, if the jobs that passed it (`Timeline.passed`) end earlier."""
+    early: bool = False  # It is such an earlier one.
     held_up: Gpus = ()
     """GPUs on which it would start now without these jobs, some of which may be ending."""
 
@@ -66,11 +72,12 @@ def reserve(
         return replace(shadow, held_up=held_up)
     if not passed:
         return shadow
-    unpassed = _earliest(head, cluster, timeline.without(passed), dispatcher)
-    if unpassed is None or unpassed.start_s >= shadow.start_s:
-        return shadow
-    held_up = unpassed.gpus if unpassed.start_s <= now else ()
-    return replace(shadow, unpassed=unpassed, held_up=held_up)
+    placed = dispatcher.could_place(head, timeline.ending(passed, 1.0).at(cluster, now))
+    unpassed = _earliest(head, cluster, timeline.ending(passed, _TIMES), dispatcher)
+    if unpassed is not None:
+        earlier = unpassed.start_s < shadow.start_s
+        unpassed = replace(unpassed, early=True) if earlier else None
+    return replace(shadow, unpassed=unpassed, held_up=placed.gpus if placed else ())
 
 
 def _earliest(

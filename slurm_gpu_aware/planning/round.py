@@ -320,6 +320,8 @@ class _Placing:
             )
             what = "reconsidered" if postponed else "starts"
             reason += f"; {what} {latest}, reserved: {names}"
+            if shadow.unpassed is not None or shadow.held_up:
+                reason += "; sooner if jobs without GPUs end there"
         return reason
 
     def _postpone(self, request: Request, wait: Postponement, reason: str) -> None:

@@ -211,11 +211,11 @@ class Timeline:
             if not job.gpus and job.start_s > since_s and job.standing <= request.priority
         ]
 
-    def without(self, jobs: Iterable[RunningJob]) -> Timeline:
-        """The same, but some of the running jobs end now."""
-        gone = {id(job) for job in jobs}
-        ends = [replace(j, end_s=self.now) if id(j) in gone else j for j in self._running]
-        return Timeline(ends, self.now, self._started, self._reserved)
+    def ending(self, jobs: Iterable[RunningJob], times: float) -> Timeline:
+        """The same, but some of the running jobs end when they have run so many times as long."""
+        ends = {id(j): j.start_s + times * (self.now - j.start_s) for j in jobs}
+        running = [replace(j, end_s=min(j.end_s, ends.get(id(j), math.inf))) for j in self._running]
+        return Timeline(running, self.now, self._started, self._reserved)
 
     @cached_property
     def ends(self) -> list[float]:
