@@ -151,8 +151,7 @@ class Selector:
         log.info("selector started")
         trigger = "start"
         self._rounds.start_monitor.start()
-        for one in self._rounds.lives.all:
-            one.start()
+        self._rounds.lives.each(lambda one: one.start())
         while not self._stopping:
             notify(ALIVE)
             self._round(trigger)
@@ -180,8 +179,7 @@ class Selector:
 
     def _stop_work(self) -> None:
         self._rounds.start_monitor.stop()
-        for one in self._rounds.lives.all:
-            one.stop()
+        self._rounds.lives.each(lambda one: one.stop())
         self._heartbeat.stop()
         works = self._heartbeat.other is None
         self._ledger.close(publish=works)
@@ -231,7 +229,7 @@ class Selector:
         freed = outcome.blocked and time.monotonic() - self._freed < _FREED_S
         if outcome.untried or outcome.doubtful or outcome.unpooled or freed:
             waits.append(max(_LIMIT_S, 3 * self._cost_s))
-        if any(one.awaits for one in self._rounds.lives.all):
+        if self._rounds.lives.any(lambda one: one.awaits):
             waits.append(max(_LIMIT_S, 3 * self._cost_s))
         if self._repeats:
             waits.append(max(self._repeats[0], self._cost_s))

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from operator import methodcaller
 from typing import Any
 
 from slurm_gpu_aware.config.settings import GateConfig
@@ -249,8 +250,7 @@ class OwnerChanges:
             if why is None:
                 log.info("job %s was changed by its owner", job_id)
                 self._site.backoff.clear(job_id)
-                for one in self._lives.all:
-                    one.changed(job_id, now)
+                self._lives.each(methodcaller("changed", job_id, now))
                 detail = {"record": change.record}
             else:
                 log.warning("job %s keeps its request, Slurm refused its change: %s", job_id, why)

@@ -101,7 +101,8 @@ class Told:
 class Live:
     """A part of the selector beside rounds; a hook that it does not have does nothing.
 
-    An error in a hook is logged, and the round goes on without it; SourceError ends the round.
+    An error in a hook is logged, and the selector goes on without it; SourceError ends the round,
+    and an error of `load` the selector.
     """
 
     name: ClassVar[str]  # In messages of its errors.
@@ -200,7 +201,7 @@ class Lives:
     """The live sides of all features, in the order of the list."""
 
     def __init__(self, site: Site) -> None:
-        self.site, self.of = site, site.of
+        self.site = site
         self.all: Sequence[Live] = [
             site.of(kind) for kinds in found("live", "LIVES") for kind in kinds
         ]

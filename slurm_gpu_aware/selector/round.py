@@ -88,7 +88,7 @@ class Rounds:
             self._gate_held,
             wake=wake,
             clock=clock,
-            on_move=lambda job_id: any(one.requeued(job_id) for one in self.lives.all),
+            on_move=lambda job_id: self.lives.any(lambda one: one.requeued(job_id)),
             is_ahead=lambda i: i in self._successors.opened or i in self._turns.lasting,
         )
         self._guard = HeadGuard(client, config.gate.guard_head, timer)
@@ -194,7 +194,7 @@ class Rounds:
         with contained("job tracker"), self._ledger.later():  # one transaction
             self.tracker.observe(jobs, gated, now, unread)
             self._ended.note(everything, self.tracker.placed)
-        self._backoff.freed(self._ended.freed(jobs))
+        self._backoff.freed(self._ended.freed(jobs, unread))
         self._successors.observe(gated)
         gated = self.lives.through(gated, lambda one, jobs: one.settle(jobs, now))
         return View(

@@ -127,10 +127,14 @@ class EndedJobs:
         self._held: Mapping[int, tuple[str, ...]] = {}
         """Number of a record -> its nodes."""
 
-    def freed(self, jobs: Iterable[SlurmJob]) -> set[str]:
-        """Nodes on which a job of the last round holds nothing any more; ``jobs``: all."""
+    def freed(self, jobs: Iterable[SlurmJob], unread: Iterable[int] = ()) -> set[str]:
+        """Nodes on which a job of the last round holds nothing any more.
+
+        ``jobs``: all; ``unread``: numbers of records that could not be read.
+        """
         before = self._held
-        self._held = {job.raw_id: job.nodes for job in jobs if job.state in HOLDING}
+        still = {number: before[number] for number in unread if number in before}
+        self._held = still | {job.raw_id: job.nodes for job in jobs if job.state in HOLDING}
         return {node for number in before.keys() - self._held.keys() for node in before[number]}
 
     def left_out(self, jobs: Iterable[SlurmJob]) -> list[SlurmJob]:

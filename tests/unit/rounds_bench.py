@@ -50,7 +50,7 @@ class RoundsBench:
             timer=lambda: self.steady,
         )
         if history is not None:
-            self.rounds.lives.of(Estimates).reader.history = history
+            self.rounds.site.of(Estimates).reader.history = history
 
     def closed(self, job_id: str) -> list[float]:
         """Steady times at which the job's gate was closed."""

@@ -29,6 +29,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import predicted_slowdown
+from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.live import Live, Site, Told
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.accounting import Missing
@@ -315,9 +316,10 @@ class Estimates(Live):
 
     def know(self, known: Known, view: View) -> Known:
         """Take in what was read since the last round."""
-        if self.reader.renew():
-            self._ends.clear()
-        return replace(known, version=self.reader.version)
+        with contained(self.name):
+            if self.reader.renew():
+                self._ends.clear()
+        return replace(known, version=known.version + self.reader.version)
 
     def translate(self, gated: GatedJob, request: Request, told: Told) -> Request:
         """With its run time; jobs beside it decide how fast a job on shards is."""

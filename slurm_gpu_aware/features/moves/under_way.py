@@ -24,6 +24,7 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.holding_pool import PLANNABLE
+from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.live import Live, Seen, Site
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.records import ENDED, SlurmJob
@@ -175,7 +176,10 @@ class MovesUnderWay(Live):
 
     def know(self, known: Known, view: View) -> Known:
         """With the GPUs that are kept, and what moved jobs had before."""
-        return replace(known, holds=self.kept(view.parked, view.now), moved=self.before)
+        holds: Sequence[Hold] = ()
+        with contained(self.name):
+            holds = self.kept(view.parked, view.now)
+        return replace(known, moved=self.before, holds=(*known.holds, *holds))
 
     def inputs(self, seen: Seen) -> Iterator[tuple[Facet[Any], Any]]:
         """The GPUs to which jobs return."""

@@ -18,7 +18,7 @@ _AGAIN_S = 60.0
 """Time after which the ledger is asked again for what it lacked: the store may have failed."""
 
 
-class Turns(Live):
+class FirstSubmissions(Live):
     """Tells the rule, and the first submissions from the ledger's decisions, as far as it knows."""
 
     name = "order of the queue"
@@ -67,4 +67,4 @@ class Turns(Live):
         return min(waits, default=None)
 
 
-LIVES = (Turns,)
+LIVES = (FirstSubmissions,)

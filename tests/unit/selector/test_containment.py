@@ -23,7 +23,7 @@ from slurm_gpu_aware.features.power.explorations import Explorations
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.features.power.settings import PowerConfig
 from slurm_gpu_aware.features.power.site_power import SitePower
-from slurm_gpu_aware.features.queue_order.live import Turns
+from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
 from slurm_gpu_aware.features.waiting.live import Postponements
 from slurm_gpu_aware.selector import isolation as containment
 from slurm_gpu_aware.selector import placer, site_reader
@@ -51,7 +51,7 @@ PARTS: dict[type, tuple[str, ...]] = {
     LedgerWriter: ("profile", "policy"),
     Mover: ("wants_round", "requests", "moving", "after"),
     MovesUnderWay: ("wants_round", "settle", "kept", "targets"),
-    Turns: ("inputs", "requests"),
+    FirstSubmissions: ("inputs", "requests"),
     PolicyInForce: ("refresh",),
     Notes: ("write",),
     Postponements: ("requests", "planned", "waits", "forget"),

@@ -57,7 +57,7 @@ class DueBench:
         for count, seconds in self.runs:
             kind = JobKind(job.user, job.name, job.account or "", count, job.time_limit_s)
             history.add(kind, seconds, node="n1")
-        self.rounds.lives.of(Estimates).reader.history = history
+        self.rounds.site.of(Estimates).reader.history = history
         self.rounds.load()
 
     def round(self, after_s: float = 0.0) -> None:
@@ -213,7 +213,7 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
     # A later submission of the requeue does not change the due date, nor what was done.
     one.restart()
     one.round(5.0)
-    moves = one.rounds.lives.of(MovesUnderWay)
+    moves = one.rounds.site.of(MovesUnderWay)
     assert moves.before["7"] == BeforeMove(submitted, 1)
     assert moves.last("7").work_done == begun.detail["work_done"]
     # After a requeue by its owner it counts anew.
@@ -222,7 +222,7 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
         if again:
             one.restart()
         one.round(5.0)
-        assert (one.rounds.lives.of(MovesUnderWay).before, moves.last("7")) == ({}, None)
+        assert (one.rounds.site.of(MovesUnderWay).before, moves.last("7")) == ({}, None)
 
 
 def test_a_growth_that_did_not_begin_counts_no_work(
@@ -237,7 +237,7 @@ def test_a_growth_that_did_not_begin_counts_no_work(
 
     one.now = one.rounds.site.wake_s
     with monkeypatch.context() as patch:
-        patch.setattr(type(one.rounds.lives.of(MovesUnderWay).client), "requeue_job", killed)
+        patch.setattr(type(one.rounds.site.of(MovesUnderWay).client), "requeue_job", killed)
         with pytest.raises(KeyboardInterrupt):
             one.round(1.0)
     one.restart()
@@ -253,7 +253,7 @@ def test_a_growth_that_did_not_begin_counts_no_work(
 def seen_due_dates(one: DueBench, monkeypatch: pytest.MonkeyPatch) -> list[DueDate]:
     """The due dates that the rounds of a selector count with from now on."""
     found: list[DueDate] = []
-    mover = one.rounds.lives.of(Mover)
+    mover = one.rounds.site.of(Mover)
     real = mover._restarted
 
     def noted(gated: GatedJob, request: Request) -> Request:
@@ -281,7 +281,7 @@ def test_after_a_growth_a_changed_due_date_counts(
     one.round(31.0)
     assert {due.due_s for due in dated} == {submitted + 200 * H}
     assert min(due.done for due in dated) > 0
-    moves = one.rounds.lives.of(MovesUnderWay)
+    moves = one.rounds.site.of(MovesUnderWay)
     assert set(moves.before) == set(moves.began) == {"7"}
     with net_site.state() as state:
         state["jobs"] = []
@@ -324,7 +324,7 @@ def test_a_growing_job_that_waits_for_long_keeps_its_gpus(net_site: SlurmFolder)
     one.round(31.0)
     net_site.change("7", comment=f"{NET},gpus=1-4,due=400h,move=10s")
     one.round(4_000.0)
-    assert not one.rounds.lives.of(MovesUnderWay).jobs
+    assert not one.rounds.site.of(MovesUnderWay).jobs
     net_site.change("7", eligible_time=0, reason="Licenses")
     for again in (False, True):
         if again:

@@ -31,3 +31,10 @@ def test_tasks_stay_as_they_tell_that_their_array_is_split() -> None:
     known = EndedJobs()
     known.note([task], tracked=())
     assert known.left_out([task]) == [task]
+
+
+def test_a_job_whose_record_cannot_be_read_has_freed_nothing() -> None:
+    known, job = EndedJobs(), replace(slurm_job(3, state="RUNNING"), nodes=("n1",))
+    known.freed([job])
+    assert known.freed([], [job.raw_id]) == set()
+    assert known.freed([]) == {"n1"}

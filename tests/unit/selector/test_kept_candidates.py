@@ -56,7 +56,7 @@ def test_a_changed_job_is_translated_again_and_no_other(
 
 
 def add_run(slurm: SlurmFolder, bench: RoundsBench) -> None:
-    reader = bench.rounds.lives.of(Estimates).reader
+    reader = bench.rounds.site.of(Estimates).reader
     reader.history.add(JobKind("alice", "x", "", 2, 60.0), 30.0)
     reader.version += 1
 

@@ -57,7 +57,7 @@ def state_of(site: SlurmFolder, rounds: Rounds, one: RunningJob, **kept_w: float
     cluster = replace(cluster, running=(one,))
     jobs = {name.removeprefix("job"): above_w for name, above_w in kept_w.items()}
     profile = LedgerWriter(site.store).profile()
-    found = rounds.lives.of(SitePower).state(cluster, profile, PlanSettings(auto_clocks=True), jobs)
+    found = rounds.site.of(SitePower).state(cluster, profile, PlanSettings(auto_clocks=True), jobs)
     assert found is not None
     return found
 
@@ -89,11 +89,11 @@ def test_a_job_on_a_move_is_not_explored(powered: SlurmFolder) -> None:
 def test_no_model_is_missed_of_a_job_whose_gpus_slurm_shows_no_more(powered: SlurmFolder) -> None:
     """Regression: while it ended, it was said that it might get GPUs of several models."""
     rounds = running_7(powered, UNKNOWN)
-    reading = rounds.lives.of(SitePower).reading()
+    reading = rounds.site.of(SitePower).reading()
     assert reading is not None
     assert reading.no_model.keys() == {"7"}
     state_of(powered, rounds, hold("7"))
-    reading = rounds.lives.of(SitePower).reading()
+    reading = rounds.site.of(SitePower).reading()
     assert reading is not None
     assert reading.no_model == {}
 

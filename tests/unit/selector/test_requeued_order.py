@@ -6,7 +6,7 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.features.queue_order.live import Turns
+from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.planning.record import read_round
 from slurm_gpu_aware.store.database import open_store
@@ -89,7 +89,7 @@ def test_a_store_that_failed_is_asked_again(slurm: SlurmFolder) -> None:
 
     def first_s() -> float | None:
         bench.rounds.run()
-        return bench.rounds.lives.of(Turns).known["7"][0]
+        return bench.rounds.site.of(FirstSubmissions).known["7"][0]
 
     assert first_s() is None
     with open_store(slurm.store) as store:

@@ -65,7 +65,7 @@ def model_table(site: SlurmFolder) -> Any:
 
 
 def known_reading(rounds: Rounds) -> PowerReading:
-    reading = rounds.lives.of(SitePower).reading()
+    reading = rounds.site.of(SitePower).reading()
     assert reading is not None
     return reading
 
@@ -171,9 +171,7 @@ def selector(site: SlurmFolder) -> Rounds:
     held = time.time() + 600
     rounds = Rounds(site.client(), config, ledger, gate_held_until=lambda: held, orders=orders)
     rounds.load()
-    rounds.lives.of(SitePower).clocks.reported(
-        {node: AgentReport(time.time(), 0) for node in NODES}
-    )
+    rounds.site.of(SitePower).clocks.reported({node: AgentReport(time.time(), 0) for node in NODES})
     return rounds
 
 
@@ -380,11 +378,11 @@ def test_orders_that_cannot_be_written_hold_up_no_job(powered: SlurmFolder) -> N
 
 def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(powered: SlurmFolder) -> None:
     rounds = selector(powered)
-    power = rounds.lives.of(SitePower)
+    power = rounds.site.of(SitePower)
     assert power.wants_round((), 0.0)  # it may have to take back what a selector before it ordered
     rounds.run()
-    assert not rounds.lives.of(SitePower).wants_round((), 0.0)
-    assert rounds.lives.of(SitePower).reading() is None
+    assert not rounds.site.of(SitePower).wants_round((), 0.0)
+    assert rounds.site.of(SitePower).reading() is None
     limit(powered, 3000.0)
     rounds = selector(powered)
     rounds.run()
@@ -411,13 +409,13 @@ def test_the_clock_of_a_job_is_planned_as_soon_as_it_has_started(powered: SlurmF
     rounds.run()
     rounds.run()
     assert powered.jobs["7"]["state"] == "PENDING"
-    assert not rounds.lives.of(SitePower).wants_round((), 0.0)
+    assert not rounds.site.of(SitePower).wants_round((), 0.0)
     node, slots = powered.ledger("7")[-1].nodes[0], list(powered.ledger("7")[-1].slots[0])
     powered.change("7", state="RUNNING", nodes=node, slots=slots)
     assert not orders(powered)
     rounds.run()
     assert [line.split()[0] for line in orders(powered)[node][1]] == ["7"]
-    assert not rounds.lives.of(SitePower).wants_round((), 0.0)
+    assert not rounds.site.of(SitePower).wants_round((), 0.0)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -443,7 +441,7 @@ def test_clocks_rise_as_soon_as_a_waiting_job_is_gone(powered: SlurmFolder, late
     assert answered(powered, rounds, time.time()) == high
     rounds.run()
     rounds.run()
-    assert not rounds.lives.of(SitePower).wants_round((), 0.0)
+    assert not rounds.site.of(SitePower).wants_round((), 0.0)
 
 
 def test_a_limit_that_no_round_has_seen_is_shown_as_such(powered: SlurmFolder) -> None:
@@ -569,7 +567,7 @@ def explored(site: SlurmFolder) -> tuple[Rounds, list[float]]:
 def answered(site: SlurmFolder, rounds: Rounds, now: float) -> int:
     """The agents carry out what is ordered; return the clock of job 7."""
     found = orders(site)
-    rounds.lives.of(SitePower).clocks.reported(
+    rounds.site.of(SitePower).clocks.reported(
         {n: AgentReport(now, found[n][0] if n in found else 0) for n in NODES}
     )
     lines = [line for _, lines in found.values() for line in lines if line.startswith("7 ")]
@@ -726,7 +724,7 @@ def test_a_refused_clock_ends_the_exploration(powered: SlurmFolder) -> None:
         now[0] += 5.0
     assert answered(powered, rounds, now[0]) == 1530
     ((node, (seq, _)),) = [one for one in orders(powered).items() if one[1][1]]
-    rounds.lives.of(SitePower).clocks.heard(
+    rounds.site.of(SitePower).clocks.heard(
         "7", "clock_failed", {"node": node, "seq": seq, "error": "Not Supported"}
     )
     now[0] += 20.0
@@ -750,7 +748,7 @@ def test_a_job_that_refused_a_clock_counts_with_its_own_one(powered: SlurmFolder
         assert planned_w(rounds) <= IDLE_W + 500.0
     ((node, (seq, _)),) = [one for one in orders(powered).items() if one[1][1]]
     detail = {"node": node, "seq": seq, "error": "Not Supported"}
-    rounds.lives.of(SitePower).clocks.heard("7", "clock_failed", detail)
+    rounds.site.of(SitePower).clocks.heard("7", "clock_failed", detail)
     for clock in (1200, low, low):  # 1200 until its own clock is back
         assert clocks_seen(powered, rounds, now)[-1] == low
         now[0] += 100.0  # a round is due, whatever happens
