@@ -68,6 +68,7 @@ def left_request(
     if managed and named.isdisjoint(managed):
         raise CannotPlanError("its partition is not managed")
     entries = [QueueEntry(gated, _NO_FORM, p, context) for p in open_partitions(job, context)]
+    others = _other_entries(gated, components, context)
     last = entries[-1]  # Slurm may start it in any of them: it stands as in the lowest one
     limit_s = max(entry.limit_s for entry in entries)
     found = [_nodes(entry, limit_s) for entry in entries]
@@ -91,8 +92,8 @@ def left_request(
             alone=any(entry.alone for entry in entries),
         ),
         cpus=Cpus(max(1, sum(part.cpus for part in parts))),
-        time_limit_s=limit_s,
-        **_standing(last, components),
+        time_limit_s=max([limit_s, *(one.limit_s for one in others)]),  # it ends with its last one
+        **_standing(last, others),
         # Its record has no node lists of other components, to which they could be given back.
         left=LeftToSlurm(
             reason, parts, fixed=gated.original.partial or bool(components), again=again
@@ -100,18 +101,22 @@ def left_request(
     )
 
 
-def _standing(entry: QueueEntry, components: Sequence[SlurmJob]) -> Standing:
-    """Its place in the queue; that of a heterogeneous job is its lowest component's."""
-    context = entry.context
-    tiers = [
-        context.partitions[name].priority_tier
+def _other_entries(
+    gated: GatedJob, components: Sequence[SlurmJob], context: AdmissionContext
+) -> list[QueueEntry]:
+    """The other components of a heterogeneous job, each in all its partitions."""
+    return [
+        QueueEntry(replace(gated, job=one), _NO_FORM, context.partitions[name], context)
         for one in components
         for name in one.partitions
         if name in context.partitions
     ]
-    own = entry.partition.priority_tier
-    standing = entry.standing()
-    lower = own - min([own, *tiers])
+
+
+def _standing(entry: QueueEntry, others: Sequence[QueueEntry]) -> Standing:
+    """Its place in the queue; that of a heterogeneous job is its lowest component's."""
+    own, standing = entry.partition.priority_tier, entry.standing()
+    lower = own - min([own, *(one.partition.priority_tier for one in others)])
     return {**standing, "priority": standing["priority"] - TIER * lower}
 
 
@@ -173,7 +178,7 @@ def hold_of_left(
         gpus_per_node=0,
         cpus_per_node=0,
         memory_mb_per_node=0,
-        end_s=now + job.longest_s,
+        end_s=now + max(one.longest_s for one in (job, *components)),
         app_class=app_class,
         user=job.user,
         alone=is_alone(job, partitions),

@@ -26,7 +26,6 @@ class _Waits:
     count: int = 0
     blind: int = 0  # how often it was blocked while bound and showed no cause while parked
     misplaced: bool = False
-    unexplained: int = 0
     keeps: bool = False
     why: str = ""
     held_by: str = ""
@@ -49,6 +48,7 @@ class Backoff:
     base_s: float
     timer: Callable[[], float] = time.monotonic  # Seconds of a clock that is never set.
     _waits: dict[str, _Waits] = field(default_factory=dict)
+    _unexplained: dict[str, int] = field(default_factory=dict)
 
     def knows(self, job_id: str) -> bool:
         """Whether the job was ever held back."""
@@ -65,7 +65,7 @@ class Backoff:
 
     def failures(self, job_id: str) -> int:
         """How often the job did not start, and Slurm showed no cause."""
-        return self._waits[job_id].unexplained if job_id in self._waits else 0
+        return self._unexplained.get(job_id, 0)
 
     def keeps(self, job_id: str) -> bool:
         """Whether its GPUs are kept while it waits: else jobs behind it would take them."""
@@ -109,9 +109,10 @@ class Backoff:
             wait_s = min(_BLOCKED_S * (1 << min(waits.blind, 16)), long_s)
             waits.blind += 1
         waits.count += 1
-        waits.unexplained += unexplained
+        if unexplained:
+            self.count(job_id)
         # Slurm tried it in vain: the room that it needs comes back, and jobs behind it wait.
-        waits.keeps = blocked and unexplained and waits.unexplained <= TRIES
+        waits.keeps = blocked and unexplained and self.failures(job_id) <= TRIES
         waits.why, waits.held_by = why, held_by
         waits.nodes = frozenset(nodes) if unexplained else None
         waits.misplaced |= misplaced
@@ -139,15 +140,20 @@ class Backoff:
         left_s = until - self.timer()
         return left_s if left_s > 0 else None
 
+    def count(self, job_id: str) -> None:
+        """Count a start that failed, and Slurm showed no cause."""
+        self._unexplained[job_id] = self.failures(job_id) + 1
+
     def clear(self, job_id: str) -> None:
-        """Drop the waits of a job that has another request now."""
+        """Drop the waits of a job that has another request now; its `failures` stay."""
         self._waits.pop(job_id, None)
 
     def forget(self, known: set[str]) -> None:
         """Drop jobs that are gone. ``known`` has an unsplit array under its number."""
-        for job_id in list(self._waits):  # the start monitor's thread may add one
-            if job_id not in known and job_id.partition("_")[0] not in known:
-                del self._waits[job_id]
+        for one in (self._waits, self._unexplained):
+            for job_id in list(one):  # the start monitor's thread may add one
+                if job_id not in known and job_id.partition("_")[0] not in known:
+                    del one[job_id]
 
 
 @dataclass

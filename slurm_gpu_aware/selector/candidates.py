@@ -158,7 +158,8 @@ class Candidates:
                     job.id, f"a limit holds job {shown.id}, which is like it: {shown.reason}"
                 )
                 continue
-            holds = blocked_by(gated, self.context.now)
+            components = self._components.get(job.raw_id, ())
+            holds = blocked_by(gated, self.context.now, components)
             if holds is not None:
                 self.blocked += 1
                 self.backoff.shown(job.id)

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN, NODES_TAKEN
@@ -329,14 +329,24 @@ class HoldingPool:
         self._lain &= known
 
 
-def blocked_by(gated: GatedJob, now: float) -> str | None:
-    """What holds a parked job beside the gate, in Slurm's word; None: nothing that is known."""
+def blocked_by(gated: GatedJob, now: float, components: Iterable[SlurmJob] = ()) -> str | None:
+    """What holds a parked job beside the gate, in Slurm's word; None: nothing that is known.
+
+    ``components``: the other ones of a heterogeneous job. Their reasons may be of an earlier try.
+    """
     job = gated.job
-    if gated.only_deferred or (job.reason == "Reservation" and job.reservation is None):
-        return None
-    if job.reason not in PLANNABLE:
+    of_ours = gated.only_deferred or (job.reason == "Reservation" and job.reservation is None)
+    if job.reason not in PLANNABLE and not of_ours:
         return job.reason
-    # A job that Slurm has not tried yet (every new array) shows no reason.
+    parts = (replace(gated, job=one) for one in (job, *components))
+    return next(filter(None, (_waits_for(one, now) for one in parts)), None)
+
+
+def _waits_for(gated: GatedJob, now: float) -> str | None:
+    """The same by its record alone: Slurm shows no reason for a job that it has not tried yet."""
+    job = gated.job
+    if not job.priority:
+        return "JobHeldUser"
     if job.dependency is not None:
         return "Dependency"
     ahead = job.eligible_s is not None and job.eligible_s > now

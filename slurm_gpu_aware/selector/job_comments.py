@@ -242,7 +242,9 @@ class OwnerChanges:
         before = self._refused
         self._refused = {one.job.id: one for one in changes if one.refused is not None}
         for change in changes:
-            job_id, why = change.job.id, change.refused
+            job_id, why, marker = change.job.id, change.refused, change.job.marker
+            if marker is not None and marker.phase is JobPhase.RELEASED:
+                self._site.backoff.count(job_id)  # else changes could keep GPUs for it for ever
             tracker.withdraw(job_id, {"why": "changed by its owner"}, now)
             last = before.get(job_id)
             if last is not None and (last.record, last.refused) == (change.record, why):

@@ -1,5 +1,7 @@
 """What a round must know of a job that is left to Slurm, by counts of Slurm's record."""
 
+import math
+
 import pytest
 from make import NOW, as_gated, context_of, eligible, slurm_job, slurm_node
 
@@ -92,6 +94,16 @@ def test_the_parts_of_a_heterogeneous_job_count_together() -> None:
     assert found.left is not None
     assert [part.gpus for part in found.left.parts] == [2, 3, 0]
     assert (found.gpus, found.cpus.total) == (5, 7)
+
+
+@pytest.mark.parametrize(("limit_s", "longest_s"), [(6000.0, 6000.0), (None, math.inf)])
+def test_a_heterogeneous_job_ends_with_its_longest_component(limit_s, longest_s: float) -> None:
+    other = slurm_job(8, tres_per_node="gres/gpu:1", time_limit_s=limit_s)
+    assert left_job(components=(other,)).time_limit_s == longest_s
+    where = context_of(NODES)
+    first = as_gated(slurm_job(tres_per_node="gres/gpu:2", admin_comment=RECORD))
+    given = where.nodes, where.partitions, (), "B", NOW, (other,)
+    assert hold_of_left(first, *given).end_s == NOW + longest_s
 
 
 def test_a_first_component_without_gpus_is_planned_with_those_that_have_some() -> None:

@@ -256,6 +256,47 @@ def test_components_that_an_update_of_the_first_changed_are_no_jobs_of_their_own
     assert not is_open(slurm, "8")  # Slurm changes it with the first
 
 
+@pytest.mark.parametrize(
+    ("waits", "why"),
+    [
+        ({"priority": 0, "reason": "JobHeldUser"}, "JobHeldUser"),
+        ({"dependency": "afterany:5(unfulfilled)", "reason": "None"}, "Dependency"),
+        ({"eligible_time": 1_790_003_600, "reason": "Resources"}, "BeginTime"),
+        ({"reason": HELD}, None),  # which may be of an earlier try
+    ],
+    ids=str,
+)
+def test_a_heterogeneous_job_waits_like_any_of_its_components(
+    slurm: SlurmFolder, waits: dict[str, Any], why: str | None
+) -> None:
+    """Regression: opened, it kept all nodes from others for 90 s, three times."""
+    first = left(het_job_id=7, admin_comment=HET)
+    other = parked("8", het_job_id=7, licenses="", stuck=True, **waits)
+    behind = parked("9", priority=1, stuck=True)
+    bench = bench_of(slurm, [first, other, behind], ["n1"])
+    result = bench.rounds.run()
+    assert result.placed == (["7"] if why is None else ["9"])
+    assert next(one.get("held_by") for one in result.waiting if one["job_id"] in "79") == why
+
+
+@pytest.mark.parametrize("asked", ["gres/gpu:3", "gpu:3"])
+def test_changes_by_its_owner_do_not_renew_what_is_kept_for_it(
+    slurm: SlurmFolder, asked: str
+) -> None:
+    """Regression: changed every 50 s, a job that Slurm never starts kept its GPUs for ever. Slurm
+    refuses the second change.
+    """
+    bench = bench_of(slurm, [left(), parked("9", priority=1, stuck=True)], ["n1"])
+    whole = LEFT.replace("gres/gpu:2", "gres/gpu:4")
+    for record in (whole, LEFT.replace("gres/gpu:2", asked), whole):
+        assert "7" in bench.rounds.run().placed
+        assert is_open(slurm, "7")
+        slurm.change("7", licenses="gpuaware:2", extra=record)
+    assert bench.rounds.run().placed == ["7"]
+    assert bench.rounds.run().placed == ["9"]
+    assert is_open(slurm, "7")
+
+
 def test_a_heterogeneous_job_has_the_time_of_several_passes_of_backfill(slurm: SlurmFolder) -> None:
     first = left(het_job_id=7, admin_comment=HET)
     bench = bench_of(slurm, [first, parked("8", het_job_id=7, licenses="", stuck=True)], ["n1"])
