@@ -48,6 +48,8 @@ SENTENCES = {
     " to change this",
     "starts": "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you"
     " change its partition, features or reservation, and wait some seconds",
+    "test_held": f"gpu-aware: with {COMMENT_MARK}test-only in its comment Slurm only tests this"
+    " job; cancel it and submit it again without",
     "no_scrontab": "gpu-aware: scrontab is not enabled here; after enabling it an admin runs"
     " 'gpu-aware setup --install'",
     "moved_in": "gpu-aware: a waiting GPU job cannot move to partition %s; cancel it and submit it"

@@ -126,6 +126,10 @@ local function decide_submit(job, part_list, uid, conf)
     if reason or is_test then -- Slurm tests at once where the job can start, with closed gate
         reason = reason or #parts > 0 and unsupported.reason(job, parts, besides, hints, conf)
         local verdict = left(reason and unsupported.sentence(reason, job, parts, conf) or hint)
+        if is_test then -- Slurm tests a held job as it does others, and a real one must not start
+            verdict.new = verdict.new or {}
+            verdict.new.priority = 0
+        end
         verdict.wakes = true -- it must take no GPU that is kept for the first job that waits
         return verdict
     elseif not hints and not conf.park_uncommented then

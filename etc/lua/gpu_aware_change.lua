@@ -492,6 +492,10 @@ function C.decide(job, record, part_list, uid, conf)
     if wrong then
         return { refuse = true, text = wrong }
     end
+    local _, is_test = comment.without_mark(text_of(record.comment))
+    if is_test and conf.cli_filter and is_pending(record) then
+        return { refuse = true, text = rules.sentences.test_held } -- released, it would pass the gate
+    end
     local bound = is_bound(record)
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
     back = back and (forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf))

@@ -21,10 +21,12 @@ _WORDS = {
     "Dependency": "a job that it depends on has not ended",
     "DependencyNeverSatisfied": "a job that it depends on ended otherwise, so it never starts",
     "JobHeldUser": "its owner holds it; to let it go: scontrol release",
+    "job requeued in held state": "it was requeued and held; to let it go: scontrol release",
     "JobHeldAdmin": "an administrator holds it",
     "JobArrayTaskLimit": "its array runs as many tasks as its limit allows",
     "PartitionTimeLimit": "its time limit is longer than its partition allows",
     "PartitionNodeLimit": "it asks for more nodes than its partition allows",
+    "PartitionConfig": "its partition does not allow what it asks for",
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition is inactive",
     "ReservationDeleted": "its reservation was deleted",
@@ -59,11 +61,12 @@ def held_words(reason: str) -> str:
 
 def slurm_words(name: str) -> str:
     """The same of Slurm's own word for a reason."""
+    name = name.replace("_", " ")
     words = _WORDS.get(name)
     if words is None and (match := _LIMIT.match(name)) is not None:
         whose = "QOS" if match[1] == "QOS" else "account"
         words = f"a limit of its {whose} is reached"
-    return f"Slurm holds it: {name.replace('_', ' ')}" if words is None else f"{words} ({name})"
+    return f"Slurm holds it: {name}" if words is None else f"{words} ({name})"
 
 
 def event_text(kind: str, detail: Detail) -> str:

@@ -39,6 +39,7 @@ _PLACED = (
 )
 """Fields of a placed job in the output."""
 _WHO = ("job", "user", "gpus", "submitted")
+_WIDEST_ID = 31  # of an array with the numbers of its tasks, as squeue cuts it
 
 
 @click.command("queue")
@@ -179,7 +180,10 @@ def queue_blocks(answer: Mapping[str, Any], user: str | None = None) -> list[Wor
 
 
 def _who(p: Mapping[str, Any]) -> tuple[object, ...]:
-    return p["job_id"], p["user"], p["gpus"], stamp(p["submitted_at"])[5:16]
+    job_id = p["job_id"]
+    if len(job_id) > _WIDEST_ID:
+        job_id = f"{job_id[: _WIDEST_ID - 4]}...]"
+    return job_id, p["user"], p["gpus"], stamp(p["submitted_at"])[5:16]
 
 
 @click.command("status")

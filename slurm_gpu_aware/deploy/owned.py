@@ -27,6 +27,7 @@ _SCHEDULER = {
 """Word of SchedulerParameters -> (our value, effect of Slurm's default)."""
 _REQUEUE_S = 5
 """Least ``requeue_delay``, s: until then the selector has parked a requeued job again."""
+_EXPEDITED = "enable_expedited_requeue"
 _JOBCOMP = "jobcomp/filetxt"
 
 
@@ -154,7 +155,7 @@ class SchedulerWords(Owned):
                 "SchedulerParameters has bf_licenses: many parked jobs then delay others by many"
                 " seconds; remove it if the site can do without"
             )
-        notes += (f"{found}; {cure}" for _, found, cure in _harmful(values[self.list_key]))
+        notes += (f"{found}; {cure}" for _, found, cure in _harmful(site.conf.get))
         return values
 
     def check(self, g: DoctorContext) -> Iterator[Check]:
@@ -163,7 +164,7 @@ class SchedulerWords(Owned):
         if "bf_licenses" in given:
             cure = "remove it: many parked jobs then delay other jobs by many seconds"
             yield warning("scheduler", "SchedulerParameters has bf_licenses", cure)
-        for status, found, cure in _harmful(g.slurm.get("SchedulerParameters")):
+        for status, found, cure in _harmful(g.slurm.get):
             yield status("scheduler", found, f"{cure}, then 'scontrol reconfigure'")
         for name, (value, why) in _SCHEDULER.items():
             if name not in given:
@@ -172,9 +173,15 @@ class SchedulerWords(Owned):
         yield ok("scheduler", "no setting that makes jobs wait for each other")
 
 
-def _harmful(parameters: str | None) -> Iterator[tuple[Callable[..., Check], str, str]]:
+def _harmful(
+    setting: Callable[[str], str | None],
+) -> Iterator[tuple[Callable[..., Check], str, str]]:
     """(Kind of check, finding, cure) of each word with which the gate does not do."""
-    for word in words_of(parameters):
+    passes = "who requeues a job passes the queue"
+    if _EXPEDITED in words_of(setting("SlurmctldParameters")):
+        # From 26.05 on: `--requeue=expedite` of any user, for which no `requeue_delay` counts.
+        yield warning, f"SlurmctldParameters has {_EXPEDITED}: {passes}", f"remove {_EXPEDITED}"
+    for word in words_of(setting("SchedulerParameters")):
         name, _, delay_s = word.partition("=")
         found = f"SchedulerParameters has {word}: "
         if name == "extra_constraints":
@@ -183,7 +190,7 @@ def _harmful(parameters: str | None) -> Iterator[tuple[Callable[..., Check], str
         elif name == "requeue_delay" and (not delay_s.isdecimal() or int(delay_s) < _REQUEUE_S):
             # A selector cannot park a requeued job in time.
             cure = f"set {name}={_REQUEUE_S} or more"
-            yield warning, f"{found}who requeues a job passes the queue", cure
+            yield warning, f"{found}{passes}", cure
 
 
 class JobEnds(Owned):

@@ -3,9 +3,10 @@
 A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua), and one
 of whole nodes takes their GPUs without asking for any. Slurm starts none of them at its submission
 while a job of higher priority waits, but soon after, as soon as GPUs are free. So while such a job
-is pending, a reservation holds the head's number of GPUs on each node, also those that running jobs
-still use, and as many cores. Slurm 26.05 refuses to reserve GPUs that are in use: there the whole
-node is held if the head gets all its GPUs, else only the free ones, from the next round on.
+is pending or soon due, a reservation holds the head's number of GPUs on each node, also those that
+running jobs still use, and as many cores. Before the next round has made it, Slurm may give such a
+job what is free. Slurm 26.05 refuses to reserve GPUs that are in use: there the whole node is held
+if the head gets all its GPUs, else only the free ones, from the next round on.
 
 Jobs without GPUs start at their submission. While nothing but such jobs holds up the head
 (`Waiting.held_up`), its GPUs and CPUs are held, so that no more of them come.
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _MOST = 64  # nodes with a reservation; 5 ms each
 _BUSY = "Requested nodes are busy"
+_SOON_S = 10.0  # two rounds (`selector.round_s`)
 _AGAIN_S = 10.0  # pause of a node for which Slurm refused a reservation, as of one that ends there
 
 
@@ -140,7 +142,8 @@ def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
     """Whether a pending job may take GPUs of a planned node past the gate.
 
     That is also one that asks for whole nodes and for no GPU: Slurm gives it all GPUs there. One
-    that is held, or waits for other jobs or its time, does not count until it may start.
+    that is held, or waits for other jobs, does not count until it may start, and one that waits for
+    its time from `_SOON_S` before: Slurm starts it at once then.
     """
     names = frozenset(context.cluster.nodes)
     there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
@@ -149,7 +152,7 @@ def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
         not there.isdisjoint(job.partitions) and (passes_gate(job) or _takes_nodes(job, whole))
         for job in jobs
         if job.state == "PENDING" and job.priority and not job.dependency
-        if job.reason != "BeginTime"
+        if (job.eligible_s or 0.0) <= context.now + _SOON_S
     )
 
 

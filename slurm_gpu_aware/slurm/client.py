@@ -21,6 +21,7 @@ from slurm_gpu_aware.slurm.updates import (
     Update,
     check_job_ids,
     lanes_of,
+    one_line,
     refused_id,
 )
 from slurm_gpu_aware.slurm.words import check_node_names
@@ -126,8 +127,9 @@ class SlurmClient(SlurmReader):
         )
         results = [decode(kinds.RESULT, record) for record in records(slurm.take(reply))]
         refused = {
-            refused_id(result["job_id"], job_id): result["message"]
-            or slurm.text_of(result["error_code"])
+            refused_id(result["job_id"], job_id): one_line(
+                result["message"] or slurm.text_of(result["error_code"])
+            )
             for result in results
             if result["error_code"]
         }

@@ -136,3 +136,8 @@ def refused_id(record: str, asked: str) -> str:
     """Id of a refused record as in the request: ``98_[4-9]`` is the rest of array 98."""
     array, _, task = record.partition("_")
     return record if task.isdigit() and asked != array else asked
+
+
+def one_line(message: str) -> str:
+    """A message of Slurm on one line: to that of a site's filter Slurm may add its own."""
+    return "; ".join(line.strip() for line in message.splitlines() if line.strip())

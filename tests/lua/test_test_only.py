@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from luafilter import ERROR, LUA, RUNTIMES, SUCCESS, Filter
+from luafilter import ERROR, LUA, OPERATOR, RUNTIMES, SUCCESS, Filter
 
 from slurm_gpu_aware.filter_rules import TEST_MARK
 
@@ -110,12 +110,22 @@ def test_a_sites_own_script_does_not_need_ours(tmp_path: Path, version: str) -> 
 def test_a_marked_job_is_not_parked_and_nothing_is_said(
     filter_: Filter, before: str | None
 ) -> None:
+    """It is held, as a user may have typed the mark in a submission."""
     comment = f"{before} {TEST_MARK}" if before else TEST_MARK
     out = filter_.submit(**NODE, comment=comment)
-    assert (out.rc, out.written, out.messages, out.log) == (SUCCESS, [], [], [])
-    # A user may have typed the mark, so the selector looks at once.
-    assert (filter_.folder / "submitted").exists()
+    assert (out.rc, out.written, out.messages, out.log) == (SUCCESS, ["priority"], [], [])
+    assert out.job["priority"] == 0
     assert "licenses" in filter_.submit(**NODE, comment=before).written
+
+
+@pytest.mark.parametrize("change", [{"priority": 0xFFFFFFFF}, {"comment": "my own text"}])
+def test_a_marked_job_is_not_released(filter_: Filter, change: dict[str, Any]) -> None:
+    held = {"job_state": 0, "comment": f"x {TEST_MARK}", "priority": 0, **NODE}
+    out = filter_.modify(held, **change)
+    assert (out.rc, out.written) == (ERROR, [])
+    assert "cancel it and submit it again without" in out.messages[0]
+    assert filter_.modify(held, uid=OPERATOR, **change).rc == SUCCESS
+    assert filter_.modify({**held, "job_state": 1}, **change).rc == SUCCESS
 
 
 def test_a_marked_job_hears_what_a_submission_would(filter_: Filter) -> None:
@@ -125,10 +135,12 @@ def test_a_marked_job_hears_what_a_submission_would(filter_: Filter) -> None:
     by_variable = filter_.submit(**NODE, comment=TEST_MARK, environment={"GPU_AWARE": "class=D"})
     assert by_variable.rc == ERROR
     unread = filter_.submit(**NODE, comment=f"class=A, run 7 {TEST_MARK}")
-    assert (unread.rc, unread.written) == (SUCCESS, [])
+    assert (unread.rc, unread.written) == (SUCCESS, ["priority"])
     assert "gpu:class=A" in unread.messages[0]
     left = filter_.submit(tres_per_node="gres/gpu:1,gres/shard:4", comment=TEST_MARK)
-    assert "shards" in left.messages[0]
+    assert ("shards" in left.messages[0], left.job["priority"]) == (True, 0)
+    passes = filter_.submit(**NODE, licenses="a|b", comment=TEST_MARK)
+    assert passes.job["priority"] == 0
     assert filter_.submit(tres_per_node="gres/gpu:g1:1", comment=TEST_MARK).rc == ERROR
 
 

@@ -118,5 +118,10 @@ def test_a_submission_is_parked_as_before(cluster: Cluster, client: str) -> None
         "ctl", [*submit, "--test-only", "--gres=gpu:1", "--comment=class=D"], "alice"
     )
     assert b"class=D is not valid" in wrong.stderr
+    marked = [*submit, "--gres=gpu:1", "--comment=gpu:test-only"]
+    held = cluster.sh("ctl", marked, "alice").strip()
+    released = cluster.run("ctl", ["scontrol", "release", held], "alice")
+    assert b"Slurm only tests this job" in released.stderr
+    assert cluster.job(held)["Reason"] == "JobHeldUser"
     typed = cluster.run("ctl", [*submit, "--test-only", "--gpus=v100:1"], "alice")
     assert b"to start at" in typed.stderr

@@ -236,6 +236,20 @@ def test_the_queue_says_its_order_and_words_for_what_holds_a_job(two_wait: Slurm
     assert "a limit of its QOS is reached (QOSGrpGRES); tried again in 44 s" in told
 
 
+def test_the_queue_cuts_the_numbers_of_tasks_as_squeue_does(two_wait: SlurmFolder) -> None:
+    gate(two_wait, 600)
+    tasks = ",".join(map(str, range(1, 99, 2)))
+    held = "job_requeued_in_held_state"
+    of_array = parked("98", array_job_id=98, array_task_str=tasks, reason=held)
+    two_wait.write([of_array, parked("9", reason="PartitionConfig")], ["n1"])
+    told = says(two_wait, "queue")[0]
+    assert "98_[1,3,5,7,9,11,13,15,17,1...] alice" in told
+    assert "requeued and held; to let it go: scontrol release (job requeued in held state)" in told
+    assert "its partition does not allow what it asks for (PartitionConfig)" in told
+    whole = json.loads(says(two_wait, "queue", "--json")[0])["parked"]
+    assert f"98_[{tasks}]" in [one["job_id"] for one in whole]
+
+
 def test_a_task_of_an_array_that_is_one_record_is_explained_by_its_own_id(
     two_wait: SlurmFolder,
 ) -> None:

@@ -249,6 +249,7 @@ def test_the_policy_that_tune_has_set(cluster: Cluster):
 
 DBD = "AccountingStorageType=accounting_storage/slurmdbd"
 WORDS = "default_queue_depth=9,batch_sched_delay=1"
+EXPEDITED = "enable_expedited_requeue"
 CHANGED: list[tuple[dict[str, str], str, str, str]] = [
     *(
         ({"SLURM_VERSION": version}, "release", "failed", "24.11 to 26.05")
@@ -272,6 +273,7 @@ CHANGED: list[tuple[dict[str, str], str, str, str]] = [
         for word in ("requeue_delay=4", "requeue_delay=-1", "requeue_delay=")
     ),
     ({"SchedulerParameters": f"{WORDS},requeue_delay=5"}, "scheduler", "ok", ""),
+    ({"SlurmctldParameters": f"cloud_dns,{EXPEDITED}"}, "scheduler", "warning", EXPEDITED),
     ({"SchedulerParameters": "batch_sched_delay=1"}, "scheduler", "warning", ""),
     ({"SchedulerParameters": "default_queue_depth=9"}, "scheduler", "warning", ""),
     ({"JobCompType": "jobcomp/none"}, "job ends", "warning", ""),

@@ -152,10 +152,18 @@ def test_job_completion_of_the_site_is_not_replaced():
     assert any("jobcomp/mysql stays" in note for note in notes)
 
 
-@pytest.mark.parametrize("word", ["bf_licenses", "requeue_delay=0", "extra_constraints"])
-def test_settings_that_harm_the_queue_are_warned_of(word):
-    _, notes = settings_of(parsed_site(Config(), f"SchedulerParameters={word}\n"))
-    assert any(word in note for note in notes)
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"SchedulerParameters={w}" for w in ("bf_licenses", "requeue_delay=0")),
+        "SchedulerParameters=extra_constraints",
+        "SlurmctldParameters=enable_expedited_requeue",
+    ],
+)
+def test_settings_that_harm_the_queue_are_warned_of(line):
+    _, notes = settings_of(parsed_site(Config(), f"{line}\n"))
+    key, _, word = line.partition("=")
+    assert any(f"{key} has {word}" in note for note in notes)
 
 
 def filter_conf(of: Site) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from make import context_of, slurm_job, slurm_node
+from make import NOW, context_of, slurm_job, slurm_node
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.planning.plan import Guarded
@@ -115,7 +115,10 @@ OPENED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1;sel=left:0:1790000000"
         ),  # with one CPU it has the node, whatever is reserved there
         ({"exclusive": True, "priority": 0, "reason": "JobHeldUser"}, False),
         ({"exclusive": True, "dependency": "afterok:5(unfulfilled)"}, False),
-        ({"exclusive": True, "reason": "BeginTime"}, False),
+        ({"exclusive": True, "reason": "BeginTime", "eligible_s": NOW + 30.0}, False),
+        ({"exclusive": True, "reason": "BeginTime", "eligible_s": NOW + 5.0}, True),
+        # Its time has come, and Slurm has not tried it yet.
+        ({"tres_per_node": "gres/gpu:1", "reason": "BeginTime", "eligible_s": NOW - 1.0}, True),
         ({"exclusive": True, "reason": "Resources"}, True),
         ({"exclusive": True, "partitions": ("cpu",)}, False),
         ({"partitions": ("own",)}, False),

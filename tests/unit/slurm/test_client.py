@@ -21,7 +21,7 @@ from slurm_gpu_aware.slurm.client import SlurmClient, open_client
 from slurm_gpu_aware.slurm.libslurm import Call, CallCounts, Libslurm, SlurmError, decode, records
 from slurm_gpu_aware.slurm.libslurm_fields import JOB, LICENSE, NODE, RecordKind
 from slurm_gpu_aware.slurm.records import SlurmLicense
-from slurm_gpu_aware.slurm.updates import JobUpdate, lanes_of, refused_id
+from slurm_gpu_aware.slurm.updates import JobUpdate, lanes_of, one_line, refused_id
 
 
 def encoded(kind: RecordKind, fields: Mapping[str, Any]) -> bytes:
@@ -284,6 +284,10 @@ def test_reserved_licences_are_not_free(library: Library) -> None:
 )
 def test_complaints_are_named_by_what_was_asked(record: str, asked: str, named: str) -> None:
     assert refused_id(record, asked) == named
+
+
+def test_a_complaint_of_two_lines_is_told_on_one() -> None:
+    assert one_line("gpu-aware: no\nUnspecified error\n") == "gpu-aware: no; Unspecified error"
 
 
 # -- calls -----------------------------------------------------------------------------------------
