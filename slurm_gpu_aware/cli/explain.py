@@ -10,6 +10,7 @@ from slurm_gpu_aware.cli.job_text import (
     asked_text,
     decision_blocks,
     event_text,
+    facts_of,
     flat,
     held_words,
     slurm_words,
@@ -91,7 +92,8 @@ def command(context: Context, job_id: str, details: bool, as_json: bool) -> None
         answer = Answers(reader, config).explain(job_id)
         note = reader.note()
     if as_json:
-        print_json({k: v for k, v in answer.items() if k != "away"})
+        told = [{**d, "words": facts_of(d).lines()} for d in answer["decisions"]]
+        print_json({k: v for k, v in answer.items() if k != "away"} | {"decisions": told})
     else:
         click.echo(explain_text(answer, details=details))
         if "no_slurm" in answer:

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
-from slurm_gpu_aware.cli.output import place_text, some
+from slurm_gpu_aware.cli.output import place_text
 from slurm_gpu_aware.clocks.job import SHARED
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.energy.facts import SavingClock
 from slurm_gpu_aware.features.estimates.view import estimate_text
+from slurm_gpu_aware.features.facts import load_facts
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
 from slurm_gpu_aware.selector.backoff import HELD_BY
@@ -36,7 +35,6 @@ _WORDS = {
 _LIMIT = re.compile(r"(QOS|Assoc)[A-Za-z]*\Z")
 Detail = Mapping[str, Any]
 _MAX_ROWS = 12
-_FACTS = [*found("facts", "FACTS")]  # Loaded, so that the ledger's are known.
 _UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())  # ``None`` is also a word of Slurm's.
 _EPOCH_S = 1e9  # A value of a key ``..._s`` above this (2001) is a time, not a duration.
 _RECORDS = ("AdminComment", "record")
@@ -208,8 +206,6 @@ def decision_blocks(
         ("slowdown", _slowdown_text(d)),
         ("clock", _clock_text(d, events)),
     ]
-    if d["victims"]:
-        entries.append(("preempts", some(d["victims"], _MAX_ROWS)))
     entries += lines.items()
     if not_moved := why.get("not_moved"):
         entries.append(("not moved", not_moved))
@@ -218,10 +214,7 @@ def decision_blocks(
 
 def facts_of(d: Mapping[str, Any]) -> Facts:
     """What policy, planner and features said of a placement."""
-    from slurm_gpu_aware.placement.policy import policy_class
-
-    with suppress(PolicyError):  # a policy of another release
-        policy_class(d["policy"])  # its facts are known once it is loaded
+    load_facts()
     return Facts.read(d["why"])
 
 

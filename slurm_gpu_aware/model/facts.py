@@ -56,7 +56,8 @@ class Facts(tuple[Fact, ...]):
 
     @classmethod
     def read(cls, why: Mapping[str, Any]) -> "Facts":
-        """The facts of plain values; without those of modules that are not loaded.
+        """The facts of plain values; without those of modules that are not loaded, and of values
+        that have no words, such as a date of no calendar.
 
         Earlier releases had bare values in the place of facts with one field, and a `Summary`. The
         ledger has None in the place of an infinite number.
@@ -68,9 +69,11 @@ class Facts(tuple[Fact, ...]):
             named = value if isinstance(value, Mapping) else {kind.__struct_fields__[0]: value}
             told = {name: one for name, one in named.items() if one is not None}
             try:
-                found.append(records.read(told, kind))
-            except ValueError:  # of another release
+                fact = records.read(told, kind)
+                fact.words()
+            except (ValueError, ArithmeticError, OSError):  # of another release, or damaged
                 continue
+            found.append(fact)
         return cls(found)
 
     def plain(self) -> dict[str, Any]:

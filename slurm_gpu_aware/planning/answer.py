@@ -59,6 +59,7 @@ class Answer:
             "eff_gbps": self.eff_gbps,
             "preserved_gbps": self.preserved_gbps,
             "why": assignment.why.plain(),
+            "words": assignment.why.lines(),
         }
 
 

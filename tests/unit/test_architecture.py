@@ -66,7 +66,7 @@ LAYERS = {
     "planning": """
          due_dates/queue  due_dates/together estimates/history
         moves/front moves/movable moves/moved
-        power/power_budget  registry
+        facts  power/power_budget  registry
     """,
     "gate": "sizes/resizing",
     "admission": "due_dates/admission  shards/admission sizes/moldable",

@@ -3,12 +3,19 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slurm_gpu_aware.model.facts import Facts
+from slurm_gpu_aware.features.moves.facts import Moved
+from slurm_gpu_aware.model.facts import Summary
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.time_text import duration
 
+
+def _move_words(why: Mapping[str, Any]) -> str:
+    """``moved from ...``."""
+    return Summary.said(why.get("summary")) or Moved.said(why.get("moved")) or "moved"
+
+
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "move_begun": lambda detail: f"is being {Facts.read(detail['why']).text}",
+    "move_begun": lambda detail: f"is being {_move_words(detail['why'])}",
     "moved": lambda detail: (
         f"runs again on {', '.join(detail['nodes'])}, {duration(detail['after_s'])} later"
     ),
@@ -26,4 +33,4 @@ def sentences(answer: Mapping[str, Any]) -> list[str]:
     detail = moves[-1]["detail"]
     if moves[-1]["kind"] == "error":
         return [f"It is not moved: {detail['why']}."]
-    return [f"It is being {Facts.read(detail['why']).text}."]
+    return [f"It is being {_move_words(detail['why'])}."]

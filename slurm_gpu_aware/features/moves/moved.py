@@ -146,7 +146,7 @@ def _at(
         only[node, list(slots)] = True
     there = dispatcher.could_place(request, replace(cluster, free=cluster.free & only))
     if there is not None:
-        return replace(there, why=target.why)
+        return replace(there, why=target.why.also(*there.why))
     other = dispatcher.could_place(request, cluster)
     if other is None:
         return None

@@ -73,7 +73,10 @@ def filled(tmp_path: Path) -> Path:
         ledger.add_decision(started_job("7", state="waiting", nodes=["n4"], slots=[[0, 1]]))
         ledger.add_decision(started_job("7"))
         ledger.add_event("7", "started", {"node": "n1"}, NOW + 2)
-        ledger.add_decision(started_job("20_1", user="bob", exact=False, victims=["3"]))
+        preempts = {"preempts": {"victims": ["3", "4"], "number": 1}}
+        ledger.add_decision(
+            started_job("20_1", user="bob", exact=False, victims=["3", "4"], why=preempts)
+        )
         ledger.add_decision(started_job("20_2", user="bob", state="ended"))
         ledger.add_event("9", "parked", {}, NOW)
         ledger.add_round(
@@ -226,7 +229,59 @@ def test_explain_json_is_the_ledgers_record(filled: Path):
     assert answer["state"] == "started"
     assert [d["slots"] for d in answer["decisions"]] == [[[0, 1]], [[1, 3]]]
     assert answer["decisions"][1]["why"]["cells"][1]["result"] == "chosen"
+    assert [d["words"] for d in answer["decisions"]] == 2 * [{"why": WHY["summary"]}]
     assert [e["kind"] for e in answer["events"]] == ["parked", "started"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "why", "lines"),
+    [
+        (
+            "eft",
+            {
+                "reserved": {"job_id": "9", "gpus": "n1 GPU 3"},
+                "waits_until": {"until_s": NOW},
+                "preempts": {"victims": ["3", "4"], "number": 1},
+            },
+            [
+                "why        free, but reserved for job 9: n1 GPU 3; by choice it waits until"
+                " 2026-09-21 14:13 at most",
+                "           (longest_wait_s); preempts 1 of 3, 4 (Slurm chooses)",
+            ],
+        ),
+        (
+            "shards",
+            {"shards": {"shards": 2, "total": 4}, "woken": {"nodes": ["n1"]}},
+            [
+                "why        the first with shards of this GPU: 2 of 4",
+                "woken up   n1",
+            ],
+        ),
+        (
+            "of-another-release",
+            {"rule": {"policy": "pm-first"}, "utility": {"utility": 0.9}},
+            ["why        the fastest free GPUs, however far apart; the highest utility, 0.90"],
+        ),
+    ],
+)
+def test_a_fresh_program_knows_all_facts(
+    filled: Path, policy: str, why: dict[str, object], lines: list[str]
+) -> None:
+    """Whatever the policy of the job: nothing has loaded their modules before."""
+    with open_store(filled.parent / "store" / "store.db") as store:
+        Ledger(store).add_decision(started_job("30", state="ended", policy=policy, why=why))
+    done = _run_script(_EXPLAIN, filled)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-len(lines) :] == lines
+
+
+_EXPLAIN = """
+import os, sys, time
+os.environ |= {"COLUMNS": "100", "TZ": "UTC"}
+time.tzset()
+from slurm_gpu_aware.cli.main import cli
+cli.main(["--config", sys.argv[1], "explain", "30"], standalone_mode=False)
+"""
 
 
 def test_a_parked_job_tells_why_it_waits(filled: Path):
@@ -307,7 +362,9 @@ def test_a_parked_job_without_a_round_waits_for_one(filled: Path):
 def test_an_inexact_placement_names_nodes_and_victims(filled: Path):
     done = gpu_aware(filled, "explain", "20_1")
     assert "n1 (Slurm chooses the GPUs)" in done.stdout
-    assert "preempts" in done.stdout
+    assert re.findall(r".*preempts.*", done.stdout) == [
+        "why        preempts 1 of 3, 4 (Slurm chooses)"
+    ]
 
 
 def test_an_array_id_names_its_tasks(filled: Path):

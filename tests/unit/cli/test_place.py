@@ -126,6 +126,7 @@ def test_a_wait_for_better_gpus_says_what_was_weighed(config: Path):
     )["answers"]
     assert (eft["place"], eft["postponed"]) == (None, True)
     assert pal["place"] is not None
+    assert f"pal: {pal['words']['why']}" in flat(done.stdout)
 
 
 @pytest.mark.parametrize(

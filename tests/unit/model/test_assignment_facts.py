@@ -2,10 +2,13 @@
 
 import json
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from slurm_gpu_aware import records
 from slurm_gpu_aware.cli.job_text import facts_of
 from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.energy.facts import SavingClock
@@ -73,7 +76,23 @@ def test_words_stand_on_their_lines_in_order() -> None:
 def test_what_earlier_releases_stored_is_shown_as_it_was(
     why: dict[str, Any], lines: dict[str, str]
 ) -> None:
-    assert facts_of({"policy": "of-old", "why": why}).lines() == lines
+    assert facts_of({"why": why}).lines() == lines
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("due", {"due_s": 1e12}),
+        ("due", {"due_s": 1e300}),
+        ("due", {"due_s": math.nan}),
+        ("moved", {**records.plain(MOVED), "time_ratio": 0}),
+        ("moved", {**records.plain(MOVED), "remaining_s": math.inf}),
+        ("power", {"gpus": 1, "power_w": 10**400}),
+    ],
+)
+def test_a_fact_whose_values_have_no_words_hides_no_other(key: str, values: object) -> None:
+    why = {key: values, "rule": {"policy": "pm-first"}}
+    assert facts_of({"why": why}).lines() == {"why": "the fastest free GPUs, however far apart"}
 
 
 def test_a_move_says_what_others_gain() -> None:
@@ -87,6 +106,17 @@ def test_a_move_says_what_others_gain() -> None:
         "jobs 0, 1, 2, 3, 4 and 3 more can start, the first of them 1 h sooner"
         in Moved("", 1.0, 0.0, 0.0, 0.0, starts=names, others_s=8 * 3600.0).words()
     )
+
+
+def test_programs_that_plan_know_the_facts_of_all_policies() -> None:
+    """They may read a row or a record of another policy than theirs."""
+    code = """
+import slurm_gpu_aware.features.registry
+from slurm_gpu_aware.model.facts import Facts
+print(Facts.read({"utility": {"utility": 0.9}}).text)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "the highest utility, 0.90\n"
 
 
 def test_each_type_has_a_key_of_its_own() -> None:

@@ -36,6 +36,7 @@ def test_it_gets_the_gpus_that_were_kept_for_it():
     assert (placed.nodes, placed.slowdown, placed.clock_mhz) == ((1,), 1.2, 1380)
     assert (placed.policy, placed.why.of(Moved)) == ("pal", MOVED)
     assert placed.why.text.startswith("moved from n2 GPU 0 (slowdown 2.00) to n1 GPU 0 (1.20)")
+    assert placed.why.text.endswith("by distance and slowest GPU, 2 combinations tried")
     assert rest == [OTHER]
     assert after.free[:, 0].tolist() == [True, False, True]
     assert [job.job_id for job in after.running] == ["1"]
