@@ -25,6 +25,8 @@ _SCHEDULER = {
     "batch_sched_delay": (0, "a placed job waits up to 3 s for Slurm's scheduler"),
 }
 """Word of SchedulerParameters -> (our value, effect of Slurm's default)."""
+_FORMER = "batch_sched_delay=1"
+"""What setup added before: Slurm's scheduler then leaves out every fifth pass."""
 _REQUEUE_S = 5
 """Least ``requeue_delay``, s: until then the selector has parked a requeued job again."""
 _EXPEDITED = "enable_expedited_requeue"
@@ -42,6 +44,7 @@ class Owned:
     list_key = ""
     """A setting of slurm.conf that is a list with entries of ours; empty: there is none."""
     words: tuple[str, ...] = ()  # These entries.
+    former: tuple[str, ...] = ()  # Those that earlier versions of ours wrote instead.
     by_name = False  # An entry with the name of one of ours is ours, whatever else it says.
 
     def entries(self, config: Config) -> dict[str, str]:
@@ -90,7 +93,8 @@ class Owned:
         words = words_of(value)
         kept = [w for w in words if entry_name(w) not in ours]
         if not self.by_name:
-            kept = [w for w in words if ours.get(entry_name(w)) != w]
+            mine = (*ours.values(), *(w for w in self.former if entry_name(w) in ours))
+            kept = [w for w in words if w not in mine]
         return value if kept == words else ",".join(kept) or None
 
     def files(self, site: Site) -> Iterable[Path]:
@@ -146,6 +150,7 @@ class SchedulerWords(Owned):
 
     group, list_key = "settings", "SchedulerParameters"
     words = tuple(f"{name}={value}" for name, (value, _) in _SCHEDULER.items())
+    former = (_FORMER,)
 
     def settings(self, site: Site, notes: list[str]) -> dict[str, str]:
         """Words that the site has not set."""
@@ -191,6 +196,8 @@ def _harmful(
             # A selector cannot park a requeued job in time.
             cure = f"set {name}={_REQUEUE_S} or more"
             yield warning, f"{found}{passes}", cure
+        elif word == _FORMER:
+            yield warning, f"{found}each fifth second no placed job starts", f"set {name}=0"
 
 
 class JobEnds(Owned):

@@ -42,7 +42,7 @@ class Backoff:
     maintenance of its node), the short wait doubles, too.
 
     A job that found no room, or did not start in time, is tried again as soon as a job has ended on
-    its nodes.
+    its nodes, the first `TRIES` times: Slurm may never start it, and each try binds GPUs in vain.
     """
 
     base_s: float
@@ -112,9 +112,10 @@ class Backoff:
         if unexplained:
             self.count(job_id)
         # Slurm tried it in vain: the room that it needs comes back, and jobs behind it wait.
-        waits.keeps = blocked and unexplained and self.failures(job_id) <= TRIES
+        few = unexplained and self.failures(job_id) <= TRIES
+        waits.keeps = blocked and few
         waits.why, waits.held_by = why, held_by
-        waits.nodes = frozenset(nodes) if unexplained else None
+        waits.nodes = frozenset(nodes) if few else None
         waits.misplaced |= misplaced
         # What the parked job shows tells of a limit, and nothing of the room on its nodes.
         doubtful_s = wait_s if blocked and unexplained else long_s

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,6 +79,12 @@ def task_ids(job: SlurmJob) -> list[str]:
     return [f"{job.array_id}_{task}" for task in tasks[:_MAX_TASKS]]
 
 
+def _place(job: SlurmJob) -> Hashable:
+    """Its kind (`alike`) and the nodes that it may get: one that waits for some of them does not
+    start, and others of its kind do."""
+    return alike(job), job.features, job.req_nodes, job.exc_nodes
+
+
 def task_room(jobs: Sequence[SlurmJob], licence: str) -> dict[Hashable, int]:
     """Array with a ``%limit`` -> tasks that may start beside those that run or are about to."""
     room: dict[Hashable, int] = {
@@ -127,10 +134,15 @@ class Candidates:
     kept: KeptCandidates = field(default_factory=KeptCandidates)
     unplaceable: Mapping[int, str] = field(default_factory=dict)
     """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""
+    by_choice: Set[str] = frozenset()  # Jobs that waited by choice in the last round.
     _order: TaskOrder = field(default_factory=TaskOrder)
     _components: Mapping[int, Sequence[SlurmJob]] = field(default_factory=dict)
     _room: dict[Hashable, int] = field(default_factory=dict)
-    """Array with a ``%limit``, or kind that a limit has held -> jobs that may start now."""
+    """Array with a ``%limit`` -> tasks that may start now beside those to plan."""
+    _rooms: Mapping[Hashable, int] = field(default_factory=dict)
+    """Kind that a limit has held -> jobs that may start now."""
+    _tried: Counter[Hashable] = field(default_factory=Counter)
+    """`_place` -> jobs to plan that may start there now."""
 
     def sort_out(
         self,
@@ -142,7 +154,8 @@ class Candidates:
         not answer."""
         limited = self.pool.limits([self._as_shown(gated.job) for gated in parked])
         earlier: dict[Hashable, SlurmJob] = {}  # held by a limit: Slurm looks at these first
-        self._room = task_room(jobs, self.context.config.gate.licence) | dict(rooms or {})
+        self._room = task_room(jobs, self.context.config.gate.licence)
+        self._rooms = rooms or {}
         self._components = components_of(jobs)
         for gated in sorted(parked, key=lambda gated: queue_order(gated.job)):
             job = gated.job
@@ -170,7 +183,8 @@ class Candidates:
                 continue
             for job_id in task_ids(job):
                 full = FULL_ARRAY if self._room.get(job.array_id, 1) <= 0 else None
-                if full is None and self._room.get(kind, 1) <= 0:
+                room = self._rooms.get(kind)
+                if full is None and room is not None and self._tried[_place(job)] >= room:
                     full = OVER_LIMIT
                     self.blocked += 1
                 if full is not None:
@@ -214,18 +228,26 @@ class Candidates:
         return found if len(found) == len(ids) > 0 else [*found, None]
 
     def in_task_order(self, plan: Plan) -> Plan:
-        """The plan without paused jobs, and tasks that an unplaced earlier one blocks."""
+        """The plan without paused jobs, tasks that an unplaced earlier one blocks, and jobs over a
+        limit. These are no longer `to_plan`."""
         given = {assignment.job_id for assignment in plan.assignments}
         chosen = given - self.paused.keys()
-        order, blocked = TaskOrder(), set()
+        order, blocked, over, room = TaskOrder(), set[str](), set[str](), dict(self._rooms)
         for job_id, candidate in self.to_plan.items():  # in queue order
+            kind = alike(candidate.gated.job) if room and job_id in chosen else None
             if order.blocks(candidate.gated.job):
                 blocked.add(job_id)
-            elif job_id not in chosen:
+            elif job_id not in chosen or room.get(kind, 1) <= 0:
                 order.waits(candidate.gated.job, unsplit=candidate.unsplit)
-        chosen -= blocked
+                over |= {job_id} & chosen
+            elif kind in room:
+                room[kind] -= 1
+        chosen -= blocked | over
         starts = tuple(a for a in plan.assignments if a.job_id in chosen)
-        later = tuple(Waiting(i, self.paused.get(i, EARLIER_TASK)) for i in given - chosen)
+        later = tuple(Waiting(i, self.paused.get(i, EARLIER_TASK)) for i in given - chosen - over)
+        for job_id in sorted(over):
+            self.waits(job_id, OVER_LIMIT)
+            del self.to_plan[job_id]
         return replace(plan, assignments=starts, waiting=plan.waiting + later)
 
     def placeable(
@@ -256,9 +278,10 @@ class Candidates:
             return not exc.leave
         self.to_plan[job_id] = candidate
         self.licences.use(candidate.gated)
-        for key in (record.job.array_id, alike(record.job)) if self._room else ():
-            if key in self._room:
-                self._room[key] -= 1
+        if record.job.array_id in self._room:
+            self._room[record.job.array_id] -= 1
+        if self._rooms and job_id not in self.paused and job_id not in self.by_choice:
+            self._tried[_place(record.job)] += 1
         return True
 
     def _candidate(self, record: GatedJob, job_id: str) -> Candidate:

@@ -18,6 +18,11 @@ _KEPT_S = 600.0
 """So long a limit counts: jobs that are opened in vain each ten minutes delay few others."""
 
 
+def _number(job: SlurmJob) -> int:
+    """What a job's record keeps from its gate to its start: tasks of an array count as one."""
+    return job.array_id or job.raw_id
+
+
 def _owner(job: SlurmJob) -> Hashable:
     """What the limits of associations and QOS count jobs by, as far as a job shows it."""
     return job.user, job.account, job.qos
@@ -31,38 +36,42 @@ class LimitedKinds:
     _met: dict[Hashable, tuple[float, int]] = field(default_factory=dict)
     """Kind -> (when a job of it was last parked again for a limit, most jobs of its user that ran
     at a time since)."""
+    _kinds: dict[int, Hashable] = field(default_factory=dict)
+    """Number of a job -> its kind when it was last parked: a binding changes what it asks for."""
 
     def rooms(
-        self, parked: Sequence[SlurmJob], released: Iterable[SlurmJob], jobs: Iterable[SlurmJob]
+        self, parked: Sequence[SlurmJob], released: Sequence[SlurmJob], jobs: Iterable[SlurmJob]
     ) -> dict[Hashable, int]:
         """Kind -> how many of its parked jobs may be opened now. Others: as many as fit.
 
         ``jobs``: all, as a round read them.
         """
-        known = [job for job in parked if self.backoff.knows(job.id)]
-        if not known and not self._met:
-            return {}
         now = self.backoff.timer()
-        of = {alike(job): _owner(job) for job in (parked if self._met else known)}
-        for job in known:
+        for job in (one for one in parked if self.backoff.knows(one.id)):
             at, why = self.backoff.last(job.id)
-            kind = alike(job)
-            if is_limit_reason(why) and at > self._met.get(kind, (-math.inf, 0))[0]:
-                self._met[kind] = at, 0
+            if is_limit_reason(why) and now - at < _KEPT_S:
+                kind = alike(job)
+                if at > self._met.get(kind, (-math.inf, 0))[0]:
+                    self._met[kind] = at, 0
+        if not self._met:
+            return {}
+        there = {_number(job) for job in released}
+        kinds = {number: kind for number, kind in self._kinds.items() if number in there}
+        self._kinds = kinds | {_number(job): alike(job) for job in parked}
+        of = {self._kinds[_number(job)]: _owner(job) for job in parked}
         running = Counter(_owner(job) for job in jobs if job.state in HOLDING)
-        opened = Counter(map(_owner, released))
+        opened = Counter(self._kinds.get(_number(job), alike(job)) for job in released)
         self._met = {
             kind: (at, max(most, running[of[kind]]))
             for kind, (at, most) in self._met.items()
             if kind in of and now - at < _KEPT_S
         }
         return {
-            kind: _room(most, running[of[kind]], opened[of[kind]])
+            kind: _room(most, running[of[kind]], opened[kind])
             for kind, (_, most) in self._met.items()
         }
 
 
 def _room(most: int, running: int, opened: int) -> int:
-    if running + opened < most:
-        return most - running - opened
-    return 0 if opened else max(1, running)
+    may_run = most if running < most else max(1, 2 * running)
+    return max(0, may_run - running - opened)

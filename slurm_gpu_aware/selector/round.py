@@ -76,6 +76,7 @@ class Rounds:
         self._comments = JobComments(client, config.gate, self.tracker)
         self._backoff = Backoff(config.selector.reuse_backoff_s, timer)
         self._limited = LimitedKinds(self._backoff)
+        self._by_choice: frozenset[str] = frozenset()
         self._leaver = Leaver(client, config.gate, self.tracker, self._backoff)
         given = client, config, ledger, self.tracker, self._backoff, clock, timer, orders, spool
         self.site = Site(*given)
@@ -234,9 +235,14 @@ class Rounds:
         lost = frozenset(name for name, node in context.nodes.items() if not is_usable(node))
         self.start_monitor.watch(view.released, lost, grace_s=context.rules.grace_s)
         given = context, self._backoff, Licences(self._client), self._pool, self.lives
-        parked, released = ([one.job for one in some] for some in (view.parked, view.released))
-        rooms = self._limited.rooms(parked, released, view.jobs)
-        candidates = Candidates(*given, kept=self._kept, unplaceable=self._turns.unplaceable)
+        opened = [one.job for one in view.released if one.id not in self._turns.lasting]
+        rooms = self._limited.rooms([one.job for one in view.parked], opened, view.jobs)
+        candidates = Candidates(
+            *given,
+            kept=self._kept,
+            unplaceable=self._turns.unplaceable,
+            by_choice=self._by_choice,
+        )
         candidates.sort_out(view.parked, view.jobs, rooms)
         return candidates
 
@@ -250,6 +256,7 @@ class Rounds:
         plan, record = self._plan(candidates, view, profile)
         plan, outcome.doubtful = self._verdicts.confirmed(plan, complete=view.complete)
         planning_s = self._timer() - began
+        self._by_choice = frozenset(one.job_id for one in plan.waiting if one.postponement)
         if view.gate_held:
             given = context.cluster, self.policy.settings
             plan = self.lives.through(plan, lambda one, plan: one.order(plan, *given))

@@ -248,7 +248,7 @@ def test_the_policy_that_tune_has_set(cluster: Cluster):
 
 
 DBD = "AccountingStorageType=accounting_storage/slurmdbd"
-WORDS = "default_queue_depth=9,batch_sched_delay=1"
+WORDS = "default_queue_depth=9,batch_sched_delay=0"
 EXPEDITED = "enable_expedited_requeue"
 CHANGED: list[tuple[dict[str, str], str, str, str]] = [
     *(
@@ -274,7 +274,12 @@ CHANGED: list[tuple[dict[str, str], str, str, str]] = [
     ),
     ({"SchedulerParameters": f"{WORDS},requeue_delay=5"}, "scheduler", "ok", ""),
     ({"SlurmctldParameters": f"cloud_dns,{EXPEDITED}"}, "scheduler", "warning", EXPEDITED),
-    ({"SchedulerParameters": "batch_sched_delay=1"}, "scheduler", "warning", ""),
+    ({"SchedulerParameters": "batch_sched_delay=0"}, "scheduler", "warning", "default_queue_depth"),
+    ({"SchedulerParameters": "default_queue_depth=9,batch_sched_delay=2"}, "scheduler", "ok", ""),
+    (
+        {"SchedulerParameters": "default_queue_depth=9,batch_sched_delay=1"},
+        *("scheduler", "warning", "set batch_sched_delay=0"),
+    ),
     ({"SchedulerParameters": "default_queue_depth=9"}, "scheduler", "warning", ""),
     ({"JobCompType": "jobcomp/none"}, "job ends", "warning", ""),
     ({"Prolog[0]": "(null)"}, "prolog", "warning", ""),

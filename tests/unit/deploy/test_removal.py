@@ -194,6 +194,16 @@ def test_a_script_that_slurm_still_loads_stays(bare: Site, key: str, name: str) 
     assert f"{key}=lua" in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize("theirs", ["", ",batch_sched_delay=1"])
+def test_a_word_that_setup_added_before_goes_and_the_sites_stays(own: Site, theirs: str) -> None:
+    conf = own.slurm / "slurm.conf"
+    conf.write_text(before := conf.read_text().replace("depth=300", f"depth=300{theirs}"))
+    install(own)
+    conf.write_text(conf.read_text().replace("batch_sched_delay=0", "batch_sched_delay=1"))
+    own.remove()
+    assert conf.read_text() == before
+
+
 def test_slurm_conf_reaches_the_nodes_before_a_file_goes(own: Site) -> None:
     install(own)
     own.setup("--remove", "--yes")

@@ -6,7 +6,7 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cli.job_text import held_words
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.selector.backoff import Backoff
+from slurm_gpu_aware.selector.backoff import TRIES, Backoff
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 
@@ -36,6 +36,18 @@ def test_it_doubles_up_to_sixteen_times() -> None:
     assert bench.backoff.wait_s("7") == 1.0
     bench.now += 1.0
     assert bench.backoff.wait_s("7") is None
+
+
+def test_what_never_starts_is_not_tried_again_at_each_end_of_a_job() -> None:
+    """Each try binds its GPUs in vain for seconds."""
+    bench, tries = BackoffBench(), 0
+    for _ in range(100):
+        if bench.backoff.wait_s("7") is None:
+            tries += 1
+            bench.backoff.punish("7", unexplained=True, nodes=["n1"])
+        bench.now += 1.0
+        bench.backoff.freed({"n1"})
+    assert tries == TRIES + 1
 
 
 def test_a_job_that_is_gone_is_forgotten() -> None:
