@@ -109,7 +109,7 @@ def room_for_one(slurm: SlurmFolder, *jobs: dict[str, Any], used: str = "") -> R
     return bench
 
 
-def run(bench: RoundsBench) -> tuple[list[str], set[str]]:
+def round_of(bench: RoundsBench) -> tuple[list[str], set[str]]:
     """(The jobs that a round places, those that are over the limit)."""
     outcome = bench.rounds.run()
     over = {one["job_id"] for one in outcome.waiting if one["reason"] == OVER_LIMIT}
@@ -117,24 +117,24 @@ def run(bench: RoundsBench) -> tuple[list[str], set[str]]:
 
 
 def test_a_job_that_waits_for_its_node_leaves_the_room_to_others(slurm: SlurmFolder) -> None:
-    assert run(room_for_one(slurm, parked("7", **ON_N2), used=FULL)) == (["8"], {"9"})
+    assert round_of(room_for_one(slurm, parked("7", **ON_N2), used=FULL)) == (["8"], {"9"})
 
 
 def test_the_room_goes_to_the_first_that_can_start(slurm: SlurmFolder) -> None:
-    assert run(room_for_one(slurm, parked("7", **ON_N2))) == (["7"], {"8", "9"})
+    assert round_of(room_for_one(slurm, parked("7", **ON_N2))) == (["7"], {"8", "9"})
 
 
 def test_a_job_that_is_held_back_leaves_the_room_to_others(slurm: SlurmFolder) -> None:
     bench = room_for_one(slurm, parked("7"))
     bench.rounds._backoff.punish("7", blocked=True, unexplained=True)
-    assert run(bench) == (["8"], {"9"})
+    assert round_of(bench) == (["8"], {"9"})
 
 
 def test_a_job_that_is_open_until_it_starts_leaves_the_room_to_others(slurm: SlurmFolder) -> None:
     comment = "gpuaware/1;tn=gres/gpu:2;mc=1;sel=released:0:1790000000"
     bench = room_for_one(slurm, parked("7", licenses="", admin_comment=comment, stuck=True))
     bench.rounds._turns.lasting = {"7"}
-    assert run(bench) == (["8"], {"9"})
+    assert round_of(bench) == (["8"], {"9"})
 
 
 def test_a_job_that_waits_by_choice_leaves_the_room_to_others(
