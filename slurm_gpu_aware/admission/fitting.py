@@ -17,6 +17,7 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.node_users import left_open
 from slurm_gpu_aware.model.request import NodeGroups, Request, SocketRules
+from slurm_gpu_aware.model.room import room_beside
 from slurm_gpu_aware.model.socket_views import socket_views
 from slurm_gpu_aware.slurm.records import SlurmConfig, SlurmJob, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.topology import BLOCK
@@ -159,7 +160,8 @@ def fits(request: Request, cluster: Cluster) -> bool:
         kinds = [np.ones(len(counts), np.bool_)]
     for nodes in request.node_counts(cluster.shape[1]):
         each = request.gpus // nodes
-        able = allowed & (counts >= each) & _has_rest(request, cluster, nodes)
+        share = request.cpus_on_node(nodes), request.memory_on_node(nodes)
+        able = allowed & (counts >= each) & room_beside(request, cluster, *share)[1]
         for inside in (group for kind in kinds for group in _by_group(able & kind, request, nodes)):
             if not all(inside[i] for i in request.nodes.required):
                 continue
@@ -196,17 +198,6 @@ def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArr
     counts = np.bincount(of[here & (of >= 0)])
     for group in np.flatnonzero(counts >= nodes):
         yield here & (of == group)
-
-
-def _has_rest(request: Request, cluster: Cluster, nodes: int) -> BoolArray:
-    """(N,) nodes with the CPUs and the memory of the request."""
-    able = cluster.free_cpus >= request.cpus_on_node(nodes)
-    if request.nodes.whole and cluster.cpus is not None:
-        able &= cluster.free_cpus >= cluster.cpus
-    able &= cluster.free_memory_mb >= request.memory_on_node(nodes)
-    if request.memory.whole and cluster.memory_mb is not None:
-        able &= cluster.free_memory_mb >= cluster.memory_mb
-    return np.asarray(able)
 
 
 def needs_both_kinds(request: Request, cluster: Cluster) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.room import all_memory_free, node_demand, room_beside
 from slurm_gpu_aware.placement.level_views import (
     LevelView,
     MaskArray,
@@ -23,25 +24,6 @@ from slurm_gpu_aware.placement.level_views import (
 from slurm_gpu_aware.placement.shapes import Split, splits
 
 _MOST_NAMES = 3  # nodes that a reason names
-
-
-def node_demand(request: Request, nodes: int, gpus_here: int) -> tuple[int, int]:
-    """CPUs and memory (MB) that the job takes on a node that gives ``gpus_here`` of its GPUs.
-
-    Slurm's even share for an even split or ``--exclusive``, else in proportion to the GPUs.
-    """
-    total = request.total_cpus
-    if request.nodes.whole or gpus_here * nodes == request.gpus:
-        return request.cpus_on_node(nodes), request.memory_on_node(nodes)
-    cpus = -(-total * gpus_here // request.gpus)
-    return cpus, request.memory.needed_mb(cpus, gpus_here)
-
-
-def all_memory_free(cluster: Cluster) -> BoolArray:
-    """(N,) nodes of whose memory no job holds any, as far as is known."""
-    if cluster.memory_mb is None:
-        return np.ones(cluster.shape[0], dtype=np.bool_)
-    return np.asarray(cluster.free_memory_mb >= cluster.memory_mb)
 
 
 def allowed_nodes(request: Request, cluster: Cluster) -> BoolArray | None:
@@ -169,14 +151,8 @@ class Supply:
         if split.uneven:
             carrying = np.ones(cluster.shape[0], dtype=np.bool_)
         else:
-            cpus, memory = request.cpus_on_node(split.nodes), request.memory_on_node(split.nodes)
-            carrying = cluster.free_cpus >= cpus
-            if request.nodes.whole and cluster.cpus is not None:
-                carrying &= cluster.free_cpus >= cluster.cpus
-            if memory > 0:
-                carrying &= cluster.free_memory_mb >= memory
-            if request.memory.whole:
-                carrying &= all_memory_free(cluster)
+            share = request.cpus_on_node(split.nodes), request.memory_on_node(split.nodes)
+            carrying = room_beside(request, cluster, *share)[1]
         if self._allowed is not None:
             carrying &= self._allowed
         if split.pool == "indexed":
@@ -318,12 +294,9 @@ def _not_beside(
         per_node = split.per_node or 1
         cpus, memory = node_demand(request, nodes, per_node)
         enough = counts >= per_node
-        with_cpus = enough & (cluster.free_cpus >= cpus)
-        if request.nodes.whole and cluster.cpus is not None:
-            with_cpus &= cluster.free_cpus >= cluster.cpus
-        with_both = with_cpus & (cluster.free_memory_mb >= memory)
-        if request.memory.whole:
-            with_both &= all_memory_free(cluster)
+        with_cpus, with_both = (
+            enough & room for room in room_beside(request, cluster, cpus, memory)
+        )
         if int(enough.sum()) >= nodes and int(with_both.sum()) < nodes:
             wanted = "all CPUs free" if request.nodes.whole else f"{cpus} free CPUs"
             mb = "all their memory free" if request.memory.whole else f"{memory} MB of memory"

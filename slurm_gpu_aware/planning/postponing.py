@@ -14,8 +14,9 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
+from slurm_gpu_aware.model.room import node_demand
 from slurm_gpu_aware.placement.account import set_words
-from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
+from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import WaitRule
 from slurm_gpu_aware.placement.shapes import LeastSlowdown

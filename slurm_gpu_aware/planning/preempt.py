@@ -18,7 +18,7 @@ import numpy as np
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.model.room import node_demand
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.timeline import Timeline
 

@@ -15,7 +15,8 @@ from slurm_gpu_aware.model.assignment import Assignment, RunningJobs
 from slurm_gpu_aware.model.cluster import Cluster, Gpus, RunningJob
 from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
+from slurm_gpu_aware.model.room import node_demand
+from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.left_to_slurm import left_demand
 from slurm_gpu_aware.placement.shapes import least_largest, splits
 

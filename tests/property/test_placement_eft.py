@@ -14,7 +14,7 @@ from small_oracle import chosen_of
 from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
-from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.model.room import node_demand
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.dispatcher import Dispatcher
 from slurm_gpu_aware.planning.later import expected_ends

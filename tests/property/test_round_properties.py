@@ -13,7 +13,7 @@ from small_clusters import clusters, requests
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights
-from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.model.room import node_demand
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.plan import PlanSettings
 

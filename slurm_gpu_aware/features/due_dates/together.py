@@ -21,8 +21,9 @@ from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.room import node_demand, room_beside
 from slurm_gpu_aware.model.size_table import TABLES
-from slurm_gpu_aware.placement.feasible import allowed_nodes, node_demand
+from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.sizing.free_gpus import DueNode
 from slurm_gpu_aware.sizing.sts import DueJob, decide
@@ -76,15 +77,16 @@ class _Places:
         gpus, nodes = request.least_gpus, request.nodes
         least = request if gpus == request.gpus else request.resized(gpus)
         demand = node_demand(least, 1, gpus)
-        key = demand, nodes.gpu_model, id(nodes.eligible)  # of a request that the caller holds
+        whole = nodes.whole, request.memory.whole
+        key = demand, whole, nodes.gpu_model, id(nodes.eligible)  # the caller holds the request
         if key not in self._found:
-            room = self._with_room(allowed_nodes(request, self.cluster), *demand)
+            room = self._with_room(least, *demand)
             self._found[key] = room, self.widths(room)
         return self._found[key]
 
-    def _with_room(self, allowed: BoolArray | None, cpus: int, memory_mb: int) -> BoolArray | None:
-        room = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
-        room |= self._full
+    def _with_room(self, request: Request, cpus: int, memory_mb: int) -> BoolArray | None:
+        allowed = allowed_nodes(request, self.cluster)
+        room = room_beside(request, self.cluster, cpus, memory_mb)[1] | self._full
         room = room if allowed is None else room & allowed
         return room if room.any() else allowed
 

@@ -19,7 +19,7 @@ from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.model.room import node_demand
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.live import Done, Live, Seen, Site, Told
 

@@ -23,7 +23,7 @@ from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.node_users import left_open
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.feasible import node_demand
+from slurm_gpu_aware.model.room import node_demand, room_beside
 from slurm_gpu_aware.planning.backfill import takes_shards
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings, Waiting, waits_behind
@@ -194,7 +194,7 @@ class _Room:
         ``heads``: what is reserved for each of them stays free.
         """
         cpus, memory_mb = node_demand(request, 1, 1)
-        able = (self.cluster.free_cpus >= cpus) & (self.cluster.free_memory_mb >= memory_mb)
+        _, able = room_beside(request, self.cluster, cpus, memory_mb)
         if request.nodes.eligible is not None:
             able &= request.nodes.eligible
         able = left_open(able, self.cluster.users, request)

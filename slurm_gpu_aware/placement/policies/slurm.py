@@ -11,6 +11,7 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.facts import Fact, Facts
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.room import all_memory_free
 from slurm_gpu_aware.placement.account import level_of, worst_score
 from slurm_gpu_aware.placement.cons_tres.cores import (
     Filter,
@@ -29,7 +30,7 @@ from slurm_gpu_aware.placement.cons_tres.job import (
     choose_gpus,
 )
 from slurm_gpu_aware.placement.cons_tres.nodes import ASLEEP, Nodes, Shares, choose_nodes
-from slurm_gpu_aware.placement.feasible import all_memory_free, open_nodes
+from slurm_gpu_aware.placement.feasible import open_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
 from slurm_gpu_aware.placement.policy import Policy, PolicyOptions, bad_option
 

@@ -8,7 +8,8 @@ from make import job_request
 
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Memory, Request
-from slurm_gpu_aware.placement.feasible import common_reason, node_demand
+from slurm_gpu_aware.model.room import node_demand
+from slurm_gpu_aware.placement.feasible import common_reason
 from slurm_gpu_aware.placement.level_views import pack, popcount, sets_of, unpack
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.placement.shapes import splits
