@@ -203,18 +203,18 @@ class Timeline:
         """The jobs that passed a request.
 
         Those are jobs without GPUs, which wait for no turn, of no higher place that have started
-        since the request came.
+        since the request came; by Slurm's whole seconds also one that was there just before.
         """
         since_s = request.submit_s + request.wait.ineligible_s
         return [
             job
             for job in self._running.beside_gpus
-            if not job.gpus and job.start_s > since_s and job.standing <= request.priority
+            if not job.gpus and job.start_s >= since_s and job.standing <= request.priority
         ]
 
     def ending(self, jobs: Iterable[RunningJob], times: float) -> Timeline:
         """The same, but some of the running jobs end when they have run so many times as long."""
-        ends = {id(j): j.start_s + times * (self.now - j.start_s) for j in jobs}
+        ends = {id(j): self.now + (times - 1.0) * (self.now - j.start_s) for j in jobs}
         running = [replace(j, end_s=min(j.end_s, ends.get(id(j), math.inf))) for j in self._running]
         return Timeline(running, self.now, self._started, self._reserved)
 

@@ -57,6 +57,7 @@ def round_plan(cluster: Cluster, *queue: Request, **settings: Any) -> Plan:
         ({"standing": HEAD.priority}, ["3"]),  # as where priorities do not differ
         ({"standing": HEAD.priority + 1}, ["2"]),  # it comes before the head
         ({"start_s": HEAD.submit_s - 1}, ["2"]),  # it was there before
+        ({"start_s": HEAD.submit_s}, ["3"]),  # Slurm has whole seconds
         ({"standing": float("inf")}, ["2"]),
     ],
 )
