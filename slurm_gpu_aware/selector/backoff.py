@@ -94,13 +94,13 @@ class Backoff:
         unexplained: bool = False,
         why: str = "",
         held_by: str = "",
-        nodes: Collection[str] = (),
+        nodes: Collection[str] | None = (),
     ) -> float:
         """Hold a job back once more; return for how many seconds.
 
         ``blocked``: Slurm showed by what. ``misplaced``: its place was the cause. ``unexplained``:
         Slurm showed no cause. ``why``: for its user. ``held_by``: Slurm's reason. ``nodes``: where
-        it did not start, as far as it was bound.
+        it did not start, as far as it was bound; None: no job's end there ends its wait.
         """
         waits = self._waits.setdefault(job_id, _Waits())
         now = self.timer()
@@ -115,7 +115,7 @@ class Backoff:
         few = unexplained and self.failures(job_id) <= TRIES
         waits.keeps = blocked and few
         waits.why, waits.held_by = why, held_by
-        waits.nodes = frozenset(nodes) if few else None
+        waits.nodes = frozenset(nodes) if few and nodes is not None else None
         waits.misplaced |= misplaced
         # What the parked job shows tells of a limit, and nothing of the room on its nodes.
         doubtful_s = wait_s if blocked and unexplained else long_s

@@ -42,7 +42,7 @@ _SHOWN = "gpu-aware "  # Start of the AdminComment of a running job that shows i
 _FREED_AT_ONCE = 200  # jobs of one round; the others follow in the next
 _TOLD_AT_ONCE = 20  # waiting jobs whose text changes, in ...
 _TOLD_S = 5.0  # ... so much time
-_AGAIN_S = 60.0  # a job that the ledger does not know is asked for again
+_AGAIN_S = 60.0  # what the ledger did not know, or Slurm refused, is asked for again
 _MOST_NODES = 3
 
 
@@ -81,6 +81,8 @@ class JobComments:
     client: SlurmClient
     gate: GateConfig
     tracker: JobTracker
+    _kept: dict[str, float] = field(default_factory=dict)
+    """Running job of which Slurm refused to take the record -> when, by the monotonic clock."""
     _virtual: frozenset[int] = frozenset()  # Running jobs whose record was read from the ledger.
     _told: float = field(default=-_TOLD_S)
     _others: Mapping[tuple[int, int], float] = field(default_factory=dict)
@@ -163,6 +165,8 @@ class JobComments:
 
     def remove(self, gated: Iterable[GatedJob]) -> None:
         """Remove the records of jobs that run, if the ledger has them. Raises SourceError."""
+        now = time.monotonic()
+        self._kept = {key: at for key, at in self._kept.items() if now - at < _AGAIN_S}
         due = [job for job in gated if self._is_due(job)][:_FREED_AT_ONCE]
         updates = []
         for job in due:
@@ -173,10 +177,13 @@ class JobComments:
             updates.append(JobUpdate(job.id, (("AdminComment", text),)))
         for job_id, why in self.client.update_jobs(updates).items():  # it may have ended meanwhile
             log.info("job %s keeps its record: %s", job_id, why)
+            self._kept[job_id] = now
 
     def _is_due(self, gated: GatedJob) -> bool:
         job, marker = gated.job, gated.marker
-        if job.state != "RUNNING" or job.raw_id in self._virtual or marker is None:
+        if job.state != "RUNNING" or job.raw_id in self._virtual or job.id in self._kept:
+            return False
+        if marker is None:
             return False
         if marker.phase not in BOUND:  # left to Slurm: it has the request that its user made
             return not job.licence_count(self.gate.licence)

@@ -289,7 +289,7 @@ class StartMonitor:
             unexplained=not held,
             why=why,
             held_by=cause.held_by,
-            nodes=job.job.req_nodes,
+            nodes=None if job.job.het else job.job.req_nodes,  # its try keeps jobs off all nodes
         )
         log.warning("job %s parked again: %s; not planned for %.0f s", job.id, why, wait_s)
 

@@ -50,6 +50,13 @@ def test_what_never_starts_is_not_tried_again_at_each_end_of_a_job() -> None:
     assert tries == TRIES + 1
 
 
+def test_no_end_of_a_job_ends_the_wait_of_one_whose_try_keeps_jobs_off_all_nodes() -> None:
+    bench = BackoffBench()
+    bench.backoff.punish("7", unexplained=True, nodes=None)
+    bench.backoff.freed({"n1"})
+    assert bench.backoff.wait_s("7") == 60
+
+
 def test_a_job_that_is_gone_is_forgotten() -> None:
     bench = BackoffBench()
     bench.backoff.punish("7", blocked=True)

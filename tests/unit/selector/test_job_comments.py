@@ -210,6 +210,24 @@ def test_a_site_may_keep_the_state_of_running_jobs(slurm: SlurmFolder) -> None:
     assert unmarked(slurm.jobs["7"]["admin_comment"]) == RECORD
 
 
+def test_what_slurm_refuses_to_remove_is_asked_again_later(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm 24.11 refuses it for some forms of a running job, each time."""
+    slurm.write([parked(admin_comment=RECORD)], ["n1", "n2"])
+    rounds = rounds_of(slurm)
+    rounds.run()
+    assert slurm.jobs["7"]["state"] == "RUNNING"
+    slurm.set(refuse=["7"])
+    rounds.run()
+    slurm.set(refuse=[])
+    rounds.run()
+    assert unmarked(slurm.jobs["7"]["admin_comment"]) == RECORD
+    monkeypatch.setattr("slurm_gpu_aware.selector.job_comments._AGAIN_S", 0.0)
+    rounds.run()
+    assert slurm.jobs["7"]["admin_comment"] == ""
+
+
 def test_without_a_ledger_the_record_stays_in_slurm(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
