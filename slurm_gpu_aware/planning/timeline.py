@@ -215,7 +215,10 @@ class Timeline:
     def ending(self, jobs: Iterable[RunningJob], times: float) -> Timeline:
         """The same, but some of the running jobs end when they have run so many times as long."""
         ends = {id(j): self.now + (times - 1.0) * (self.now - j.start_s) for j in jobs}
-        running = [replace(j, end_s=min(j.end_s, ends.get(id(j), math.inf))) for j in self._running]
+        running = [
+            replace(j, end_s=min(j.end_s, ends[id(j)])) if id(j) in ends else j
+            for j in self._running
+        ]
         return Timeline(running, self.now, self._started, self._reserved)
 
     @cached_property
