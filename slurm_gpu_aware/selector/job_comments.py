@@ -181,9 +181,9 @@ class JobComments:
 
     def _is_due(self, gated: GatedJob) -> bool:
         job, marker = gated.job, gated.marker
-        if job.state != "RUNNING" or job.raw_id in self._virtual or job.id in self._kept:
+        if marker is None or job.state != "RUNNING":
             return False
-        if marker is None:
+        if job.raw_id in self._virtual or job.id in self._kept:
             return False
         if marker.phase not in BOUND:  # left to Slurm: it has the request that its user made
             return not job.licence_count(self.gate.licence)

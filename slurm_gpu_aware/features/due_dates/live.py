@@ -49,12 +49,7 @@ class DueDates(Live):
 
     def requests(self, jobs: Mapping[str, Candidate], queue: Sequence[Request]) -> list[Request]:
         """The queue of a round with what is known."""
-        return [
-            request
-            if request.get(DUE_DATE) is None
-            else self.dated(jobs[request.job_id].gated, request)
-            for request in queue
-        ]
+        return [self.dated(jobs[request.job_id].gated, request) for request in queue]
 
     def waits(self, waiting: Waiting, plan: Plan) -> dict[str, Any]:
         """What the ledger holds of the due date."""

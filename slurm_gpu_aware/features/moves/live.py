@@ -66,12 +66,7 @@ class Mover(Live):
 
     def requests(self, jobs: Mapping[str, Candidate], queue: Sequence[Request]) -> list[Request]:
         """The queue with what a restart costs jobs with due dates."""
-        return [
-            request
-            if request.get(DUE_DATE) is None
-            else self._restarted(jobs[request.job_id].gated, request)
-            for request in queue
-        ]
+        return [self._restarted(jobs[request.job_id].gated, request) for request in queue]
 
     def inputs(self, seen: Seen) -> Iterator[tuple[Facet[Any], Any]]:
         """What may move, if all that holds GPUs is known."""
@@ -145,11 +140,11 @@ class Mover(Live):
 
     def _restarted(self, gated: GatedJob, request: Request) -> Request:
         """With what a job with a due date did before its last move, and what a restart costs."""
-        due, last = request.get(DUE_DATE), self.under_way.last(gated.id)
-        if due is None:
+        if (due := request.get(DUE_DATE)) is None:
             return request
         may = self._settings.enabled and move_of(gated, self._config) is not None
         restart_s = self._restart_s(gated, request) if may else None
+        last = self.under_way.last(gated.id)
         done = 0.0 if last is None else last.work_done
         return request.put(DUE_DATE, replace(due, done=done, restart_s=restart_s))
 
