@@ -24,7 +24,7 @@ from placement_profile import show_profile
 from placement_topo import topology_aware
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
-from slurm_gpu_aware.features.queue_order.settings import ORDERS
+from slurm_gpu_aware.features.queue_order.declared import ORDERS
 from slurm_gpu_aware.features.queue_order.stage import RULE, OrderRule
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob

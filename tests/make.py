@@ -18,11 +18,11 @@ from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.models.performance_model import MODEL
 from slurm_gpu_aware.features.moves import moved
 from slurm_gpu_aware.features.moves import stage as moves_stage
+from slurm_gpu_aware.features.moves.declared import HAD_GPUS, MoveSettings
 from slurm_gpu_aware.features.moves.movable import RETURNING, Movable, Move, Moving
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MoveSettings
 from slurm_gpu_aware.features.power.power_budget import POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
-from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.features.shards.declared import SHARDS
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob, gated_job
 from slurm_gpu_aware.model.assignment import Assignment

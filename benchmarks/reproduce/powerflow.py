@@ -28,7 +28,7 @@ from powerflow_bench import (
     trace,
 )
 
-from slurm_gpu_aware.features.moves.settings import MovesConfig
+from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result

@@ -25,7 +25,7 @@ from powerflow import (
 )
 from powerflow_bench import NEEDED, Load, trace
 
-from slurm_gpu_aware.features.moves.settings import MovesConfig
+from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.simulator.parallel import Run
 
 FULL = Count(seeds=8, etas=(0.55, 0.7))

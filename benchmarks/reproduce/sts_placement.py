@@ -12,9 +12,9 @@ from sts_instances import MOST_EPOCHS, PRICE, WIDTH, Instance, instance, paper_n
 from sts_simulation import simulate as experiment
 from sts_simulation import sts
 
-from slurm_gpu_aware.features.due_dates.hints import EPOCHS
+from slurm_gpu_aware.features.due_dates.declared import EPOCHS
 from slurm_gpu_aware.features.due_dates.simulated import due_numbers
-from slurm_gpu_aware.features.moves.settings import MovesConfig
+from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import NO_HINTS, JobHints

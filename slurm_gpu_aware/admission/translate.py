@@ -22,15 +22,14 @@ from slurm_gpu_aware.config.settings import DEFAULT_KINDS, Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.features.due_dates.admission import dated
-from slurm_gpu_aware.features.energy.hints import OWN_CLOCK
+from slurm_gpu_aware.features.energy.declared import OWN_CLOCK
 from slurm_gpu_aware.features.hints import HINTS
-from slurm_gpu_aware.features.models.hints import NAMED_MODEL
+from slurm_gpu_aware.features.models.declared import NAMED_MODEL
 from slurm_gpu_aware.features.models.performance_model import MODEL
-from slurm_gpu_aware.features.moves.hints import MOVE
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig
-from slurm_gpu_aware.features.power.hints import FREQ
+from slurm_gpu_aware.features.moves.declared import HAD_GPUS, MOVE, MovesConfig
+from slurm_gpu_aware.features.power.declared import FREQ
 from slurm_gpu_aware.features.shards.admission import shard_request
-from slurm_gpu_aware.features.sizes.hints import GPUS
+from slurm_gpu_aware.features.sizes.declared import GPUS
 from slurm_gpu_aware.features.sizes.moldable import cpus_of, moldable
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest

@@ -26,7 +26,7 @@ from slurm_gpu_aware.cli.output import (
     some,
 )
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.features.due_dates.facts import DueAccount
+from slurm_gpu_aware.features.due_dates.declared import DueAccount
 from slurm_gpu_aware.features.energy.text import energy_text
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
@@ -202,7 +202,7 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
         )
     elif not answer["decisions"] and any("without_us" in e["detail"] for e in answer["events"]):
         about.append(f"Slurm placed it: {_why_without_us(answer['events'])}.")
-    for sentences in found("events", "sentences"):
+    for sentences in found("declared", "sentences"):
         about += sentences(answer)
     if state in OPEN_DECISION and slurm and "placed_at" not in slurm:
         about += _unrecorded(answer)

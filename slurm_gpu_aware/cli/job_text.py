@@ -7,7 +7,7 @@ from typing import Any
 from slurm_gpu_aware.cli.output import place_text
 from slurm_gpu_aware.clocks.job import SHARED
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.features.energy.facts import SavingClock
+from slurm_gpu_aware.features.energy.declared import SavingClock
 from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.features.facts import load_facts
 from slurm_gpu_aware.model.facts import Facts
@@ -161,7 +161,7 @@ _TEXTS: Mapping[str, Callable[[Detail], str]] = {
     "clock_failed": _clock_failed,
     "energy": _energy,
     "error": lambda detail: str(detail["why"]),
-    **{kind: text for events in found("events", "EVENTS") for kind, text in events.items()},
+    **{kind: text for events in found("declared", "EVENTS") for kind, text in events.items()},
 }
 
 

@@ -31,7 +31,7 @@ from slurm_gpu_aware.errors import RequestError
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
-    from slurm_gpu_aware.features.power.facts import SizePower
+    from slurm_gpu_aware.features.power.declared import SizePower
     from slurm_gpu_aware.model.cluster import Cluster
     from slurm_gpu_aware.model.hardware_graph import HardwareGraph
     from slurm_gpu_aware.model.profile import Profile
@@ -162,8 +162,8 @@ def _size(config: Config, request: Request, cluster: Cluster, profile: Profile) 
     """The power of size and clock at the most efficient clock; None: no model is known."""
 
     from slurm_gpu_aware.features.models.known import read_models
+    from slurm_gpu_aware.features.power.declared import PowerConfig
     from slurm_gpu_aware.features.power.job_tables import JobTables
-    from slurm_gpu_aware.features.power.settings import PowerConfig
     from slurm_gpu_aware.features.power.stage import size_power
     from slurm_gpu_aware.store.database import open_for_reading
 

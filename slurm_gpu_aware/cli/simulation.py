@@ -11,15 +11,15 @@ from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
+from slurm_gpu_aware.features.due_dates.declared import DueDatesConfig
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
-from slurm_gpu_aware.features.moves.settings import MovesConfig
+from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.features.power.simulate_options import (
     parse_bounds,
     parse_etas,
     simulated_power,
 )
-from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features.queue_order.declared import QueueConfig
 from slurm_gpu_aware.features.queue_order.stage import rule_of
 from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
 from slurm_gpu_aware.placement.policy import SLURM, make_policy, option_names, policy_class

@@ -17,7 +17,7 @@ from slurm_gpu_aware.config.load import Candidate, Tuned, out_of_bounds, tuned_p
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.energy.simulated import with_bound
-from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features.queue_order.declared import QueueConfig
 from slurm_gpu_aware.features.queue_order.stage import OrderRule, rule_of
 from slurm_gpu_aware.features.queue_order.view import COMPARED, SLURM, paid
 from slurm_gpu_aware.model.profile import GpuTiming

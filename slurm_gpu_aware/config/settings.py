@@ -277,7 +277,7 @@ class CoreConfig:
 
 
 SECTIONS: dict[str, type[Section]] = {
-    section.name: section for some in found("settings", "SECTIONS") for section in some
+    section.name: section for some in found("declared", "SECTIONS") for section in some
 }
 """Name -> type of the sections of features."""
 File = make_dataclass(

@@ -18,4 +18,4 @@ def load_facts() -> None:
         policy_class(name)
     for room in ("placement", "planning"):
         import_module(f"slurm_gpu_aware.{room}.facts")
-    list(found("facts", "FACTS"))
+    list(found("declared", "FACTS"))

@@ -117,7 +117,7 @@ class Note(NamedTuple):
     """An event of a job for the ledger, which holds the first of each kind."""
 
     job_id: str
-    kind: str  # One of the folder's ``events.py``.
+    kind: str  # One of the folder's ``declared.py``.
     detail: Mapping[str, Any]  # Plain values.
 
 

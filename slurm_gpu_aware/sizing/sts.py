@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.facts import pressing
+from slurm_gpu_aware.features.due_dates.declared import pressing
 from slurm_gpu_aware.features.due_dates.work import (
     GrowthPlan,
     WorkDistribution,

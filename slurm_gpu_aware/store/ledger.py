@@ -29,7 +29,7 @@ EVENT_KINDS = (
     *("parked", "planned", "prepared", "released", "started", "ended", "requeued"),
     *("refused", "clock_set", "clock_failed", "opened_by_hand", "gate_created", "gate_lost"),
     *("changed", "energy", "error"),
-    *(kind for events in found("events", "EVENTS") for kind in events),
+    *(kind for events in found("declared", "EVENTS") for kind in events),
 )
 _OPEN = f"state IN ({', '.join(map(repr, map(str, OPEN_DECISION)))})"
 """Decisions whose job may still run."""

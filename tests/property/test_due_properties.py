@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from make import begun, job_request, plan_moves, plan_round, with_fields
 from test_move_properties import NOW, scaling, sites
 
+from slurm_gpu_aware.features.due_dates.declared import DUE, EPOCHS
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
-from slurm_gpu_aware.features.due_dates.hints import DUE, EPOCHS
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
@@ -19,7 +19,7 @@ from slurm_gpu_aware.features.due_dates.queue import (
 )
 from slurm_gpu_aware.features.due_dates.stage import with_due_sizes
 from slurm_gpu_aware.features.hints import HINTS
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.moves.declared import MoveSettings
 from slurm_gpu_aware.model.job_hints import parse_comment
 from slurm_gpu_aware.model.request import TIER
 from slurm_gpu_aware.planning.plan import PlanSettings

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from make import begun, job_request, place_moved, plan_moves, plan_round
 from test_power_properties import IDLE_W, MOST_W, NOW, SETTINGS, drawn, situations, tables
 
+from slurm_gpu_aware.features.moves.declared import MoveSettings
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import RunningJob
 from slurm_gpu_aware.model.size_table import TABLE

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make import begun, job_request, plan_moves, plan_round, with_fields
 
+from slurm_gpu_aware.features.moves.declared import MoveSettings
 from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable, may_move
-from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import TABLE, SizeTable

@@ -11,7 +11,7 @@ from make import plan_round, with_fields
 from small_clusters import all_sets, cases, clusters, cost, level_index, requests
 from small_oracle import chosen_of
 
-from slurm_gpu_aware.features.moves.settings import MovesConfig
+from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
 from slurm_gpu_aware.model.room import node_demand

@@ -18,8 +18,7 @@ from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, RequestError
 from slurm_gpu_aware.features.hints import HINTS
-from slurm_gpu_aware.features.night.events import HELD
-from slurm_gpu_aware.features.night.settings import NightConfig
+from slurm_gpu_aware.features.night.declared import HELD, NightConfig
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.facets import named

@@ -85,9 +85,8 @@ LAYERS = {
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
-BY_NAME = {"hints": "model", "settings": "model", "events": "model", "facts": "model"}
-BY_NAME |= {"stage": "planning", "live": "selector", "metrics": "selector", "page": "page"}
-BY_NAME |= {"simulated": "simulator"}
+BY_NAME = {"declared": "model", "stage": "planning", "live": "selector", "metrics": "selector"}
+BY_NAME |= {"page": "page", "simulated": "simulator"}
 """The same of modules that every feature may have."""
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:

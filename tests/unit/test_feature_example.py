@@ -56,7 +56,7 @@ def test_the_example_works_in_one_folder_and_one_line(copy: Path) -> None:
     (package / "features/night").mkdir()
     (package / "features/night/__init__.py").write_text('"""Night."""\n')
     modules = _MODULE.findall(section)
-    assert len(modules) == 4
+    assert len(modules) == 2
     for name, text in modules:
         (package / name).write_text(text)
     ((before, added, after),) = re.findall(r"```diff\n (.*\n)\+(.*\n) (.*\n)```", section)

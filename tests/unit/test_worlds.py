@@ -15,14 +15,14 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import fit_models, ingest, put_net, report
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.features.due_dates.settings import DueDatesConfig
-from slurm_gpu_aware.features.energy.hints import OWN_CLOCK
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS, MovesConfig
-from slurm_gpu_aware.features.power.settings import PowerConfig
-from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features.due_dates.declared import DueDatesConfig
+from slurm_gpu_aware.features.energy.declared import OWN_CLOCK
+from slurm_gpu_aware.features.moves.declared import HAD_GPUS, MovesConfig
+from slurm_gpu_aware.features.power.declared import PowerConfig
+from slurm_gpu_aware.features.queue_order.declared import QueueConfig
 from slurm_gpu_aware.features.queue_order.stage import rule_of
 from slurm_gpu_aware.features.registry import FEATURES
-from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.features.shards.declared import SHARDS
 from slurm_gpu_aware.model.facets import Facet, named
 from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.model.profile import GpuScore

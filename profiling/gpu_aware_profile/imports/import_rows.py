@@ -24,7 +24,7 @@ from slurm_gpu_aware.bounds import (
     quoted,
 )
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.models.hints import NAME
+from slurm_gpu_aware.features.models.declared import NAME
 from slurm_gpu_aware.features.models.performance_model import (
     NOT_LIMITED,
     NOT_LOCKED,

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from slurm_gpu_aware.features.due_dates.declared import DUE, EPOCHS
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
-from slurm_gpu_aware.features.due_dates.hints import DUE, EPOCHS
 from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.slurm.records import SlurmJob

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from slurm_gpu_aware import records
-from slurm_gpu_aware.features.due_dates.facts import DueAccount, OnModel
+from slurm_gpu_aware.features.due_dates.declared import DueAccount, OnModel
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.facets import Facet, Faceted, named

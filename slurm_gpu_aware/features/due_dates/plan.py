@@ -24,7 +24,7 @@ from slurm_gpu_aware.features.due_dates.work import (
     optimum,
     uniform,
 )
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS
+from slurm_gpu_aware.features.moves.declared import HAD_GPUS
 from slurm_gpu_aware.features.sizes.speeds import Speeds, speeds_of
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.request import Request

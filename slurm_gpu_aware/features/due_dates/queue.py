@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from slurm_gpu_aware.features.due_dates.declared import TOGETHER, DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, as_running_on
-from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
-from slurm_gpu_aware.features.due_dates.settings import TOGETHER
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.queue_order.stage import AT_BOUND
 from slurm_gpu_aware.model.assignment import Assignment

@@ -9,8 +9,8 @@ import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.features.due_dates.declared import EPOCHS
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
-from slurm_gpu_aware.features.due_dates.hints import EPOCHS
 from slurm_gpu_aware.features.estimates.simulated import SimulatedRuns, kind_of
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE

@@ -7,18 +7,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_gpu_aware import records
+from slurm_gpu_aware.features.due_dates.declared import IMPOSSIBLE, TOGETHER, DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, on_a_model
-from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
-from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.due_dates.plan import due_plan, work_rates
 from slurm_gpu_aware.features.due_dates.queue import counts, in_order, most_gpus, with_due_dates
-from slurm_gpu_aware.features.due_dates.settings import TOGETHER
 from slurm_gpu_aware.features.due_dates.together import (
     on_best_models,
     on_shared_models,
     shared_out,
 )
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS
+from slurm_gpu_aware.features.moves.declared import HAD_GPUS
 from slurm_gpu_aware.features.power.power_budget import BUDGET, PowerBudget
 from slurm_gpu_aware.features.power.stage import MOST_GPUS
 from slurm_gpu_aware.model.arrays import BoolArray

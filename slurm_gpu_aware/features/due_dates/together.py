@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.declared import DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, on_model
-from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.due_dates.plan import MARGIN, RESERVE, due_work
 from slurm_gpu_aware.features.due_dates.queue import counts, due_account
 from slurm_gpu_aware.features.due_dates.work import empirical
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS
+from slurm_gpu_aware.features.moves.declared import HAD_GPUS
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster

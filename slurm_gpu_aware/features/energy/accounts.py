@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.energy.events import CHECKED, FITTED
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
-from slurm_gpu_aware.features.power.settings import PowerConfig
+from slurm_gpu_aware.features.energy.declared import CHECKED, FITTED, EnergyConfig
+from slurm_gpu_aware.features.power.declared import PowerConfig
 from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.store.ledger import Decision, Event
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from slurm_gpu_aware.deploy.doctor import Check, DoctorContext, answer_of, failed, ok, warning
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.declared import EnergyConfig
 from slurm_gpu_aware.model.profile import profile_sentences
 
 _NAME, _PROFILES = "records of jobs", "power profiles"

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from slurm_gpu_aware.bounds import MAX_GPU_W, MAX_GPUS, MAX_MHZ
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
-from slurm_gpu_aware.features.energy.events import CHECKED, CHECKING, FITTED
+from slurm_gpu_aware.features.energy.declared import CHECKED, CHECKING, FITTED
 from slurm_gpu_aware.features.energy.refits import Key, Refits, model_name
 from slurm_gpu_aware.features.models.live import put_measured
 from slurm_gpu_aware.features.models.performance_model import (

@@ -14,7 +14,7 @@ import threading
 import time
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.energy.events import FITTED
+from slurm_gpu_aware.features.energy.declared import FITTED
 from slurm_gpu_aware.features.models.performance_model import own_name, unnamed
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.slurm.commands import run_command

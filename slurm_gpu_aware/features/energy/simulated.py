@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from slurm_gpu_aware.features.energy.hints import SLOWER
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.declared import SLOWER, EnergyConfig
 from slurm_gpu_aware.model.job_hints import HINTED, JobHints
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.simulator.settings import SimSettings

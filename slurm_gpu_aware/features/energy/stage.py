@@ -17,9 +17,13 @@ import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.energy.choice import Choice, least_energy_within
-from slurm_gpu_aware.features.energy.facts import SavingClock, SlowGpus
-from slurm_gpu_aware.features.energy.hints import OWN_CLOCK, SLOWER
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.declared import (
+    OWN_CLOCK,
+    SLOWER,
+    EnergyConfig,
+    SavingClock,
+    SlowGpus,
+)
 from slurm_gpu_aware.features.power.power_budget import POWER
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.facets import Facet

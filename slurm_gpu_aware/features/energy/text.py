@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.cli.output import paragraph, some, table
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.declared import EnergyConfig
 
 _MOST_ROWS = 40
 _SHOWN = 3  # reasons for an energy that is not known

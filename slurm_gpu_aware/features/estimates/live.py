@@ -22,9 +22,9 @@ from slurm_gpu_aware.bounds import PROBE_JOB
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.features.due_dates.shortest_runs import ShortestRuns
+from slurm_gpu_aware.features.estimates.declared import EstimatesConfig
 from slurm_gpu_aware.features.estimates.history import Estimate, JobKind, RunHistory, expected_end_s
-from slurm_gpu_aware.features.estimates.settings import EstimatesConfig
-from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.features.shards.declared import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request

@@ -59,7 +59,7 @@ def _about(seconds: float) -> str:
 def report_site(context: Context, days: int, *, energy_alone: bool, as_json: bool) -> None:
     """Print how long jobs ran against what was expected, and what energy they took."""
     from slurm_gpu_aware.features.energy.accounts import KINDS, checked_rows, energy_rows
-    from slurm_gpu_aware.features.energy.settings import EnergyConfig
+    from slurm_gpu_aware.features.energy.declared import EnergyConfig
     from slurm_gpu_aware.features.estimates.metrics import quality, quality_by_user
     from slurm_gpu_aware.selector.job_answers import open_reader
 

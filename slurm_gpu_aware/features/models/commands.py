@@ -145,7 +145,7 @@ def _views(config: Config, name: str | None, gpus: int | None, slowdown: float) 
     """The models of a name, or all. Raises SourceError if there are none."""
     from slurm_gpu_aware.features.models.known import read_models
     from slurm_gpu_aware.features.models.store import gpu_kinds
-    from slurm_gpu_aware.features.power.settings import PowerConfig
+    from slurm_gpu_aware.features.power.declared import PowerConfig
     from slurm_gpu_aware.store.database import open_for_reading
 
     with open_for_reading(config.store) as store:

@@ -24,7 +24,7 @@ from operator import attrgetter, itemgetter
 from msgspec import structs
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.moves.facts import Moved
+from slurm_gpu_aware.features.moves.declared import Moved
 from slurm_gpu_aware.features.moves.movable import Movable, Move, Restarts
 from slurm_gpu_aware.features.moves.moved import after_move
 from slurm_gpu_aware.model.assignment import Assignment

@@ -11,8 +11,8 @@ from slurm_gpu_aware.admission.translate import move_of, to_request, why_not_mov
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.queue import run_times, work_done
+from slurm_gpu_aware.features.moves.declared import LOOK_S, MovesConfig
 from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, Movable, Move, Moving
-from slurm_gpu_aware.features.moves.settings import LOOK_S, MovesConfig
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay
 from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.gate.gated_job import GatedJob

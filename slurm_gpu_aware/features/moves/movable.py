@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.due_dates.facts import DueAccount
-from slurm_gpu_aware.features.moves.facts import Moved
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.due_dates.declared import DueAccount
+from slurm_gpu_aware.features.moves.declared import Moved, MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerBudget
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, each_gpu

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu_aware.features.moves.facts import Moved, Returned
+from slurm_gpu_aware.features.moves.declared import HAD_GPUS, Moved, Returned
 from slurm_gpu_aware.features.moves.movable import RETURNING, Move
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS
 from slurm_gpu_aware.features.power.power_budget import POWER, PowerBudget, budget_of
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster

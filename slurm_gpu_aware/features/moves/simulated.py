@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
+from slurm_gpu_aware.features.moves.declared import LOOK_S, RATE_S, MovesConfig
 from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, RETURNING, Movable, Moving
-from slurm_gpu_aware.features.moves.settings import LOOK_S, RATE_S, MovesConfig
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature

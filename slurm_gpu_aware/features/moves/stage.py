@@ -42,6 +42,7 @@ from slurm_gpu_aware.features.due_dates.queue import (
     next_growth,
 )
 from slurm_gpu_aware.features.due_dates.stage import with_due_sizes
+from slurm_gpu_aware.features.moves.declared import HAD_GPUS, RATE_S, MoveSettings
 from slurm_gpu_aware.features.moves.front import Front, best_shrink, front_of
 from slurm_gpu_aware.features.moves.movable import (
     MOVES,
@@ -55,7 +56,6 @@ from slurm_gpu_aware.features.moves.movable import (
     may_move,
 )
 from slurm_gpu_aware.features.moves.moved import after_move, begun, place_moved
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS, RATE_S, MoveSettings
 from slurm_gpu_aware.features.power.power_budget import budget_of, with_least_sizes
 from slurm_gpu_aware.model.cluster import Cluster, Gpu
 from slurm_gpu_aware.model.request import Request

@@ -16,8 +16,8 @@ from typing import Any
 from slurm_gpu_aware import records
 from slurm_gpu_aware.admission.context import BeforeMove, Known
 from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.features.moves.declared import RATE_S, MovesConfig
 from slurm_gpu_aware.features.moves.movable import RETURNING
-from slurm_gpu_aware.features.moves.settings import RATE_S, MovesConfig
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.facets import Facet

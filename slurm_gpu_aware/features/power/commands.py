@@ -45,6 +45,7 @@ def set_limit(context: Context, limit: str, until: str | None) -> None:
       gpu-aware power set off --until 8h
       gpu-aware power set auto
     """
+    from slurm_gpu_aware.features.power.declared import parse_limit
     from slurm_gpu_aware.features.power.power_limit import (
         SetLimit,
         limit_in_force,
@@ -52,7 +53,6 @@ def set_limit(context: Context, limit: str, until: str | None) -> None:
         unset_limit,
         write_set_limit,
     )
-    from slurm_gpu_aware.features.power.settings import parse_limit
 
     config, now = context.config(), time.time()
     if limit == "auto":
@@ -82,8 +82,8 @@ def show(context: Context, as_json: bool) -> None:
       gpu-aware power show
       gpu-aware power show --json
     """
+    from slurm_gpu_aware.features.power.declared import OFF, PowerConfig
     from slurm_gpu_aware.features.power.power_limit import limit_in_force
-    from slurm_gpu_aware.features.power.settings import OFF, PowerConfig
     from slurm_gpu_aware.selector.job_answers import open_reader
 
     config, now = context.config(), time.time()

@@ -14,7 +14,7 @@ import numpy as np
 from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.energy.stage import chosen_setting
-from slurm_gpu_aware.features.models.facts import NoModel
+from slurm_gpu_aware.features.models.declared import NoModel
 from slurm_gpu_aware.features.models.known import PerformanceModels
 from slurm_gpu_aware.features.models.performance_model import (
     MODEL,

@@ -14,7 +14,7 @@ from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, SourceError
-from slurm_gpu_aware.features.power.settings import (
+from slurm_gpu_aware.features.power.declared import (
     OFF,
     PowerConfig,
     PowerLimit,

@@ -11,11 +11,11 @@ from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.features.energy.settings import MOST_PERCENT
+from slurm_gpu_aware.features.energy.declared import MOST_PERCENT
 from slurm_gpu_aware.features.energy.simulated import with_bound
 from slurm_gpu_aware.features.models.known import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.tables import size_table
-from slurm_gpu_aware.features.power.settings import PowerConfig
+from slurm_gpu_aware.features.power.declared import PowerConfig
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import LimitRange, Profile
 from slurm_gpu_aware.model.size_table import SizeTable

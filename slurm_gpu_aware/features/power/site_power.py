@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
-from slurm_gpu_aware.features.energy.hints import SLOWER
+from slurm_gpu_aware.features.energy.declared import SLOWER, EnergyConfig
 from slurm_gpu_aware.features.energy.live import ClockChecks, Watched
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.energy.stage import bounded, chosen_setting, doubted
 from slurm_gpu_aware.features.models.live import live_models
 from slurm_gpu_aware.features.models.performance_model import MODEL, own_name
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
 from slurm_gpu_aware.features.power.clock_orders import OrderedClocks, WantedClock
+from slurm_gpu_aware.features.power.declared import OFF, PowerConfig
 from slurm_gpu_aware.features.power.explorations import Explorable, Explorations, tried_clocks
 from slurm_gpu_aware.features.power.job_tables import (
     ExplorationPower,
@@ -38,7 +38,6 @@ from slurm_gpu_aware.features.power.power_budget import (
     lowering_first,
 )
 from slurm_gpu_aware.features.power.power_limit import LimitInForce, limit_in_force
-from slurm_gpu_aware.features.power.settings import OFF, PowerConfig
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from slurm_gpu_aware.features.power.facts import Grown, OverLimit, SizePower, Step
+from slurm_gpu_aware.features.power.declared import Grown, OverLimit, SizePower, Step
 from slurm_gpu_aware.features.power.menu import Sized, SizingJob
 from slurm_gpu_aware.features.power.power_budget import (
     BUDGET,

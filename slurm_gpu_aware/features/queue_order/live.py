@@ -6,7 +6,7 @@ Slurm only has the time of the requeue.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from slurm_gpu_aware.features.queue_order.settings import QueueConfig
+from slurm_gpu_aware.features.queue_order.declared import QueueConfig
 from slurm_gpu_aware.features.queue_order.stage import RULE, OrderRule, rule_of
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import Request

@@ -25,8 +25,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.queue_order.facts import Passes
-from slurm_gpu_aware.features.queue_order.settings import MOST_WEIGHT, ORDERS, QueueConfig
+from slurm_gpu_aware.features.queue_order.declared import MOST_WEIGHT, ORDERS, Passes, QueueConfig
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.request import TIER, Request

@@ -7,7 +7,7 @@ import numpy as np
 
 from slurm_gpu_aware.admission.context import CannotPlanError, QueueEntry
 from slurm_gpu_aware.admission.fitting import leave_if_shared
-from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.features.shards.declared import SHARDS
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Gpu, RunningJob, Shards
 from slurm_gpu_aware.model.facets import named

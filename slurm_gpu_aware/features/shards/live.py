@@ -1,6 +1,6 @@
 """Jobs on shards: they go with the jobs on their GPU."""
 
-from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.features.shards.declared import SHARDS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.live import Live, Told

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_gpu_aware.features.shards.facts import OfGpu
-from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.features.shards.declared import SHARDS, OfGpu
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, Shards
 from slurm_gpu_aware.model.facets import Facet

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from slurm_gpu_aware.features.moves.settings import HAD_GPUS
+from slurm_gpu_aware.features.moves.declared import HAD_GPUS
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.live import Live, Told

@@ -20,7 +20,7 @@ from make import (
 from slurm_gpu_aware.admission.context import CannotPlanError, PreemptionRules
 from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.snapshot import build_cluster
-from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.features.shards.declared import SHARDS
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request

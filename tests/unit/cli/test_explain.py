@@ -18,7 +18,7 @@ from store_samples import decision
 
 from slurm_gpu_aware.cli.explain import explain_text
 from slurm_gpu_aware.cli.job_text import asked_text, event_text
-from slurm_gpu_aware.features.energy.facts import SlowGpus
+from slurm_gpu_aware.features.energy.declared import SlowGpus
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.ledger import EVENT_KINDS, Decision, Ledger, RoundRecord
@@ -545,7 +545,7 @@ def _run_script(script: str, config: Path) -> subprocess.CompletedProcess[str]:
 _OPEN_AS_NOBODY = """
 import os, sys
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.features.energy.facts import SlowGpus
+from slurm_gpu_aware.features.energy.declared import SlowGpus
 from slurm_gpu_aware.store.database import open_for_reading
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import DEFAULT_KINDS, LEVELS, ClassConfig, Config, File
-from slurm_gpu_aware.features.power.settings import PowerConfig
+from slurm_gpu_aware.features.power.declared import PowerConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "etc" / "config.toml"

@@ -10,6 +10,7 @@ import pytest
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.features.power.declared import OFF, PowerConfig, PowerLimit, parse_limit
 from slurm_gpu_aware.features.power.power_limit import (
     SetLimit,
     limit_in_force,
@@ -18,7 +19,6 @@ from slurm_gpu_aware.features.power.power_limit import (
     read_set_limit,
     write_set_limit,
 )
-from slurm_gpu_aware.features.power.settings import OFF, PowerConfig, PowerLimit, parse_limit
 
 NOON = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
 HOUR = 3600.0

@@ -10,9 +10,9 @@ import pytest
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.cli.job_text import facts_of
-from slurm_gpu_aware.features.due_dates.facts import DueAccount
-from slurm_gpu_aware.features.energy.facts import SavingClock
-from slurm_gpu_aware.features.moves.facts import Moved, Returned
+from slurm_gpu_aware.features.due_dates.declared import DueAccount
+from slurm_gpu_aware.features.energy.declared import SavingClock
+from slurm_gpu_aware.features.moves.declared import Moved, Returned
 from slurm_gpu_aware.model.facts import Fact, Facts, Summary
 from slurm_gpu_aware.placement.facts import Cells, Chosen, ChosenNode, InGroup, TriedCell
 from slurm_gpu_aware.placement.policies.topo_aware import Alternative, Utility

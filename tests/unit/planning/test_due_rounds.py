@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from make import job_request, place_moved, plan_moves, plan_round, sizes, with_fields, with_running
 
+from slurm_gpu_aware.features.due_dates.declared import DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueDate
-from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.due_dates.queue import (
     accounted,
     due_account,
@@ -20,9 +20,9 @@ from slurm_gpu_aware.features.due_dates.queue import (
     work_done,
 )
 from slurm_gpu_aware.features.moves import stage as moves
+from slurm_gpu_aware.features.moves.declared import MoveSettings
 from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.queue_order.stage import OrderRule, reordered
 from slurm_gpu_aware.features.registry import FEATURES

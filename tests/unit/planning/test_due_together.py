@@ -19,8 +19,8 @@ from test_due_rounds import (
     of_models,
 )
 
+from slurm_gpu_aware.features.due_dates.declared import pressing
 from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueDate, on_model
-from slurm_gpu_aware.features.due_dates.facts import pressing
 from slurm_gpu_aware.features.due_dates.queue import accounted, due_accounts, in_order
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.power.power_budget import PowerState

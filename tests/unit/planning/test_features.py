@@ -11,8 +11,8 @@ import pytest
 from make import job_request, sizes
 
 from slurm_gpu_aware.features import found
+from slurm_gpu_aware.features.due_dates.declared import DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE, DueDate
-from slurm_gpu_aware.features.due_dates.facts import DueAccount
 from slurm_gpu_aware.features.power.power_budget import PLANNED, POWER, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, Shards
@@ -118,12 +118,7 @@ def test_no_two_facets_have_the_same_name() -> None:
 
 def test_no_two_features_have_the_same_key_section_or_event() -> None:
     """One would hide the other."""
-    for module, name, least in (
-        ("hints", "HINTS", 6),
-        ("hints", "SENTENCES", 9),
-        ("settings", "SECTIONS", 4),
-        ("events", "EVENTS", 5),
-    ):
-        there = [one for some in found(module, name) for one in some]
+    for name, least in (("HINTS", 6), ("SENTENCES", 9), ("SECTIONS", 4), ("EVENTS", 5)):
+        there = [one for some in found("declared", name) for one in some]
         names = [getattr(one, "key", None) or getattr(one, "name", one) for one in there]
         assert len(set(names)) == len(names) >= least

@@ -7,7 +7,7 @@ import pytest
 from make import job_request, place_moved, plan_round, with_fields
 from msgspec import structs
 
-from slurm_gpu_aware.features.moves.facts import Moved
+from slurm_gpu_aware.features.moves.declared import Moved
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from make import begun, job_request, plan_moves, plan_round, with_fields, with_running
 
-from slurm_gpu_aware.features.moves.facts import Moved
+from slurm_gpu_aware.features.moves.declared import Moved, MoveSettings
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, Postponement, PreemptionRights, Request

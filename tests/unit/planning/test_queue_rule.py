@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from make import plan_round, reasons
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.queue_order.facts import Passes
-from slurm_gpu_aware.features.queue_order.settings import ORDERS
+from slurm_gpu_aware.features.queue_order.declared import ORDERS, Passes
 from slurm_gpu_aware.features.queue_order.stage import RULE, OrderRule, passes, reordered
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob

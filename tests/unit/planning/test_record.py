@@ -11,8 +11,8 @@ from make import job_request, plan_round, with_fields
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
+from slurm_gpu_aware.features.moves.declared import MoveSettings
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING, Movable, Moving
-from slurm_gpu_aware.features.moves.settings import MoveSettings
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, PreemptionOrder, RunningJob, Shards

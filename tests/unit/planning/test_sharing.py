@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from make import job_request, plan_round, with_fields
 
 from slurm_gpu_aware.features.registry import FEATURES
-from slurm_gpu_aware.features.shards.hints import SHARDS
+from slurm_gpu_aware.features.shards.declared import SHARDS
 from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import LeftToSlurm, Memory, Part, Request

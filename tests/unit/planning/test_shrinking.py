@@ -9,8 +9,7 @@ from make import begun, place_moved, plan_round, with_fields
 from test_moves import AUTO, HUNGRY, NOW, PAL, TABLE, moldable, moves_of, queued, scored
 
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
-from slurm_gpu_aware.features.moves.facts import Moved
-from slurm_gpu_aware.features.moves.settings import MoveSettings
+from slurm_gpu_aware.features.moves.declared import Moved, MoveSettings
 from slurm_gpu_aware.features.power.power_budget import PoweredJob, PowerState
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.facts import Facts

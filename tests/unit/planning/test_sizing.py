@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from make import job_request, plan_round, reasons, sizes, with_fields, with_running
 
-from slurm_gpu_aware.features.power.facts import Grown
+from slurm_gpu_aware.features.power.declared import Grown
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PoweredJob, PowerState
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import PreemptionRights

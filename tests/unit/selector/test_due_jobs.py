@@ -15,8 +15,8 @@ from test_sizes import NET, NODES, PLACED, fitted, gpus, net_site  # noqa: F401 
 
 from slurm_gpu_aware.admission.context import BeforeMove
 from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.features.due_dates.declared import IMPOSSIBLE
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
-from slurm_gpu_aware.features.due_dates.events import IMPOSSIBLE
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover

@@ -7,8 +7,8 @@ import pytest
 from store_samples import decision, started
 
 from slurm_gpu_aware.features.energy.accounts import checked_rows, energy_rows, job_energy
+from slurm_gpu_aware.features.energy.declared import EnergyConfig
 from slurm_gpu_aware.features.energy.metrics import METRICS
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
 from slurm_gpu_aware.features.energy.text import checked_table, energy_table
 from slurm_gpu_aware.store.ledger import Event
 

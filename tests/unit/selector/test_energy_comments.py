@@ -8,7 +8,7 @@ from store_samples import decision, started
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.accounts import EnergyComments
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.declared import EnergyConfig
 from slurm_gpu_aware.store.ledger import Event
 
 

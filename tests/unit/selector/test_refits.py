@@ -13,7 +13,7 @@ import pytest
 from idle_clock import IdleClock
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.energy.events import CHECKED, FITTED, sentences
+from slurm_gpu_aware.features.energy.declared import CHECKED, FITTED, sentences
 from slurm_gpu_aware.features.energy.live import AtClock, ClockChecks, Watched
 from slurm_gpu_aware.features.energy.refits import Key, Refits
 from slurm_gpu_aware.features.models import refit

@@ -12,9 +12,9 @@ from store_samples import decision
 from slurm_gpu_aware.bounds import PROBE_JOB
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.features.estimates import live as run_history
+from slurm_gpu_aware.features.estimates.declared import EstimatesConfig
 from slurm_gpu_aware.features.estimates.history import JobKind
 from slurm_gpu_aware.features.estimates.live import RunReader, run_of
-from slurm_gpu_aware.features.estimates.settings import EstimatesConfig
 from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Decision, Ledger

@@ -12,9 +12,9 @@ from test_run_history import NOW, RunFolder, row
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
 from slurm_gpu_aware.features.due_dates.shortest_runs import ShortestRuns, shortest_text
 from slurm_gpu_aware.features.estimates import history as estimates
+from slurm_gpu_aware.features.estimates.declared import EstimatesConfig
 from slurm_gpu_aware.features.estimates.history import KEPT_GROUPS, JobKind, RunHistory
 from slurm_gpu_aware.features.estimates.live import RunReader
-from slurm_gpu_aware.features.estimates.settings import EstimatesConfig
 from slurm_gpu_aware.filter_rules import MAX_RUNS_BYTES
 
 OURS = pwd.getpwuid(os.getuid())

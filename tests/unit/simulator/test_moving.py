@@ -8,8 +8,8 @@ import pytest
 from small_sizes import POWER, TABLES
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
-from slurm_gpu_aware.features.moves.settings import MovesConfig
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.record import read_round, record_round, replay

@@ -7,8 +7,7 @@ import pytest
 from small_traces import FLAT, SETTINGS, name, random_trace
 
 from slurm_gpu_aware.errors import PolicyError, SourceError
-from slurm_gpu_aware.features.energy.hints import SLOWER
-from slurm_gpu_aware.features.energy.settings import EnergyConfig
+from slurm_gpu_aware.features.energy.declared import SLOWER, EnergyConfig
 from slurm_gpu_aware.features.energy.simulated import with_bound
 from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.assignment import Assignment

@@ -8,7 +8,7 @@ from make import job_request, plan_round
 from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
-from slurm_gpu_aware.features.moves.settings import MovesConfig
+from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PowerState
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.engine import simulate

@@ -12,7 +12,7 @@ from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.simulated import due_numbers, parse_factors, with_due_dates
-from slurm_gpu_aware.features.moves.settings import MovesConfig
+from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.simulator.engine import simulate

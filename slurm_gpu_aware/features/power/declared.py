@@ -1,19 +1,22 @@
-"""``[power]``: a limit for the power of all GPUs together, and the grammar of limits.
+"""What power declares: the key of the comment, ``[power]``, events, and facts.
 
 A limit is ``off``, ``eta=X`` (a share of what all GPUs may draw) or watts.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.model.facets import Rules, Section
+from slurm_gpu_aware.model.facts import Fact
+from slurm_gpu_aware.model.job_hints import Hint, Whole
 from slurm_gpu_aware.records import MOST, Text, above, number, words
+from slurm_gpu_aware.time_text import counted
 
 MINUTES = 24 * 60
 _LIMIT = re.compile(r"off|eta=(?P<eta>0?\.[0-9]{1,6}|1(\.0{1,6})?)|(?P<watts>[1-9][0-9]{0,8})")
@@ -133,3 +136,95 @@ class PowerConfig(Section):
 
 
 SECTIONS = (PowerConfig,)
+
+
+MHZ = Whole(100, 10_000)
+_WORDS = ("auto", "max")
+FREQ: Hint[str | int] = Hint(
+    "freq",
+    _WORDS,
+    (MHZ,),
+    says=f"{', '.join(_WORDS)}, or MHz from {MHZ.least} to {MHZ.most}",
+    of_shards=False,
+)
+"""``auto``, ``max``, or MHz."""
+HINTS = (FREQ,)
+
+
+EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "exploring": lambda _: "tries several clocks for its performance model",
+    "explored": lambda _: "has tried its clocks",
+}
+
+
+def sentences(answer: Mapping[str, Any]) -> list[str]:
+    """The sentence on the clocks that the job has tried, and the power there."""
+    ended = [event["detail"] for event in answer["events"] if event["kind"] == "explored"]
+    if not ended:
+        return []
+    watts = zip(ended[-1].get("mhz", ()), ended[-1].get("power_w", ()), strict=False)
+    found = ", ".join(f"{power:.0f} W at {mhz} MHz" for mhz, power in watts)
+    what = found or ended[-1].get("error") or "its nodes know no energy at each of them"
+    return [f"It tried several clocks for its performance model: {what}."]
+
+
+class Step(Struct, frozen=True, omit_defaults=True):
+    """One step to more GPUs or a higher clock: its gain in time and cost in energy."""
+
+    sooner_percent: float
+    energy_percent: float
+    gpus: int | None = None
+    clock_mhz: int | None = None
+
+    def words(self) -> str:
+        """``4 GPUs would end it 35% sooner for 12% more energy``."""
+        what = f"{self.clock_mhz} MHz" if self.gpus is None else f"{self.gpus} GPUs"
+        sooner, energy = self.sooner_percent, self.energy_percent
+        time = f"{abs(sooner):.0f}% {'sooner' if sooner >= 0 else 'later'}"
+        than = "more" if energy >= 0 else "less"
+        return f"{what} would end it {time} for {abs(energy):.0f}% {than} energy"
+
+
+class SizePower(Fact, frozen=True):
+    """Power of a job, and the gain and cost of one step more."""
+
+    key = "power"
+
+    gpus: int
+    power_w: float
+    clock_mhz: int | None = None  # None: the default clock.
+    model: str = ""  # Performance model; empty: not known.
+    more_gpus: Step | None = None
+    more_mhz: Step | None = None
+
+    def words(self) -> str:
+        """``2 GPUs at 1065 MHz (480 W); 4 GPUs would end it 35% sooner for 12% more energy``."""
+        clock = "" if self.clock_mhz is None else f" at {self.clock_mhz} MHz"
+        own = f"{counted(self.gpus, 'GPU')}{clock} ({self.power_w:.0f} W)"
+        steps = filter(None, (self.more_gpus, self.more_mhz))
+        return "; ".join([own, *(step.words() for step in steps)])
+
+
+class Grown(Fact, frozen=True):
+    """The job got more GPUs than its least number."""
+
+    key = "grown"
+
+    least_gpus: int
+
+
+class OverLimit(Fact, frozen=True):
+    """The job starts although the power limit cannot be met."""
+
+    key = "over_limit"
+
+    planned_w: float  # With this job alone.
+    limit_w: float  # What the limit leaves without its margin.
+
+    def words(self) -> str:
+        planned = f"with this job alone {self.planned_w:.0f} W are planned"
+        left = f"without its margin the limit leaves {self.limit_w:.0f} W"
+        return f"the power limit cannot be met: {planned}, and {left}"
+
+
+FACTS = SizePower, Grown, OverLimit

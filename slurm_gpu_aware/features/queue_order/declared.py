@@ -1,10 +1,12 @@
-"""``[queue]``: the order in which waiting jobs start."""
+"""What the order of the queue declares: the section ``[queue]``, and a fact."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
 from slurm_gpu_aware.model.facets import Section
+from slurm_gpu_aware.model.facts import Fact
 from slurm_gpu_aware.records import MOST, above, number, words
+from slurm_gpu_aware.time_text import duration
 
 ORDERS = ("slurm", "equal", "backfill", "expected")
 MOST_WEIGHT = 100
@@ -30,3 +32,19 @@ class QueueConfig(Section):
 
 
 SECTIONS = (QueueConfig,)
+
+
+class Passes(Fact, frozen=True):
+    """The job starts before a longer one that Slurm puts before it."""
+
+    key = "passes"
+
+    job_id: str  # The longer one.
+    expected_s: float
+
+    def words(self) -> str:
+        length = f"as it is shorter (expected {duration(self.expected_s)})"
+        return f"starts before job {self.job_id}, {length}"
+
+
+FACTS = (Passes,)

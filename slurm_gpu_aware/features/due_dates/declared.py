@@ -1,9 +1,71 @@
-"""Facts on the due date of a job, and their words."""
+"""What due dates declare: keys of the comment, the section ``[due_dates]``, events, and facts."""
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
+from slurm_gpu_aware.model.facets import Section
 from slurm_gpu_aware.model.facts import Fact
+from slurm_gpu_aware.model.job_hints import DURATION, Duration, Hint, Repeated, Time, Whole
+from slurm_gpu_aware.records import above, words
 from slurm_gpu_aware.time_text import counted, stamp
+
+TOGETHER = "together"
+
+
+@dataclass(frozen=True)
+class DueDatesConfig(Section):
+    """``[due_dates]``: the order of jobs with due dates."""
+
+    name = "due_dates"
+    order: Annotated[str, words("slurm", "pressure", TOGETHER)] = "slurm"
+    """``pressure``: waiting neighbours in Slurm's order with due dates exchange their places, if
+    they are of one user or one priority. ``together``: all of them do, and their numbers of GPUs
+    are decided together."""
+    weights: Mapping[str, Annotated[float, above(0)]] = field(default_factory=dict)
+    """QOS -> its weight, 1 for the others, which multiplies the pressure of its jobs."""
+
+    def plan(self) -> Mapping[str, Any]:
+        """The order."""
+        return {"due_order": self.order}
+
+
+SECTIONS = (DueDatesConfig,)
+
+
+_EPOCHS = Whole(1, 100_000)
+_EPOCH = Duration({"s": 1, "m": 60, "min": 60, "h": 3600}, DURATION.most_s)
+DUE: Hint[str | int] = Hint(
+    "due",
+    forms=(DURATION, Time()),
+    says="a time such as 2026-12-01T08:00, or a duration from submission, such as 90m, 36h or 2d,"
+    f" at most {DURATION.most_s // 86_400}d",
+    of_shards=False,
+)
+"""A local time, or seconds from submission."""
+EPOCHS: Hint[tuple[int, int]] = Hint(
+    "epochs",
+    forms=(Repeated(_EPOCHS, _EPOCH),),
+    says=f"the most epochs, 1 to {_EPOCHS.most}, and the time of one, such as 90x10m or 30x45s",
+    of_shards=False,
+    carried=True,
+)
+"""(most epochs, seconds of each)."""
+HINTS = (DUE, EPOCHS)
+SENTENCES = {
+    "late": "gpu-aware: due=%s has passed, so it plays no part",
+    "no_epoch": "gpu-aware: the due date leaves no time for one epoch of %d s, even with %d GPUs;"
+    " it plays no part unless an earlier run was as short",
+    "no_run": "gpu-aware: the due date leaves no time for any earlier run of this name, as the"
+    " shortest takes at least %d s, even with %d GPUs; it plays no part",
+}
+
+
+IMPOSSIBLE = "due_impossible"  # No earlier run of the job's name would have met its due date.
+EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    IMPOSSIBLE: lambda detail: f"due {DueAccount.said(detail)}",
+}
 
 
 def pressing(pressure_s: float, weight: float) -> float:
