@@ -237,7 +237,7 @@ def _speeds(request: Request, least: int = 0) -> Speeds | None:
     table, sizes = _sized(request)
     if table is None:
         return _alone(request.gpus)
-    return speeds_of(table, sizes=tuple(size for size in sizes if size >= least) or sizes)
+    return speeds_of(table, tuple(size for size in sizes if size >= least) or sizes)
 
 
 @lru_cache(maxsize=256)

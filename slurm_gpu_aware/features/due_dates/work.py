@@ -173,23 +173,16 @@ def uniform(longest: float, most: float) -> WorkDistribution:
     return WorkDistribution(line, 1.0, 0.0, 0.0, min(most, longest))
 
 
-def empirical(
-    cases: Sequence[float], most: float, weights: Sequence[float] | None = None
-) -> WorkDistribution:
-    """The cases seen, all alike or weighted, up to ``most``; what is above it counts as ``most``.
+def empirical(cases: Sequence[float], most: float) -> WorkDistribution:
+    """The cases seen, all alike, up to ``most``; what is above it counts as ``most``.
 
-    A discrete distribution is the cases with their probabilities. ValueError: there is no case.
+    ValueError: there is no case.
     """
-    counts = np.ones(len(cases)) if weights is None else np.array(weights, dtype=float)
-    if not len(cases) == len(counts) > 0 or np.any(counts < 0) or counts.sum() <= 0:
-        raise ValueError("cases are needed, and weights must not be negative")
-    seen = np.minimum(cases, most).astype(float)
-    order = seen.argsort()
-    values = seen[order]
-    last = np.concatenate((values[1:] > values[:-1], [True]))
-    after = np.maximum(1 - np.cumsum(counts[order])[last] / counts.sum(), 0.0)
-    after[-1] = 0.0
-    work = np.concatenate(([0.0], np.repeat(values[last], 2), [most]))
+    if not len(cases):
+        raise ValueError("cases are needed")
+    values, counts = np.unique(np.minimum(cases, most), return_counts=True)
+    after = np.maximum(1 - np.cumsum(counts) / len(cases), 0.0)
+    work = np.concatenate(([0.0], np.repeat(values, 2), [most]))
     level = np.concatenate(([1.0, 1.0], np.repeat(after, 2)))
     return WorkDistribution(Pieces(work, level), 1.0, 0.0, 0.0, float(most))
 

@@ -20,6 +20,15 @@ def speeds_like(count, base=2.0, exponent=0.7, on_w=300.0, idle_w=0.0):
     return Speeds(gpus, base * gpus**exponent, node_power(gpus, count, on_w, idle_w))
 
 
+def with_share(speeds, share):
+    """The same and a share of one GPU, on which a job takes 1.1 times as long."""
+    return Speeds(
+        np.concatenate(([share], speeds.gpus)),
+        np.concatenate(([speeds.speed[0] / 1.1], speeds.speed)),
+        np.concatenate(([share * speeds.power[0]], speeds.power)),
+    )
+
+
 @st.composite
 def speeds_of_any_kind(draw):
     """Of all shapes: concave or not, with idle power or none."""

@@ -27,7 +27,7 @@ from parametric_work import beta, weibull, with_atom
 from size_samples import SCALES
 
 from slurm_gpu_aware.features.due_dates.work import best_constant, empirical, optimum, uniform
-from slurm_gpu_aware.features.sizes.speeds import Speeds, least_share, speeds_of
+from slurm_gpu_aware.features.sizes.speeds import Speeds, speeds_of
 from slurm_gpu_aware.model.size_table import SizeTable
 
 ROOT = Path(__file__).parents[3]
@@ -194,10 +194,6 @@ def test_a_job_that_may_not_grow_gets_the_cheapest_size_that_is_in_time():
     assert (late.gpus, late.late > 0, 0 < late.in_time < 1) == ((4,), True, True)
 
 
-def test_the_least_share_of_a_gpu_with_enough_memory():
-    assert [least_share(gb, 24, (0.5, 0.25)) for gb in (6, 7, 12, 13)] == [0.25, 0.5, 0.5, None]
-
-
 def test_dominated_sizes_are_taken_out():
     """Idle power makes one GPU dear; three GPUs are hardly faster than two."""
     gpus = np.arange(1.0, 5)
@@ -214,29 +210,20 @@ def test_sizes_below_those_held_are_left_out():
     assert speeds.at_least(5) is None
 
 
-def test_a_share_of_a_gpu_is_the_slowest_size():
-    speeds = speeds_like(2).with_share(0.25, 1.1)
-    assert speeds.gpus.tolist() == [0.25, 1, 2]
-    assert speeds.power.tolist() == [75, 300, 600]
-    assert speeds.speed[0] == pytest.approx(2 / 1.1)
-    with pytest.raises(ValueError, match="slower than one GPU"):
-        speeds.with_share(0.5, 1.1)
-
-
 def test_speeds_of_a_size_table():
-    speeds = speeds_of(SCALES)
+    speeds = speeds_of(SCALES, (1, 2, 4))
     assert speeds.gpus.tolist() == [1, 2, 4]
     assert speeds.speed.tolist() == [0.1, 0.2, 0.4]
     assert speeds.power.tolist() == [200, 400, 800]
-    assert speeds_of(SCALES, 1000).power.tolist() == [100, 200, 400]
+    assert speeds_of(SCALES, (2, 4)).gpus.tolist() == [2, 4]
 
 
 def test_sizes_of_a_table_that_are_unknown_or_no_faster_are_left_out():
     times = np.array([[10.0], [11.0], [np.nan], [5.0], [5.0]])
     table = SizeTable(np.arange(1, 6), np.array([1000]), times, np.full((5, 1), 100.0))
-    assert speeds_of(table).gpus.tolist() == [1, 4]
+    assert speeds_of(table, (1, 2, 3, 4, 5)).gpus.tolist() == [1, 4]
     nothing = replace(table, time_s=np.full((5, 1), np.nan))
-    assert speeds_of(nothing) is None
+    assert speeds_of(nothing, (1, 4)) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from due_samples import any_work, speeds_like, speeds_of_any_kind
+from due_samples import any_work, speeds_like, speeds_of_any_kind, with_share
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,7 +156,7 @@ def test_a_job_for_models_that_are_not_here_waits():
 
 
 def test_shares_fill_a_gpu_before_the_next_one():
-    shared = {"old": OLD.with_share(0.5, 1.1)}
+    shared = {"old": with_share(OLD, 0.5)}
     jobs = [due_job(name, speeds=shared) for name in "123"]
     found = decide(jobs, due_nodes(1, 0, 2), 0, 1)
     assert [given_shares(found)[name] for name in "123"] == [
@@ -169,7 +169,7 @@ def test_shares_fill_a_gpu_before_the_next_one():
 
 
 def test_a_share_grows_to_its_whole_gpu_when_it_is_alone_on_it():
-    shared = {"old": speeds_like(1, base=1.0, on_w=1.0).with_share(0.5, 1.1)}
+    shared = {"old": with_share(speeds_like(1, base=1.0, on_w=1.0), 0.5)}
     running = due_job(due=100, speeds=shared, held=Share(0, 0.5, 0))
     assert given_shares(decide([running], due_nodes(1, 0, 1), 0, 1)) == {"1": Share(0, 1)}
     other = due_job("2", speeds=shared, held=Share(0, 0.5, 0))
@@ -200,9 +200,7 @@ def due_cases(draw):
             for model in draw(st.lists(st.sampled_from(MODELS), unique=True, min_size=1))
         }
         if draw(st.booleans()):
-            speeds = {
-                m: s.with_share(0.25, 1.1) if s.gpus[0] == 1 else s for m, s in speeds.items()
-            }
+            speeds = {m: with_share(s, 0.25) if s.gpus[0] == 1 else s for m, s in speeds.items()}
         work = draw(any_work)
         work = work.given(draw(st.floats(0, 0.9)) * work.most)
         held = None
