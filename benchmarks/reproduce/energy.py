@@ -14,8 +14,8 @@ from common import arguments, finish, paragraph, percent, run, shared, standard_
 from energy_cards import CARD, CARDS, KERNELS, MAX_W, STAGES, choices, curves
 from when_it_pays import BASE, NODES, SETTINGS, WIDTH, site_of, trace_of
 
-from slurm_gpu_aware.features.energy.choice import EXACT
 from slurm_gpu_aware.features.energy.declared import EnergyConfig
+from slurm_gpu_aware.features.energy.stage import EXACT
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result

@@ -6,10 +6,9 @@ from typing import Any
 
 from slurm_gpu_aware.cli.output import place_text
 from slurm_gpu_aware.clocks.job import SHARED
-from slurm_gpu_aware.features import found
+from slurm_gpu_aware.features import found, load_facts
 from slurm_gpu_aware.features.energy.declared import SavingClock
 from slurm_gpu_aware.features.estimates.view import estimate_text
-from slurm_gpu_aware.features.facts import load_facts
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
 from slurm_gpu_aware.selector.backoff import HELD_BY

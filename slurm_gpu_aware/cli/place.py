@@ -161,7 +161,7 @@ def _cluster(config: Config, machine: str | None, count: int) -> tuple[Cluster, 
 def _size(config: Config, request: Request, cluster: Cluster, profile: Profile) -> SizePower | None:
     """The power of size and clock at the most efficient clock; None: no model is known."""
 
-    from slurm_gpu_aware.features.models.known import read_models
+    from slurm_gpu_aware.features.models.store import read_models
     from slurm_gpu_aware.features.power.declared import PowerConfig
     from slurm_gpu_aware.features.power.job_tables import JobTables
     from slurm_gpu_aware.features.power.stage import size_power

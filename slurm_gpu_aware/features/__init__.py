@@ -1,6 +1,7 @@
 """Features: each stands in one folder, and in one line of the list here."""
 
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -37,3 +38,17 @@ def found(module: str, name: str) -> Iterator[Any]:
         path = f"{__name__}.{folder}.{module}"
         if find_spec(path) is not None and hasattr(there := import_module(path), name):
             yield getattr(there, name)
+
+
+@cache
+def load_facts() -> None:
+    """Load the facts of policies, the planner and features: `Facts.read` knows those loaded.
+
+    Who reads facts that others have stated (of the ledger, of a record of a round) needs all.
+    """
+    policies = import_module("slurm_gpu_aware.placement.policy")
+    for name in policies.policy_names():
+        policies.policy_class(name)
+    for room in ("placement", "planning"):
+        import_module(f"slurm_gpu_aware.{room}.facts")
+    list(found("declared", "FACTS"))

@@ -6,7 +6,7 @@ This module loads all of the planner, so programs that plan nothing do not impor
 from importlib import import_module
 
 from slurm_gpu_aware.features import FEATURES as NAMES
-from slurm_gpu_aware.features.facts import load_facts
+from slurm_gpu_aware.features import load_facts
 from slurm_gpu_aware.planning.stages import Stage
 
 load_facts()  # Records of rounds and what a move keeps hold those of all.

@@ -14,7 +14,7 @@ from test_clocks_live import kinds, locked
 from test_exploring import RECORDS, TRAIN, told
 from test_way_of_a_job import let_go
 
-from slurm_gpu_aware.features.energy.choice import EXACT
+from slurm_gpu_aware.features.energy.stage import EXACT
 
 BOUND = 0.05
 IDLE_W, MOST_W, TOP_MHZ = 42.0, 300.0, 1530

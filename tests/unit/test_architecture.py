@@ -54,33 +54,33 @@ ALLOWED = {
 }
 LAYERS = {
     "model": """
-        classes/history due_dates/due_date  energy/choice hints models/fitting
+        classes/history due_dates/due_date hints models/fitting
         models/least_squares models/performance_model models/site_models models/tables
-        models/throughput  shadow/losses
+        models/throughput shadow/losses
     """,
     "config": "power/power_limit",
     "sizing": """
-        due_dates/plan  due_dates/work  power/menu
+        due_dates/plan due_dates/work power/menu
         power/powerflow sizes/speeds
     """,
     "planning": """
-         due_dates/queue  due_dates/together estimates/history
+        due_dates/queue due_dates/together estimates/history
         moves/front moves/movable moves/moved
-        facts  power/power_budget  registry
+        power/power_budget registry
     """,
     "gate": "sizes/resizing",
-    "admission": "due_dates/admission  shards/admission sizes/moldable",
-    "store": "classes/store models/known models/store shadow/store",
+    "admission": "due_dates/admission shards/admission sizes/moldable",
+    "store": "classes/store models/store shadow/store",
     "selector": """
-        due_dates/shortest_runs energy/accounts energy/refits  models/refit
-        moves/under_way power/clock_orders power/clock_spool
-        power/explorations power/job_tables  power/site_power shadow/compared
+        due_dates/shortest_runs energy/accounts energy/refits models/refit
+        moves/under_way power/clock_orders
+        power/explorations power/job_tables power/site_power shadow/compared
         shadow/moments
     """,
     "simulator": "baselines/elastic",
     "page": "",
     "cli": """
-        energy/checks energy/text estimates/view models/commands models/views power/commands
+        energy/checks energy/text estimates/view models/commands power/commands
         power/simulate_options queue_order/view shadow/view
     """,
 }
@@ -91,7 +91,7 @@ BY_NAME |= {"page": "page", "simulated": "simulator"}
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:
         LAYERS[BY_NAME[_path.stem]] += f" {_path.parent.name}/{_path.stem}"
-THE_LIST = ("FEATURES", "found")
+THE_LIST = ("FEATURES", "found", "load_facts")
 """Names of the package of features itself."""
 ROOM_OF = {name: room for room, names in LAYERS.items() for name in names.split()}
 PROFILING = Path(gpu_aware_profile.__file__).parent

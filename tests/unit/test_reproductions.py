@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.features.energy.choice import EXACT
+from slurm_gpu_aware.features.energy.stage import EXACT
 from slurm_gpu_aware.features.models.performance_model import PerformanceSample
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob, read_csv
 

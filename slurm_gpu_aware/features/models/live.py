@@ -4,9 +4,8 @@ import logging
 from collections.abc import Sequence
 
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.models.known import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.performance_model import MODEL, NamedSample
-from slurm_gpu_aware.features.models.store import put_samples
+from slurm_gpu_aware.features.models.store import PerformanceModels, put_samples, read_models
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter

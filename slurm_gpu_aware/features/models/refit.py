@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from slurm_gpu_aware.errors import SourceError, StoreError
-from slurm_gpu_aware.features.models.known import read_models
 from slurm_gpu_aware.features.models.performance_model import (
     APPLICATION,
     CLASS,
@@ -30,6 +29,7 @@ from slurm_gpu_aware.features.models.store import (
     application_samples,
     gpu_kinds,
     put_model,
+    read_models,
 )
 from slurm_gpu_aware.features.models.throughput import Conditions
 from slurm_gpu_aware.store.database import open_store

@@ -15,13 +15,13 @@ from slurm_gpu_aware.bounds import MAX_GPU_W
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.energy.stage import chosen_setting
 from slurm_gpu_aware.features.models.declared import NoModel
-from slurm_gpu_aware.features.models.known import PerformanceModels
 from slurm_gpu_aware.features.models.performance_model import (
     MODEL,
     PerformanceModel,
     own_name,
     owner_of,
 )
+from slurm_gpu_aware.features.models.store import PerformanceModels
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.clock_orders import Clock, higher
 from slurm_gpu_aware.features.power.power_budget import (

@@ -13,7 +13,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.energy.declared import MOST_PERCENT
 from slurm_gpu_aware.features.energy.simulated import with_bound
-from slurm_gpu_aware.features.models.known import PerformanceModels, read_models
+from slurm_gpu_aware.features.models.store import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.declared import PowerConfig
 from slurm_gpu_aware.model.cluster import Cluster

@@ -11,7 +11,7 @@ from slurm_gpu_aware.admission.fitting import needs_sockets
 from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.features.energy.declared import EnergyConfig
 from slurm_gpu_aware.features.energy.stage import SETTINGS, setting_for
-from slurm_gpu_aware.features.models.known import PerformanceModels
+from slurm_gpu_aware.features.models.store import PerformanceModels
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shadow.losses import GpuSet, Sets

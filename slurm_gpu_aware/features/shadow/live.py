@@ -21,7 +21,7 @@ from slurm_gpu_aware.admission.translate import class_of, given_class
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
 from slurm_gpu_aware.features.classes.store import saved_classes
-from slurm_gpu_aware.features.models.known import read_models
+from slurm_gpu_aware.features.models.store import read_models
 from slurm_gpu_aware.features.power.declared import PowerConfig
 from slurm_gpu_aware.features.shadow import store as table
 from slurm_gpu_aware.features.shadow.compared import Compared, Comparer, indexed

@@ -11,9 +11,8 @@ from commands import gpu_aware
 from store_samples import ingest_sweep
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.features.energy.choice import EXACT
-from slurm_gpu_aware.features.models.known import read_models
-from slurm_gpu_aware.features.models.store import put_models
+from slurm_gpu_aware.features.energy.stage import EXACT
+from slurm_gpu_aware.features.models.store import put_models, read_models
 from slurm_gpu_aware.features.power.simulate_options import simulated_power
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

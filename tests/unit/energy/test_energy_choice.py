@@ -8,9 +8,14 @@ import pytest
 from make import job_request
 
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
-from slurm_gpu_aware.features.energy.choice import least_energy_within
 from slurm_gpu_aware.features.energy.declared import OWN_CLOCK, SLOWER, EnergyConfig
-from slurm_gpu_aware.features.energy.stage import SETTINGS, bounded, chosen_clock, doubted
+from slurm_gpu_aware.features.energy.stage import (
+    SETTINGS,
+    bounded,
+    chosen_clock,
+    doubted,
+    least_energy_within,
+)
 from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, PowerState
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster

@@ -26,7 +26,6 @@ from test_site_power import (
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import ConfigError, SourceError
-from slurm_gpu_aware.features.energy.choice import EXACT
 from slurm_gpu_aware.features.energy.live import (
     AtClock,
     ClockChecks,
@@ -35,6 +34,7 @@ from slurm_gpu_aware.features.energy.live import (
     compared,
     measured,
 )
+from slurm_gpu_aware.features.energy.stage import EXACT
 from slurm_gpu_aware.features.models.performance_model import NOT_LOCKED
 from slurm_gpu_aware.features.models.store import application_samples
 from slurm_gpu_aware.files import user_name

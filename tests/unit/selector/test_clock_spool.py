@@ -12,8 +12,8 @@ from slurm_gpu_aware.agent_reports import AgentReport
 from slurm_gpu_aware.clocks import records as clock_records
 from slurm_gpu_aware.clocks.job import Record
 from slurm_gpu_aware.clocks.notes import Notes
-from slurm_gpu_aware.features.power import clock_spool
-from slurm_gpu_aware.features.power.clock_spool import ClockSpool
+from slurm_gpu_aware.features.power import live
+from slurm_gpu_aware.features.power.live import ClockSpool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
@@ -196,7 +196,7 @@ def test_the_new_file_waits_until_the_old_one_is_read(
 ) -> None:
     append(spool, at_clocks(*range(1, 30)))
     append(spool, at_clocks(30), rotate_bytes=10)
-    monkeypatch.setattr(clock_spool, "_MOST", 1000)
+    monkeypatch.setattr(live, "_MOST", 1000)
     assert 0 < len(clocks_of(spool)) < 29
     for _ in range(5):
         found = clocks_of(spool)
@@ -235,7 +235,7 @@ def test_a_node_that_writes_without_end_fills_no_ledger(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its agent is heard, and other nodes' records are taken, all the same."""
-    monkeypatch.setattr(clock_spool, "_BURST", 10.0)
+    monkeypatch.setattr(live, "_BURST", 10.0)
     now = [0.0]
     writer = LedgerWriter(spool.parent / "store.db")
     reader = ClockSpool(spool, spool.parent / "offsets", lambda: now[0])

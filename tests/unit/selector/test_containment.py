@@ -18,10 +18,10 @@ from slurm_gpu_aware.features.energy.live import ClockChecks
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.features.moves.live import Mover
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay
-from slurm_gpu_aware.features.power.clock_spool import ClockSpool
 from slurm_gpu_aware.features.power.declared import PowerConfig
 from slurm_gpu_aware.features.power.explorations import Explorations
 from slurm_gpu_aware.features.power.job_tables import JobTables
+from slurm_gpu_aware.features.power.live import ClockSpool
 from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.features.queue_order.live import FirstSubmissions
 from slurm_gpu_aware.features.waiting.live import Postponements

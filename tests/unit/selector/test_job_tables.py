@@ -9,10 +9,9 @@ import pytest
 from make import job_request
 
 from slurm_gpu_aware.features.models.fitting import fit_model
-from slurm_gpu_aware.features.models.known import read_models
 from slurm_gpu_aware.features.models.least_squares import prior_of
 from slurm_gpu_aware.features.models.performance_model import PerformanceSample, own_name
-from slurm_gpu_aware.features.models.store import ModelRow, put_models
+from slurm_gpu_aware.features.models.store import ModelRow, put_models, read_models
 from slurm_gpu_aware.features.power.job_tables import JobTables
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import GpuRecord, Profile

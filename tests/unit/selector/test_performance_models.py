@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu_aware.features.models.fitting import fit_model
-from slurm_gpu_aware.features.models.known import read_models
 from slurm_gpu_aware.features.models.least_squares import prior_of
 from slurm_gpu_aware.features.models.performance_model import PerformanceSample
-from slurm_gpu_aware.features.models.store import ModelRow, put_models
+from slurm_gpu_aware.features.models.store import ModelRow, put_models, read_models
 from slurm_gpu_aware.store.database import open_store
 
 MODEL = fit_model(

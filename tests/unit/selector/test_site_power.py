@@ -15,7 +15,7 @@ from store_samples import fit_models, ingest_sweep
 from slurm_gpu_aware.agent_reports import AgentReport
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.energy.stage import best_setting
-from slurm_gpu_aware.features.models.known import read_models
+from slurm_gpu_aware.features.models.store import read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.metrics import PowerReading
 from slurm_gpu_aware.features.power.power_budget import LOWERING
