@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import numpy as np
 
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.classes.history import ClassHistory
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import TIER, NodeGroups, PreemptionRights, Wait
+from slurm_gpu_aware.model.job_hints import JobHints
+from slurm_gpu_aware.model.request import TIER, NodeGroups, PreemptionRights, Request, Wait
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
     SlurmConfig,
@@ -276,6 +277,11 @@ class QueueEntry:
         """Whether it shares its nodes with jobs of its own user only."""
         return self.job.exclusive_user or self.partition.exclusive_user
 
+    @property
+    def before_move(self) -> BeforeMove | None:
+        """What it was before the selector moved it; None: it was not moved."""
+        return self.context.known.moved.get(self.job.id)
+
     def standing(self) -> Standing:
         """Its place in the queue."""
         job, rules = self.job, self.context.rules
@@ -292,3 +298,10 @@ class QueueEntry:
             "preemption": preemption,
             "wait": Wait(ineligible_s=max(0.0, (job.accrue_s or 0.0) - job.submit_s)),
         }
+
+
+class Part(Protocol):
+    """The part of a feature in the request of a job."""
+
+    def __call__(self, request: Request, entry: QueueEntry, hints: JobHints, /) -> Request:
+        """The request with it. Raises CannotPlanError."""

@@ -13,9 +13,9 @@ import numpy as np
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets
 from slurm_gpu_aware.admission.sizes import least_with_gpus
 from slurm_gpu_aware.bounds import slot_of
-from slurm_gpu_aware.features.sizes.resizing import as_shown
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import gpus_per_node
+from slurm_gpu_aware.gate.resizing import as_shown
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets
 from slurm_gpu_aware.slurm.gres import bound_slots, shards_of

@@ -185,3 +185,11 @@ def check_default_cpus(request: Request, entry: QueueEntry) -> None:
     for nodes in {request.min_nodes, request.max_nodes or request.min_nodes}:
         if cpus_of_a_task(entry.original, per_gpu * request.gpus, nodes) is None:
             raise CannotPlanError("beside DefCpuPerGPU its tasks do not share the CPUs evenly")
+
+
+def cpus_of(entry: QueueEntry) -> int:
+    """CPUs of the job with its own number of GPUs; Slurm may show those of another size."""
+    original = entry.original
+    if original.resizable is not None and original.min_cpus is not None and entry.gated.bound:
+        return max(1, original.min_cpus)
+    return max(1, entry.job.cpus)

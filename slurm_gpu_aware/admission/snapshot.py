@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurm_gpu_aware.admission.context import PreemptionRules
+from slurm_gpu_aware.admission.hints import class_of
 from slurm_gpu_aware.admission.holds import Hold, as_running, is_alone
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
-from slurm_gpu_aware.admission.translate import class_of
+from slurm_gpu_aware.admission.shards import last_holders, shards_of_nodes
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.classes.history import ClassHistory
-from slurm_gpu_aware.features.shards.admission import last_holders, shards_of_nodes
 from slurm_gpu_aware.gate.admin_comment import is_ours, parse
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
+from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.penalties import LevelPenalties

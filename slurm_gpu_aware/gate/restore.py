@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.errors import SourceError
-from slurm_gpu_aware.features.sizes.resizing import bound_fields
 from slurm_gpu_aware.gate.admin_comment import (
     BOUND,
     extra_with_clock,
@@ -39,6 +38,7 @@ from slurm_gpu_aware.gate.request_forms import (
     kept_tasks,
     restored_fields,
 )
+from slurm_gpu_aware.gate.resizing import bound_fields
 from slurm_gpu_aware.gate.typed_requests import gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.client import SlurmClient

@@ -163,7 +163,7 @@ class Hint(Generic[T_co]):
     of_shards: bool = True  # Whether it plays a part in jobs of shards.
     by_site: bool = True  # Whether ``[site.defaults]`` may give it.
     carried: bool = False
-    """Whether requests hold it for a stage (`HINTED`); else admission makes of it what counts."""
+    """Whether requests hold it for a stage (`HINTED`); else `admission.py` says what it means."""
 
     def __post_init__(self) -> None:
         if bool(self.forms) != bool(self.says):

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
+from slurm_gpu_aware.admission.hints import class_of
 from slurm_gpu_aware.admission.left import left_request
 from slurm_gpu_aware.admission.sizes import default_cpus
-from slurm_gpu_aware.admission.translate import class_of, to_request
+from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order, task_number
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.request import Request

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from slurm_gpu_aware.admission.context import AdmissionContext, Known, PreemptionRules
 from slurm_gpu_aware.admission.fitting import needs_sockets
+from slurm_gpu_aware.admission.hints import class_of
 from slurm_gpu_aware.admission.holds import Hold, hold_of, with_sockets
 from slurm_gpu_aware.admission.left import hold_of_left
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster
-from slurm_gpu_aware.admission.translate import class_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import guards_head

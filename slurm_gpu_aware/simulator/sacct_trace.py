@@ -9,8 +9,8 @@ from pathlib import Path
 
 from slurm_gpu_aware.bounds import MIN_RUN_S, PROBE_JOB, quoted
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
 from slurm_gpu_aware.features.hints import HINTS
+from slurm_gpu_aware.model.class_history import ClassHistory, GivenClass
 from slurm_gpu_aware.model.job_hints import AUTO, CLASS, JobHints, parse_comment
 from slurm_gpu_aware.placement.policy import policy_names
 from slurm_gpu_aware.simulator.history import select_window

@@ -49,7 +49,7 @@ FORMS = (
     (
         "`gpus=MIN-MAX` of the comment",
         "for [another number of GPUs](../sizes.md) the tasks and CPUs, too"
-        " (`slurm_gpu_aware/features/sizes/resizing.py`)",
+        " (`slurm_gpu_aware/gate/resizing.py`)",
     ),
     ("a GPU model (`gpu:v100:2`)", "a node feature"),
     (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpu_aware_profile.tables import CHANGE, CHANGES, records
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.classes.history import UNKNOWN_CLASS
+from slurm_gpu_aware.model.class_history import UNKNOWN_CLASS
 from slurm_gpu_aware.model.profile import (
     LOADED,
     Gpu,

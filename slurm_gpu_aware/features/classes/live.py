@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_gpu_aware.admission.context import Known
-from slurm_gpu_aware.admission.translate import given_class
-from slurm_gpu_aware.features.classes.history import ClassHistory, GivenClass
+from slurm_gpu_aware.admission.hints import given_class
 from slurm_gpu_aware.features.classes.store import given_classes, saved_classes
 from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model.class_history import ClassHistory, GivenClass
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.live import Live, Site
 from slurm_gpu_aware.selector.round_state import View

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_gpu_aware.features.classes.history import GivenClass
+from slurm_gpu_aware.model.class_history import GivenClass
 from slurm_gpu_aware.store.database import CLASS_CENTRES, Store, put_value, value_of
 from slurm_gpu_aware.store.tables import RecordTable
 

@@ -2,25 +2,29 @@
 
 from datetime import datetime
 
+from slurm_gpu_aware.admission.context import QueueEntry
 from slurm_gpu_aware.features.due_dates.declared import DUE, EPOCHS
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
-from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.job_hints import JobHints
-from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.model.request import Request
 
 
-def dated(hints: JobHints, job: SlurmJob, gpus: int, submit_s: float) -> dict[str, DueDate | None]:
-    """The due date of a job's hints, else its ``--deadline``, as a facet of its request.
+def dated(request: Request, entry: QueueEntry, hints: JobHints) -> Request:
+    """The request with the due date of the job's hints, else with its ``--deadline``.
 
-    A time without a zone is local time, as in Slurm's options. ``gpus``: those asked for;
-    ``submit_s``: its first submission.
+    It counts from the first submission. A time without a zone is local time, as in Slurm's options.
     """
-    due, work = hints.get(DUE), hints.get(EPOCHS)
+    due, work, before = hints.get(DUE), hints.get(EPOCHS), entry.before_move
     if due is None:
-        due_s = job.deadline_s
+        due_s = entry.job.deadline_s
     elif isinstance(due, int):
-        due_s = submit_s + due
+        due_s = due + (entry.job.submit_s if before is None else before.submit_s)
     else:
         due_s = datetime.fromisoformat(due).timestamp()
-    epochs = None if work is None else (work[0], gpus, float(work[1]))
-    return named(DUE_DATE, None if due_s is None else DueDate(due_s, epochs=epochs))
+    if due_s is None:
+        return request
+    epochs = None if work is None else (work[0], request.gpus, float(work[1]))
+    return request.put(DUE_DATE, DueDate(due_s, epochs=epochs))
+
+
+ASKED = dated

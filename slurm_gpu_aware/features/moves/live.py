@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
-from slurm_gpu_aware.admission.translate import move_of, to_request, why_not_moved
+from slurm_gpu_aware.admission.translate import to_request
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
 from slurm_gpu_aware.features.due_dates.live import DueDates
 from slurm_gpu_aware.features.due_dates.queue import run_times, work_done
+from slurm_gpu_aware.features.moves.admission import move_of, why_not_moved
 from slurm_gpu_aware.features.moves.declared import LOOK_S, MovesConfig
 from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, Movable, Move, Moving
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay

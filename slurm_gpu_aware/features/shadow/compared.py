@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
 from slurm_gpu_aware.admission.fitting import needs_sockets
-from slurm_gpu_aware.admission.translate import class_of
+from slurm_gpu_aware.admission.hints import class_of
 from slurm_gpu_aware.features.energy.declared import EnergyConfig
 from slurm_gpu_aware.features.energy.stage import SETTINGS, setting_for
 from slurm_gpu_aware.features.models.store import PerformanceModels

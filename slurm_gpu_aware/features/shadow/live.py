@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import FrameType
 
 from slurm_gpu_aware.admission.context import AdmissionContext, Known
-from slurm_gpu_aware.admission.translate import class_of, given_class
+from slurm_gpu_aware.admission.hints import class_of, given_class
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import AwareError, SourceError, StoreError
 from slurm_gpu_aware.features.classes.store import saved_classes

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make import slurm_job
 
-from slurm_gpu_aware.admission.translate import class_of, given_class
+from slurm_gpu_aware.admission.hints import class_of, given_class
 from slurm_gpu_aware.config.settings import Config
-from slurm_gpu_aware.features.classes import history as class_history
-from slurm_gpu_aware.features.classes.history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.model import class_history
+from slurm_gpu_aware.model.class_history import AskedClass, ClassHistory, GivenClass
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.slurm.records import SlurmJob
 

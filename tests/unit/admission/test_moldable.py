@@ -7,9 +7,9 @@ from make import SLURM, context_of, request_of, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.translate import to_request
-from slurm_gpu_aware.features.sizes.resizing import resized
 from slurm_gpu_aware.gate.admin_comment import JobMarker, OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
+from slurm_gpu_aware.gate.resizing import resized
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.slurm.records import GpuDefaults

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from memory_slurm import job_record
 
-from slurm_gpu_aware.features.sizes.resizing import as_shown, bound_fields, resized, sizes_of
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.request_forms import (
     Binding,
@@ -13,6 +12,7 @@ from slurm_gpu_aware.gate.request_forms import (
     placed_fields,
     restored_fields,
 )
+from slurm_gpu_aware.gate.resizing import as_shown, bound_fields, resized, sizes_of
 from slurm_gpu_aware.slurm.read_jobs import job_of
 from slurm_gpu_aware.slurm.updates import JobUpdate
 

@@ -19,13 +19,13 @@ from commands import gpu_aware_profile
 from idle_clock import Stopwatch, all_end
 
 from gpu_aware_profile.classification import counter_tools
-from slurm_gpu_aware.features.classes.history import GivenClass
 from slurm_gpu_aware.features.classes.store import (
     SavedClass,
     put_saved_class,
     saved_classes,
     stored_centres,
 )
+from slurm_gpu_aware.model.class_history import GivenClass
 from slurm_gpu_aware.store.database import open_store
 
 CENTRES = "class,dram,peak_fu\nA,30,80\nB,55,45\nC,75,8\n"

@@ -5,27 +5,22 @@ from itertools import takewhile
 
 from slurm_gpu_aware.admission import sizes
 from slurm_gpu_aware.admission.context import CannotPlanError, QueueEntry
-from slurm_gpu_aware.admission.fitting import fits_idle
-from slurm_gpu_aware.features.sizes.resizing import resized, sizes_of
+from slurm_gpu_aware.admission.fitting import allowed_nodes, fits_idle
+from slurm_gpu_aware.features.sizes.declared import GPUS
 from slurm_gpu_aware.gate.request_forms import form_of
+from slurm_gpu_aware.gate.resizing import resized, sizes_of
 from slurm_gpu_aware.model.arrays import BoolArray
+from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.model.request import Request
 
 
-def moldable(
-    request: Request, entry: QueueEntry, gpus: tuple[int, int], allowed: BoolArray
-) -> Request:
+def moldable(request: Request, entry: QueueEntry, hints: JobHints) -> Request:
     """The request with its sizes; as it is if the job must keep its number of GPUs.
 
     A job with tasks that do not follow its GPUs stays on as many nodes as its own number needs.
-
-    Parameters
-    ----------
-    gpus : least and most of its hints.
-    allowed : (N,) nodes that its options allow.
     """
-    original = entry.original
-    counts = sizes_of(original, *gpus)
+    original, gpus = entry.original, hints.get(GPUS)
+    counts = () if gpus is None else sizes_of(original, *gpus)
     if len(counts) < 2 or request.nodes.whole or request.sockets.bound:
         return request
     follows = original.resizable == "gpus"
@@ -33,6 +28,7 @@ def moldable(
     if request.gpus_per_node is None and (original.nodes is None or original.nodes[1] is None):
         most = entry.partition.max_nodes if follows else request.fewest_nodes
     cpus = replace(request.cpus, task_per_gpu=follows)
+    allowed = allowed_nodes(entry)
     full = replace(request, sizes=counts, cpus=cpus, max_nodes=most)
     if not fits_idle(full, entry.context):
         return request
@@ -44,6 +40,9 @@ def moldable(
     larger = takewhile(fits, (n for n in counts if n >= request.gpus))  # a range may be very wide
     fit = (*smaller, *larger)
     return replace(full, sizes=fit) if len(fit) > 1 else request
+
+
+FITTED = moldable
 
 
 def _fits(request: Request, entry: QueueEntry, allowed: BoolArray) -> bool:
@@ -60,11 +59,3 @@ def _fits(request: Request, entry: QueueEntry, allowed: BoolArray) -> bool:
     except CannotPlanError:
         return False
     return fits_idle(request, entry.context)
-
-
-def cpus_of(entry: QueueEntry) -> int:
-    """CPUs of the job with its own number of GPUs; Slurm may show those of another size."""
-    original = entry.original
-    if original.resizable is not None and original.min_cpus is not None and entry.gated.bound:
-        return max(1, original.min_cpus)
-    return max(1, entry.job.cpus)
