@@ -28,6 +28,7 @@ return {
         opened = "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again to change this",
         starts = "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you change its partition, features or reservation, and wait some seconds",
         test_held = "gpu-aware: with gpu:test-only in its comment Slurm only tests this job; cancel it and submit it again without",
+        marked = "gpu-aware: gpu:test-only at the end of a comment is for --test-only; write something else there",
         no_scrontab = "gpu-aware: scrontab is not enabled here; after enabling it an admin runs 'gpu-aware setup --install'",
         moved_in = "gpu-aware: a waiting GPU job cannot move to partition %s; cancel it and submit it again there",
         gpus_outside = "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for; valid: a number or range with %d in it",
