@@ -23,7 +23,7 @@ from slurm_gpu_aware.cli.output import (
 from slurm_gpu_aware.features.power.commands import last_reading, power_line
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
 from slurm_gpu_aware.page.blocks import Pairs, Sentences, Table, Words
-from slurm_gpu_aware.time_text import duration, stamp
+from slurm_gpu_aware.time_text import counted, duration, stamp
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
@@ -324,7 +324,8 @@ def _profile_text(profile: Mapping[str, Any], now: float) -> str:
     if not profile["gpus"]:
         return "none: all GPUs count as equal; run gpu-aware-profile sweep, then import times"
     classes = ", ".join(profile["classes"]) or "none"
-    text = f"{profile['gpus']} GPUs on {profile['nodes']} nodes, classes {classes}"
+    nodes = counted(profile["nodes"], "node")
+    text = f"{counted(profile['gpus'], 'GPU')} on {nodes}, classes {classes}"
     if profile["newest"] is not None:
         text += f", {duration(now - profile['newest'])} old"
         if profile["oldest"] < profile["newest"] - 3600:

@@ -1,7 +1,7 @@
 """Facts of a job that is moved, and their words."""
 
 from slurm_gpu_aware.model.facts import Fact
-from slurm_gpu_aware.time_text import duration
+from slurm_gpu_aware.time_text import counted, duration
 
 _NAMED = 5  # Jobs that the words name.
 
@@ -60,7 +60,9 @@ class Returned(Fact, frozen=True):
     def words(self) -> str:
         if self.gpus is None:
             return "moved, but its new GPUs were no longer free"
-        return f"restarted with the {self.gpus} GPUs that it had, as no job waits any more"
+        return (
+            f"restarted with the {counted(self.gpus, 'GPU')} that it had, as no job waits any more"
+        )
 
 
 FACTS = Moved, Returned

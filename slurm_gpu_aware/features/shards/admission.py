@@ -13,6 +13,7 @@ from slurm_gpu_aware.model.cluster import Gpu, RunningJob, Shards
 from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.request import PreemptionRights, Request
 from slurm_gpu_aware.slurm.records import SlurmNode
+from slurm_gpu_aware.time_text import counted
 
 
 def shards_of_nodes(
@@ -72,7 +73,7 @@ def shard_request(request: Request, entry: QueueEntry) -> Request:
     if not able.any() or any(node.shards for node in others):
         why = "some GPUs that it may get have fewer shards, or shards without a type of their own"
         if not able.any():
-            why = f"no GPU that it may get has {shards} shards of a type of its own"
+            why = f"no GPU that it may get has {counted(shards, 'shard')} of a type of its own"
         raise CannotPlanError(why)
     leave_if_shared(entry)
     return replace(

@@ -1,6 +1,7 @@
 """Fact of a job that has shards of a GPU, and its words."""
 
 from slurm_gpu_aware.model.facts import Fact
+from slurm_gpu_aware.time_text import counted
 
 
 class OfGpu(Fact, frozen=True):
@@ -15,7 +16,7 @@ class OfGpu(Fact, frozen=True):
     def words(self) -> str:
         if self.free is None:
             return f"the first with shards of this GPU: {self.shards} of {self.total}"
-        gpu = f"{self.shards} shards of a GPU that other jobs use"
+        gpu = f"{counted(self.shards, 'shard')} of a GPU that other jobs use"
         return f"{gpu}: {self.free} of {self.total} were free, the fewest that suffice"
 
 
