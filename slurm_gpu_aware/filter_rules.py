@@ -50,6 +50,8 @@ SENTENCES = {
     " change its partition, features or reservation, and wait some seconds",
     "test_held": f"gpu-aware: with {COMMENT_MARK}test-only in its comment Slurm only tests this"
     " job; cancel it and submit it again without",
+    "marked": f"gpu-aware: {COMMENT_MARK}test-only at the end of a comment is for --test-only;"
+    " write something else there",
     "no_scrontab": "gpu-aware: scrontab is not enabled here; after enabling it an admin runs"
     " 'gpu-aware setup --install'",
     "moved_in": "gpu-aware: a waiting GPU job cannot move to partition %s; cancel it and submit it"

@@ -485,6 +485,19 @@ local function wrong_later(update, record, part_list, conf)
     return sizes.outside(hints, setmetatable({ count = each }, { __index = parts[1] }), record)
 end
 
+local function is_test(job)
+    local _, marked = comment.without_mark(text_of(job.comment))
+    return marked
+end
+
+--- Was a job submitted as a test, and held for that? Released, it would pass the gate. In a job that waits
+--- there, or has a record, the mark came later, from an operator. A later component (`follows`) starts only
+--- with the first.
+local function is_held_test(record, conf, follows)
+    local ours = follows or base.is_record(record.admin_comment) or gate_count(record, conf) > 0
+    return is_pending(record) and record.priority == 0 and is_test(record) and not ours
+end
+
 --- Decide about an update by an ordinary user: {refuse=, text=, new=, changed=} (see decide).
 function C.decide(job, record, part_list, uid, conf)
     local update, again = as_given(job, record, uid)
@@ -492,14 +505,15 @@ function C.decide(job, record, part_list, uid, conf)
     if wrong then
         return { refuse = true, text = wrong }
     end
-    local _, is_test = comment.without_mark(text_of(record.comment))
-    if is_test and conf.cli_filter and is_pending(record) then
-        return { refuse = true, text = rules.sentences.test_held } -- released, it would pass the gate
+    local follows = (base.number32(record.het_job_offset) or 0) > 0
+    local marked = conf.cli_filter and (is_test(update) and rules.sentences.marked
+        or is_held_test(record, conf, follows) and rules.sentences.test_held)
+    if marked then
+        return { refuse = true, text = marked }
     end
     local bound = is_bound(record)
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
     back = back and (forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf))
-    local follows = (base.number32(record.het_job_offset) or 0) > 0
     -- Without a phase the first component stands at the gate, and is read, for all.
     local counts = not follows or again and phase_of(record)
     local verdict = back and not follows and released_again(update, record, conf)

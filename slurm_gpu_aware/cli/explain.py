@@ -43,6 +43,7 @@ _STATES = {
 """Phases with a longer name in the text."""
 _MAX_ROWS = 12
 _JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
+_COMPONENT = re.compile(r"([0-9]{1,10})\+([0-9]{1,3})\Z")
 _TASKS = re.compile(r"([0-9]{1,10})_\[([0-9]{1,10})[0-9,:%.-]*\]\Z")
 """Waiting tasks of an array as in ``queue`` and ``squeue``: ``44_[3-9]``."""
 
@@ -58,7 +59,9 @@ def check_job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 
 
 def _job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Callback: one job id; the first one of several tasks."""
+    """Callback: one job id; the first one of several tasks, the number of a component."""
+    if component := _COMPONENT.match(value):
+        return str(int(component[1]) + int(component[2]))  # Slurm numbers them one by one
     tasks = _TASKS.match(value)
     if tasks is None:
         return check_job_id(ctx, param, value)
@@ -160,6 +163,8 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
 
     state, slurm, tasks = answer["state"], answer["slurm"] or {}, answer["tasks"]
     about = []
+    if component := answer.get("component"):
+        about.append(f"Job {component} is a component of this job and starts with it.")
     if tasks:
         shown = some(tasks, _MAX_ROWS)
         about.append(f"A job array; each task was placed separately: {shown}. Explain one of them.")

@@ -7,6 +7,7 @@ import click
 from slurm_gpu_aware.cli.explain import check_job_id
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
+from slurm_gpu_aware.time_text import counted
 
 _SOMETHING_WRONG = 3
 
@@ -99,7 +100,7 @@ def release(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
                 say(f"the request of job {job_id} could not be restored: {why}")
         for job_id in released:
             click.echo(job_id)
-    say(f"opened the gate for {len(released)} {'job' if len(released) == 1 else 'jobs'}")
+    say(f"opened the gate for {counted(len(released), 'job')}")
 
 
 @click.command("selectd")

@@ -28,6 +28,7 @@ from slurm_gpu_aware.cli.output import (
     table,
 )
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.time_text import counted
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
@@ -196,7 +197,9 @@ def _request(config: Config, given: Mapping[str, Any]) -> Request:
         known = ", ".join(config.site.classes)
         raise RequestError(f"class {app_class!r} is not one of the site's: {known}")
     if nodes is not None and gpus % nodes:
-        raise RequestError(f"{gpus} GPUs do not spread evenly over {nodes} nodes")
+        raise RequestError(
+            f"{counted(gpus, 'GPU')} cannot be spread evenly over {counted(nodes, 'node')}"
+        )
     of_class = config.for_class(app_class)
     return Request(
         job_id="1",
@@ -226,9 +229,8 @@ def _run_time_s(text: str | None) -> int | None:
 def _refusal(first: Answer, gpus: int, shape: Mapping[str, int]) -> str:
     """What the first policy answers; its reason stands on stdout."""
     what = "Postponed" if first.postponed else "Nothing fits"
-    nodes = f"{shape['nodes']} node{'s' if shape['nodes'] > 1 else ''}"
-    asked = f"{gpus} GPU{'s' if gpus > 1 else ''} on {nodes}"
-    there = f"{shape['gpus']} GPUs, {shape['free']} of them free"
+    asked = f"{counted(gpus, 'GPU')} on {counted(shape['nodes'], 'node')}"
+    there = f"{counted(shape['gpus'], 'GPU')}, {shape['free']} of them free"
     return f"{what}: {asked} with {there}."
 
 

@@ -37,6 +37,7 @@ from slurm_gpu_aware.files import InstanceLock
 from slurm_gpu_aware.slurm.client import Controllers, SlurmClient, open_client
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.files import ROLLOUT_STATE
+from slurm_gpu_aware.time_text import counted
 
 _FAILED = 1
 _WAITS = 3
@@ -133,8 +134,8 @@ def _agreed(found: SiteFiles, scope: Sequence[str], given: Mapping[str, Any]) ->
         return True
     form = "back to the plain form" if undo else "to one GRES type per GPU"
     return click.confirm(
-        f"Move {len(moved)} nodes ({hostlist(moved) or '-'}) {form}, one by one, each drained"
-        " until it is empty?",
+        f"Move {counted(len(moved), 'node')} ({hostlist(moved) or '-'}) {form}, one by one, each"
+        " drained until it is empty?",
         err=True,
     )
 
@@ -176,9 +177,9 @@ def _ending(summary: Summary, others: Sequence[str], *, removes: bool) -> tuple[
     if summary.count("failed"):
         stopped = "Stopped at the first node that failed"
         return _FAILED, f"{stopped}; repair it, then resume with '{again}'."
-    words = [f"Done: {summary.count('changed')} nodes changed."]
+    words = [f"Done: {counted(summary.count('changed'), 'node')} changed."]
     if skipped := summary.count("skipped"):
-        words = [f"Done except for {skipped} nodes; '{again}' tries them again."]
+        words = [f"Done except for {counted(skipped, 'node')}; '{again}' tries again."]
     if others:
         words.append(f"The unfinished run did not have {hostlist(others)}; '{again}' moves them.")
     if stranded := summary.stranded_jobs:
@@ -267,7 +268,7 @@ def _preview(
             " out of slurm.conf, and our calls"
             f" out of the site's scripts; {delivery.why}; 'scontrol reconfigure'",
         ),
-        (own, f"delete {len(own)} files of ours on this host"),
+        (own, f"delete {counted(len(own), 'file')} of ours on this host"),
     ]
     listed = [text for needed, text in steps if needed]
     for number, text in enumerate(listed, 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from slurm_gpu_aware.cli.output import (
 from slurm_gpu_aware.features.power.commands import last_reading, power_line
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION
 from slurm_gpu_aware.page.blocks import Pairs, Sentences, Table, Words
-from slurm_gpu_aware.time_text import duration, stamp
+from slurm_gpu_aware.time_text import counted, duration, stamp
 
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
@@ -80,21 +80,23 @@ def queue_answer(known: Answers, user: str | None = None) -> dict[str, Any]:
     """Parked, left and placed jobs as JSON values; ``user``: only of this one."""
     from slurm_gpu_aware.selector.job_answers import decision_json, left_of, still_open
     from slurm_gpu_aware.selector.live_jobs import parked_of
+    from slurm_gpu_aware.slurm.records import components_of
 
     ledger, waiting = known.reader.ledger, known.waiting
     jobs, silence, *_ = known.slurm
     live, away = None if jobs is None else list(jobs.values()), silence is not None
+    others = components_of(one.job for one in live or ())
     if live is None:
         parked = [_parked(job_id, entry, None, away) for job_id, entry in waiting.lines]
     else:
         parked = [
             _parked(_shown(one.job), waiting.of(one.job.id), one.reason, away, one.left)
-            | _asks(one.job)
+            | _asks(one.job, others)
             for one in parked_of(live)
         ]
     answer = {
         "parked": parked,
-        "left": [_left(one, why) for one, why in left_of(live or (), known.reader)],
+        "left": [_left(one, why, others) for one, why in left_of(live or (), known.reader)],
         "placed": [
             {name: value for name, value in decision_json(d).items() if name in _PLACED}
             for d in still_open(ledger.open_decisions(), live, away=away)
@@ -111,17 +113,20 @@ def _shown(job: SlurmJob) -> str:
     return f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.id
 
 
-def _asks(job: SlurmJob) -> dict[str, Any]:
+def _asks(job: SlurmJob, others: Mapping[int, Sequence[SlurmJob]]) -> dict[str, Any]:
+    """Who asks for how many GPUs; ``others``: the later components of heterogeneous jobs."""
+    counts = [one.req_tres.get("gres/gpu") for one in (job, *others.get(job.raw_id, ()))]
     return {
         "user": job.user,
-        "gpus": job.req_tres.get("gres/gpu"),  # None: Slurm does not count GPUs
+        "gpus": sum(filter(None, counts)) or None,  # None: Slurm does not count GPUs
         "submitted_at": job.submit_s,
     }
 
 
-def _left(live: LiveJob, why: str) -> dict[str, Any]:
+def _left(live: LiveJob, why: str, others: Mapping[int, Sequence[SlurmJob]]) -> dict[str, Any]:
     """A job that waits for Slurm alone."""
-    return {"job_id": _shown(live.job), **_asks(live.job), "reason": live.reason, "left": why}
+    asks = _asks(live.job, others)
+    return {"job_id": _shown(live.job), **asks, "reason": live.reason, "left": why}
 
 
 def _parked(
@@ -324,7 +329,8 @@ def _profile_text(profile: Mapping[str, Any], now: float) -> str:
     if not profile["gpus"]:
         return "none: all GPUs count as equal; run gpu-aware-profile sweep, then import times"
     classes = ", ".join(profile["classes"]) or "none"
-    text = f"{profile['gpus']} GPUs on {profile['nodes']} nodes, classes {classes}"
+    nodes = counted(profile["nodes"], "node")
+    text = f"{counted(profile['gpus'], 'GPU')} on {nodes}, classes {classes}"
     if profile["newest"] is not None:
         text += f", {duration(now - profile['newest'])} old"
         if profile["oldest"] < profile["newest"] - 3600:

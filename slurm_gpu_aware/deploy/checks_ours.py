@@ -38,7 +38,7 @@ from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import check_integrity, open_store
 from slurm_gpu_aware.store.files import published_path
-from slurm_gpu_aware.time_text import duration
+from slurm_gpu_aware.time_text import counted, duration
 
 _KNOWN = re.compile(r"^[^#\n]*\b(?:autodetect\s*=\s*(?:nvml|full)\b|links\s*=)", re.I | re.M)
 """Lines of gres.conf by which slurmctld gets to know links."""
@@ -217,7 +217,7 @@ def _profile(g: DoctorContext) -> Iterator[Check]:
     elif oldest_s > PROFILE_OLD_S:
         again = f"measure again: {times}"
         yield warning("profile", f"the oldest node was measured {duration(oldest_s)} ago", again)
-    yield ok("profile", f"{len(profile.gpus)} GPUs, oldest {duration(oldest_s)}")
+    yield ok("profile", f"{counted(len(profile.gpus), 'GPU')}, oldest {duration(oldest_s)}")
     if profile.faults:
         names = hostlist(profile.faults)
         yield warning("faults", f"probes failed on {names}", "look at 'gpu-aware-profile show'")

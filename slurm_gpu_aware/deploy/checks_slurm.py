@@ -31,7 +31,7 @@ from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.time_text import duration
+from slurm_gpu_aware.time_text import counted, duration
 
 OLDEST, NEWEST = (24, 11), (26, 5)
 _SILENT_S = 180.0  # Agents report once a minute.
@@ -175,7 +175,7 @@ def _nodes(g: DoctorContext) -> Iterator[Check]:
     if busy:
         yield skipped(name, f"could not be asked now: {busy}", "try again when they are idle")
     if there:
-        yield ok(name, f"{len(here)} files as on the controller: {hostlist(there)}")
+        yield ok(name, f"{counted(len(here), 'file')} as on the controller: {hostlist(there)}")
 
 
 def _conf_files(g: DoctorContext) -> tuple[Path, ...]:

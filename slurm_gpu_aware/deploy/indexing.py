@@ -31,6 +31,7 @@ from slurm_gpu_aware.slurm.conf_grammar import (
 from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry, names_of, node_fields, per_node
 from slurm_gpu_aware.slurm.gres import is_mig, parse_gres
 from slurm_gpu_aware.slurm.words import expand_hostlist, hostlist
+from slurm_gpu_aware.time_text import counted
 
 _DEVICE = re.compile(r"/dev/nvidia(\d+)\Z")
 _UNREAD = (
@@ -226,7 +227,7 @@ def _form(
         ),
         (
             indices != tuple(range(count)),
-            f"slurm.conf has {count} GPUs, but their devices are /dev/nvidia {listed}",
+            f"slurm.conf has {counted(count, 'GPU')}, with devices /dev/nvidia {listed}",
         ),
     )
     problem = next((text for wrong, text in problems if wrong), None)

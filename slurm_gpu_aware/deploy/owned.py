@@ -17,6 +17,7 @@ from slurm_gpu_aware.slurm.conf_grammar import fields_of
 from slurm_gpu_aware.slurm.conffile import ConfFiles, Entry
 from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.words import entry_name, expand_hostlist, hostlist, words_of
+from slurm_gpu_aware.time_text import counted
 
 INSTALL = "'gpu-aware setup --install'"
 RESTART = f"run {INSTALL}, then restart slurmctld"
@@ -341,4 +342,4 @@ class GpuTypes(Owned):
             found = none if len(plain) == len(whole) else hostlist(plain)
             cure = "'gpu-aware setup --roll' changes nodes one by one, each while it has no job"
             yield warning(name, f"{found}: only the node is chosen, not the GPU{note}", cure)
-        yield ok(name, f"{len(whole)} nodes with one GRES type per GPU{note}")
+        yield ok(name, f"{counted(len(whole), 'node')} with one GRES type per GPU{note}")

@@ -43,6 +43,7 @@ from slurm_gpu_aware.slurm.commands import run_command
 from slurm_gpu_aware.slurm.records import ENDED, HOLDING
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.watch_state import PREFIX
+from slurm_gpu_aware.time_text import counted
 
 SYSTEMCTL_S = 60.0
 RELOAD_S = 10.0  # Longest wait until slurmctld has read a changed job_submit.lua.
@@ -240,7 +241,7 @@ class Removal:
             if folder.is_dir() and not os.listdir(folder):
                 folder.rmdir()
         if deleted:
-            self._say(f"deleted {len(deleted)} files: {', '.join(map(str, deleted))}")
+            self._say(f"deleted {counted(len(deleted), 'file')}: {', '.join(map(str, deleted))}")
             if shutil.which("systemctl"):
                 run_command(["systemctl", "daemon-reload"], SYSTEMCTL_S, check=False)
             self._local.distribute()

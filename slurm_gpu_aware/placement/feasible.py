@@ -22,6 +22,7 @@ from slurm_gpu_aware.placement.level_views import (
     popcount,
 )
 from slurm_gpu_aware.placement.shapes import Split, splits
+from slurm_gpu_aware.time_text import counted
 
 _MOST_NAMES = 3  # nodes that a reason names
 
@@ -246,7 +247,7 @@ def common_reason(request: Request, cluster: Cluster) -> str:
 
 def _gpus(count: int, what: str = "") -> str:
     """``1 free GPU``, ``2 free GPUs``."""
-    return f"{count} {what}GPU{'' if count == 1 else 's'}"
+    return counted(count, f"{what}GPU")
 
 
 def _asked(request: Request) -> str:
@@ -275,7 +276,7 @@ def _too_few(
         have = int((counts >= only.per_node).sum())
         return (
             f"needs {only.nodes} {entire}nodes with {_gpus(only.per_node, what)} each; "
-            f"{have} {'nodes have' if have != 1 else 'node has'} that many"
+            f"{counted(have, 'node has', 'nodes have')} that many"
         )
     if choices[0].nodes == 1:
         return (
@@ -298,7 +299,7 @@ def _not_beside(
             enough & room for room in room_beside(request, cluster, cpus, memory)
         )
         if int(enough.sum()) >= nodes and int(with_both.sum()) < nodes:
-            wanted = "all CPUs free" if request.nodes.whole else f"{cpus} free CPUs"
+            wanted = "all CPUs free" if request.nodes.whole else counted(cpus, "free CPU")
             mb = "all their memory free" if request.memory.whole else f"{memory} MB of memory"
             short = wanted if int(with_cpus.sum()) < nodes else mb
             return f"GPUs are free, but too few nodes have {short}"

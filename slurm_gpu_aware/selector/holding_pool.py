@@ -338,12 +338,19 @@ def blocked_by(gated: GatedJob, now: float, components: Iterable[SlurmJob] = ())
     of_ours = gated.only_deferred or (job.reason == "Reservation" and job.reservation is None)
     if job.reason not in PLANNABLE and not of_ours:
         return job.reason
-    parts = (replace(gated, job=one) for one in (job, *components))
-    return next(filter(None, (_waits_for(one, now) for one in parts)), None)
+    return held_by_record(gated, now, (job, *components))
+
+
+def held_by_record(gated: GatedJob, now: float, parts: Iterable[SlurmJob]) -> str | None:
+    """What holds any of its components by their records alone, in Slurm's word; None: nothing.
+
+    Slurm shows no reason for a job that it has not tried yet.
+    """
+    found = (_waits_for(replace(gated, job=one), now) for one in parts)
+    return next(filter(None, found), None)
 
 
 def _waits_for(gated: GatedJob, now: float) -> str | None:
-    """The same by its record alone: Slurm shows no reason for a job that it has not tried yet."""
     job = gated.job
     if not job.priority:
         return "JobHeldUser"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.gate.gated_job import queue_order
+from slurm_gpu_aware.gate.gated_job import follows, queue_order
 from slurm_gpu_aware.gate.licence_gate import GateState, Silence, gate_state, selector_silence
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
@@ -24,7 +24,7 @@ from slurm_gpu_aware.selector.live_jobs import (
 )
 from slurm_gpu_aware.selector.waiting_jobs import WaitingJobs
 from slurm_gpu_aware.slurm.client import open_client
-from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, SlurmNode
+from slurm_gpu_aware.slurm.records import ENDED, SlurmJob, SlurmNode, components_of
 from slurm_gpu_aware.store.database import Store, open_for_reading
 from slurm_gpu_aware.store.ledger import Decision, Event, Ledger, RoundRecord
 from slurm_gpu_aware.time_text import duration
@@ -76,15 +76,25 @@ def decision_json(decision: Decision) -> dict[str, Any]:
     return plain if decision.exact else plain | {"slots": None}
 
 
-def left_of(jobs: Iterable[LiveJob], reader: Reader) -> list[tuple[LiveJob, str]]:
-    """GPU jobs that wait for Slurm alone, by priority, and why the selector does not place them."""
+def left_of(jobs: Sequence[LiveJob], reader: Reader) -> list[tuple[LiveJob, str]]:
+    """GPU jobs that wait for Slurm alone, by priority, and why the selector does not place them.
+
+    The first component of a heterogeneous job stands for all.
+    """
+    others = components_of(live.job for live in jobs)
+
+    def asks(job: SlurmJob) -> bool:
+        every = (job, *others.get(job.raw_id, ()))
+        return any(asks_for_gpus(one) or asks_for_shards(one) for one in every)
+
     alone = [
         live
         for live in jobs
         if live.job.state == "PENDING"
+        and not follows(live.job)
         and not live.parked
         and live.placed_at is None
-        and (live.by_hand or asks_for_gpus(live.job) or asks_for_shards(live.job))
+        and (live.by_hand or asks(live.job))
     ]
     alone.sort(key=lambda live: queue_order(live.job))
     found = []
@@ -175,10 +185,14 @@ class Answers:
     def explain(self, job_id: str) -> dict[str, Any]:
         """The answer about a job, as JSON values.
 
-        ``away``: why the ledger lacks the latest events; ``no_slurm``: why Slurm was not asked.
+        ``away``: why the ledger lacks the latest events; ``no_slurm``: why Slurm was not asked;
+        ``component``: it was asked about a later component of this heterogeneous job, which waits.
         """
         answer = _look_up(self, job_id)
         if answer["state"] in ("unknown", JobPhase.WAITING, *OPEN_DECISION):
+            live = find_job((self.slurm.jobs or {}).values(), job_id)
+            if live is not None and follows(live.job):
+                return {**self.explain(str(live.job.het_id)), "component": job_id}
             answer = _ask_slurm(answer, self)
         return answer
 

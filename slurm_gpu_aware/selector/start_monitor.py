@@ -21,8 +21,10 @@ from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs
 from slurm_gpu_aware.gate.restore import FEW, close_gate, restore
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.backoff import HELD_BY, STALE_S, Backoff
+from slurm_gpu_aware.selector.holding_pool import held_by_record
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
+from slurm_gpu_aware.slurm.records import SlurmJob, components_of
 
 log = logging.getLogger(__name__)
 
@@ -190,6 +192,7 @@ class StartMonitor:
             ids = ids[:FEW]
             read = self.client.jobs_of(ids)
         by_id = {job.id: job for job in gated_jobs(read, self.config.gate) if job.released}
+        components = components_of(read)
         if self._is_held(by_id.values()):
             self._held_at = now
             return 0
@@ -199,7 +202,7 @@ class StartMonitor:
                 job_id: (job, why)
                 for job_id, since in polled.items()
                 if (job := by_id.get(job_id)) is not None
-                and (why := self._why_not(job, since)) is not None
+                and (why := self._why_not(job, since, components.get(job.job.raw_id, ())))
             }
             self._starting |= {i: at for i, at in polled.items() if i in by_id and i not in stuck}
             self._in_hand = frozenset(stuck)
@@ -221,8 +224,13 @@ class StartMonitor:
             return False
         return any(held.name == ROLLOUT_HOLD for held in self.client.reservations())
 
-    def _why_not(self, job: GatedJob, since: float) -> _Cause | None:
-        """Why a released job must be parked again; None: it can still start."""
+    def _why_not(
+        self, job: GatedJob, since: float, components: Iterable[SlurmJob] = ()
+    ) -> _Cause | None:
+        """Why a released job must be parked again; None: it can still start.
+
+        ``components``: the later ones of a heterogeneous job. Slurm shows no reason at the first.
+        """
         if self._refused.get(job.id, -math.inf) > self._timer():
             return None
         if job.phase is JobPhase.REQUEUED:
@@ -239,6 +247,8 @@ class StartMonitor:
         stale = _is_stale(job, tracked, open_s) or (job.job.tried_at_s or 0.0) <= self._held_at
         if job.job.reason not in _STARTING and not stale:
             return _Cause(_Kind.HELD, f"{HELD_BY}{job.job.reason}", held_by=job.job.reason)
+        if held_by := held_by_record(job, self.clock(), components):
+            return _Cause(_Kind.HELD, f"{HELD_BY}{held_by}", held_by=held_by)
         if self.is_ahead(job.id):
             return None
         # Another job took the room on its nodes after the round had read them.

@@ -14,6 +14,7 @@ from slurm_gpu_aware.model.arrays import BoolArray, FloatArray, IntArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.text_file import BadRow, Row, read_table
+from slurm_gpu_aware.time_text import counted
 from slurm_gpu_aware.topology.locality import with_levels
 from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.variability.bins import bin_scores
@@ -219,8 +220,8 @@ def synthetic_site(
         )
     names = [f"n{i + 1}" for i in range(nodes)]
     cluster = Cluster.uniform(names, width, graph=graph, same_indices=same_indices)
-    what = f"{machine_name} ({width} GPUs)" if machine_name else f"{width} GPUs"
-    label = f"{nodes} node{'s' if nodes > 1 else ''} with {what}"
+    what = f"{machine_name} ({counted(width, 'GPU')})" if machine_name else counted(width, "GPU")
+    label = f"{counted(nodes, 'node')} with {what}"
     return SimulatedSite(with_levels(cluster, penalties), {}, label)
 
 
@@ -234,7 +235,8 @@ def stored_site(
         for (node, slot), score in scores.items():
             if node in row and slot < cluster.shape[1]:
                 truth[name][row[node], slot] = score
-    label = f"the store's cluster: {len(cluster.nodes)} nodes, {int(cluster.exists.sum())} GPUs"
+    nodes, gpus = counted(len(cluster.nodes), "node"), counted(int(cluster.exists.sum()), "GPU")
+    label = f"the store's cluster: {nodes}, {gpus}"
     measured = "measured on these GPUs" if truth else "none: no GPU was measured"
     return SimulatedSite(cluster, truth, label, measured)
 

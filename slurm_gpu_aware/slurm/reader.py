@@ -112,7 +112,10 @@ class SlurmReader:
         return frozenset(getattr(self._last, "unread", ()))
 
     def jobs_of(self, ids: Sequence[str]) -> list[SlurmJob]:
-        """These jobs, one request for each job or array; a job that is gone is left out."""
+        """These jobs, one request for each job or array; a job that is gone is left out.
+
+        Behind them, the later components of the heterogeneous ones.
+        """
         check_job_ids(ids)
         numbers = list(dict.fromkeys(int(job_id.partition("_")[0]) for job_id in ids))
         works = [partial(self._records_of, lane) for lane in lanes_of(numbers, str)]
@@ -120,7 +123,8 @@ class SlurmReader:
         for answers in self._slurm.together(works, PER_CALL_S * len(numbers)):
             jobs = (self._value(kinds.JOB, record, job_of) for record in answers)
             known |= {job.id: job for job in jobs if job is not None}
-        return [known[job_id] for job_id in ids if job_id in known]
+        parts = [job for job in known.values() if job.het and job.id not in ids]
+        return [*(known[job_id] for job_id in ids if job_id in known), *parts]
 
     def _records_of(self, numbers: Sequence[int]) -> list[bytes]:
         """Records of jobs and arrays that exist, one request for each. Raises SlurmError."""

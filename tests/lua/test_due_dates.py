@@ -70,7 +70,7 @@ def test_what_it_says(filter_: Filter) -> None:
     write_runs(filter_, shortest_text(RUNS))
     assert told(filter_, "gpus=1-8,due=10m") == [
         "gpu-aware: the due date leaves no time for any earlier run of this name, as the shortest"
-        " takes at least 1350 s, even with 8 GPUs; it plays no part"
+        " takes at least 1350 s, even with the most GPUs that it may get, 8; it plays no part"
     ]
     assert told(filter_, "due=10m,move=no", array_inx="1-4")  # of an array, too
 

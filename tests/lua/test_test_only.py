@@ -128,6 +128,30 @@ def test_a_marked_job_is_not_released(filter_: Filter, change: dict[str, Any]) -
     assert filter_.modify({**held, "job_state": 1}, **change).rc == SUCCESS
 
 
+@pytest.mark.parametrize("state", [0, 1], ids=["pending", "running"])
+@pytest.mark.parametrize("comment", [TEST_MARK, f"class=A {TEST_MARK}"])
+def test_no_update_makes_a_test_of_a_job(filter_: Filter, comment: str, state: int) -> None:
+    job = {"job_state": state, "licenses": "gpuaware", "admin_comment": "gpuaware/1;tn=gpu:2"}
+    out = filter_.modify({**job, **NODE}, comment=comment)
+    assert (out.rc, out.written) == (ERROR, [])
+    assert "is for --test-only" in out.messages[0]
+    assert filter_.modify({**job, **NODE}, uid=OPERATOR, comment=comment).rc == SUCCESS
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"licenses": "gpuaware", "admin_comment": "gpuaware/1;tn=gres/gpu:2"},
+        {"admin_comment": "gpuaware/1;tn=gres/gpu:2;sel=left:0:1790000000"},
+        {"het_job_id": 7, "het_job_offset": 1},
+    ],
+    ids=["parked", "opened", "later component"],
+)
+def test_a_mark_that_an_operator_set_holds_no_job(filter_: Filter, fields: dict[str, Any]) -> None:
+    job = {"job_state": 0, "comment": TEST_MARK, "priority": 0, **NODE, **fields}
+    assert filter_.modify(job, priority=0xFFFFFFFF).rc == SUCCESS
+
+
 def test_a_marked_job_hears_what_a_submission_would(filter_: Filter) -> None:
     wrong = filter_.submit(**NODE, comment=f"class=D {TEST_MARK}")
     assert (wrong.rc, len(wrong.messages)) == (ERROR, 1)

@@ -139,7 +139,7 @@ def said(cluster: Cluster, user: str, *options: str) -> str:
 def test_sbatch_tells_a_due_date_that_all_earlier_runs_miss(cluster: Cluster) -> None:
     told = said(cluster, "alice", LONG, "-t2")
     assert "no time for any earlier run of this name" in told, told
-    assert "even with 4 GPUs" in told
+    assert "even with the most GPUs that it may get, 4" in told
     assert said(cluster, "alice", LONG) == ""  # its time limit is not known
     assert said(cluster, "alice", f"{LONG}x", "-t2") == ""
     assert said(cluster, "bob", LONG, "-t2") == ""

@@ -247,8 +247,9 @@ class MemorySlurm:
             number = int(job_id.partition("_")[0])
             with self._asked("job", job_id) as state:
                 asked = [j for j in state["jobs"] if number in (j["job_id"], j["array_job_id"])]
-            jobs = [job for job in map(job_as_read, asked) if job is not None]
-            found += [job for job in jobs if job.id == job_id][:1]
+                parts = [j for j in state["jobs"] if number == j["het_job_id"] != j["job_id"]]
+            jobs = [job for job in map(job_as_read, [*asked, *parts]) if job is not None]
+            found += [job for job in jobs if job.id == job_id or job.het]
         return found
 
     def nodes(self) -> list[SlurmNode]:

@@ -55,10 +55,10 @@ EPOCHS: Hint[tuple[int, int]] = Hint(
 HINTS = (DUE, EPOCHS)
 SENTENCES = {
     "late": "gpu-aware: due=%s has passed, so it plays no part",
-    "no_epoch": "gpu-aware: the due date leaves no time for one epoch of %d s, even with %d GPUs;"
-    " it plays no part unless an earlier run was as short",
+    "no_epoch": "gpu-aware: the due date leaves no time for one epoch of %d s, even with the"
+    " most GPUs that it may get, %d; it plays no part unless an earlier run was as short",
     "no_run": "gpu-aware: the due date leaves no time for any earlier run of this name, as the"
-    " shortest takes at least %d s, even with %d GPUs; it plays no part",
+    " shortest takes at least %d s, even with the most GPUs that it may get, %d; it plays no part",
 }
 
 

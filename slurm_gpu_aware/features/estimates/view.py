@@ -12,7 +12,7 @@ from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.clock_conf import ACCOUNTS
 from slurm_gpu_aware.features.energy.text import checked_table, energy_table
 from slurm_gpu_aware.files import user_name
-from slurm_gpu_aware.time_text import duration
+from slurm_gpu_aware.time_text import counted, duration
 
 _SOURCES = {
     "name": "same user and name",
@@ -46,7 +46,7 @@ def estimate_text(
         "user": f" of {user}" if user else " of its user",
         "account": f" of account {asked['account']}" if asked.get("account") else " of its account",
     }.get(str(source), "")
-    runs_text = "1 earlier run" if runs == 1 else f"{runs} earlier runs"
+    runs_text = counted(runs, "earlier run")
     return f"about {_about(seconds)}, from {runs_text}{whose}; {limited}"
 
 

@@ -38,6 +38,7 @@ from slurm_gpu_aware.features.models.throughput import (
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.records import MOST, Text, whole
+from slurm_gpu_aware.time_text import counted
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ class PerformanceModel:
         if self.quality.limit_error is not None:
             parts.append(f"time under power limits within {100 * self.quality.limit_error:.1f}%")
         count = max(self.quality.time_samples, self.quality.power_samples)
-        return f"{', '.join(parts)} ({count} condition{'' if count == 1 else 's'})"
+        return f"{', '.join(parts)} ({counted(count, 'condition')})"
 
     def values(self) -> dict[str, Any]:
         """Plain values, for `model_from_values`."""

@@ -9,7 +9,7 @@ from slurm_gpu_aware.model.facts import Fact, Summary
 from slurm_gpu_aware.model.job_hints import Duration, Hint
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.records import MOST, Seconds, whole
-from slurm_gpu_aware.time_text import duration
+from slurm_gpu_aware.time_text import counted, duration
 
 RATE_S = 3600.0  # Period of `MoveSettings.per_hour`.
 LOOK_S = 30.0  # Pause between two looks for moves.
@@ -164,7 +164,9 @@ class Returned(Fact, frozen=True):
     def words(self) -> str:
         if self.gpus is None:
             return "moved, but its new GPUs were no longer free"
-        return f"restarted with the {self.gpus} GPUs that it had, as no job waits any more"
+        return (
+            f"restarted with the {counted(self.gpus, 'GPU')} that it had, as no job waits any more"
+        )
 
 
 FACTS = Moved, Returned

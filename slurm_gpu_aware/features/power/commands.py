@@ -11,7 +11,7 @@ import click
 from slurm_gpu_aware.cli.options import Context, pass_context
 from slurm_gpu_aware.cli.output import drawn_into, json_option, pairs, print_json, say, table
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.time_text import stamp
+from slurm_gpu_aware.time_text import counted, stamp
 
 _KW = 1000.0
 _MOST_SAMPLES = 1000
@@ -165,9 +165,9 @@ def power_line(reading: Mapping[str, Any] | None) -> str:
     if reading["unmet"]:
         text += "; the limit cannot be met: what runs needs more"
     if count := reading["keeping"]:
-        text += f"; {count} {'job keeps its' if count == 1 else 'jobs keep their'} clock"
+        text += f"; {counted(count, 'job keeps its', 'jobs keep their')} clock"
     if missing := reading.get("without_model", 0):  # readings of an older selector lack it
-        text += f"; {missing} {'job has' if missing == 1 else 'jobs have'} no model"
+        text += f"; {counted(missing, 'job has', 'jobs have')} no model"
     if count or missing:
         text += ": gpu-aware power show"
     return text

@@ -178,7 +178,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
 
     def words(self) -> str:
         """``4 GPUs would end it 35% sooner for 12% more energy``."""
-        what = f"{self.clock_mhz} MHz" if self.gpus is None else f"{self.gpus} GPUs"
+        what = f"{self.clock_mhz} MHz" if self.gpus is None else counted(self.gpus, "GPU")
         sooner, energy = self.sooner_percent, self.energy_percent
         time = f"{abs(sooner):.0f}% {'sooner' if sooner >= 0 else 'later'}"
         than = "more" if energy >= 0 else "less"

@@ -28,6 +28,7 @@ from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.stages import Stage, plan_stages
 from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.time_text import counted
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
 from slurm_gpu_aware.topology.matching import match
 from slurm_gpu_aware.topology.patterns import parse_pattern
@@ -204,7 +205,7 @@ def _alike(
     """(The request on nodes of the GPU model that Slurm gave; why the two cannot be compared)."""
     count = sum(len(slots) for _, slots in given)
     if request.gpus != count and not request.nodes.whole:
-        return request, f"Slurm gave it {count} GPUs, and it asks for {request.gpus}"
+        return request, f"Slurm gave it {counted(count, 'GPU')}, and it asks for {request.gpus}"
     models = {cluster.model[node] for node, _ in given}
     if len(models) > 1:
         return request, "Slurm gave it GPUs of several models"

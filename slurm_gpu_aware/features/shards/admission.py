@@ -10,6 +10,7 @@ from slurm_gpu_aware.features.shards.declared import SHARDS
 from slurm_gpu_aware.model.facets import named
 from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.time_text import counted
 
 
 def shard_request(request: Request, entry: QueueEntry, hints: JobHints) -> Request:
@@ -37,7 +38,7 @@ def shard_request(request: Request, entry: QueueEntry, hints: JobHints) -> Reque
     if not able.any() or any(node.shards for node in others):
         why = "some GPUs that it may get have fewer shards, or shards without a type of their own"
         if not able.any():
-            why = f"no GPU that it may get has {shards} shards of a type of its own"
+            why = f"no GPU that it may get has {counted(shards, 'shard')} of a type of its own"
         raise CannotPlanError(why)
     leave_if_shared(entry)
     return replace(

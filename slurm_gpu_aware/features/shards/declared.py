@@ -2,6 +2,7 @@
 
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.facts import Fact
+from slurm_gpu_aware.time_text import counted
 
 SENTENCES = {
     "of_shards": "gpu-aware: a job of shards has its GPU and clock in common with other jobs, so"
@@ -25,7 +26,7 @@ class OfGpu(Fact, frozen=True):
     def words(self) -> str:
         if self.free is None:
             return f"the first with shards of this GPU: {self.shards} of {self.total}"
-        gpu = f"{self.shards} shards of a GPU that other jobs use"
+        gpu = f"{counted(self.shards, 'shard')} of a GPU that other jobs use"
         return f"{gpu}: {self.free} of {self.total} were free, the fewest that suffice"
 
 

@@ -30,6 +30,7 @@ from slurm_gpu_aware.planning.postponing import awaited
 from slurm_gpu_aware.planning.prefix import in_slurm_order
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.planning.timeline import occupy
+from slurm_gpu_aware.time_text import counted
 
 POLICY = "shards"  # Word for the policy of a job on a GPU that others use.
 
@@ -119,7 +120,8 @@ def with_shards(one: Round, split: SplitQueue) -> Plan:
                     starts[request.job_id] = beside
             continue
         gpu = room.best(request)
-        why = f"next: waits for {request.get(SHARDS)} shards of a GPU that others use"
+        shards = counted(request.get(SHARDS) or 0, "shard")
+        why = f"next: waits for {shards} of a GPU that others use"
         first = room.kept_for[0] if room.kept_for else None
         late = [head for head in heads if one.now + request.time_limit_s > head.start_s]
         if gpu is not None and late:

@@ -13,8 +13,8 @@ GPUS: Hint[tuple[int, int]] = Hint(
 """(least, most) GPUs in total."""
 HINTS = (GPUS,)
 SENTENCES = {
-    "gpus_outside": "gpu-aware: gpus=%s does not hold the %d GPUs that Slurm's options ask for;"
-    " valid: a number or range with %d in it",
+    "gpus_outside": "gpu-aware: gpus=%s does not hold %d, the number of GPUs that Slurm's options"
+    " ask for; valid: a number or range with %d in it",
     "gpus_fixed": "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",
     "gpus_late": "gpu-aware: gpus=%s must be there at submission; cancel the job and submit it"
     " again",

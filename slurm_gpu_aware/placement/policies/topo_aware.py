@@ -23,6 +23,7 @@ from slurm_gpu_aware.placement.feasible import common_reason
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection.base import Choice
 from slurm_gpu_aware.placement.shapes import splits
+from slurm_gpu_aware.time_text import counted
 from slurm_gpu_aware.topology.locality import with_known_sockets
 from slurm_gpu_aware.topology.subsets import slots_of
 
@@ -209,7 +210,7 @@ def _on_one(request: Request, cluster: Cluster) -> str:
         return f"it asks for {fewest} nodes"
     width = cluster.shape[1]
     if request.gpus > width:
-        return f"nodes have at most {width} GPUs"
+        return f"nodes have at most {counted(width, 'GPU')}"
     return common_reason(replace(request, max_nodes=1), cluster)
 
 
@@ -218,5 +219,5 @@ def _apart(request: Request, cluster: Cluster) -> str:
     if request.gpus_per_node not in (None, 1):
         return f"it asks for {request.gpus_per_node} GPUs per node"
     if request.max_nodes is not None and request.max_nodes < request.gpus:
-        return f"it asks for {request.max_nodes} node{'s' * (request.max_nodes > 1)} at most"
+        return f"it asks for {counted(request.max_nodes, 'node')} at most"
     return common_reason(replace(request, gpus_per_node=1), cluster)

@@ -217,6 +217,39 @@ def test_a_job_left_to_slurm_says_what_sbatch_said(two_wait: SlurmFolder, phase:
     assert ("behind job 8; Slurm chooses its GPUs: --contiguous" in told) == (not phase)
 
 
+@pytest.mark.parametrize("gate_is", ["closed", "open"])
+def test_the_first_component_of_a_heterogeneous_job_stands_for_all(
+    two_wait: SlurmFolder, gate_is: str
+) -> None:
+    """Regression: the others were listed as jobs that are left to Slurm."""
+    gate(two_wait, 600)
+    record = "gpuaware/1;tn=gres/gpu:2;lf=a%20heterogeneous%20job"
+    first = parked("9", het_job_id=9, admin_comment=record, tres_req_str="cpu=1,gres/gpu=2")
+    if gate_is == "open":
+        first |= {"licenses": "", "admin_comment": f"{record};sel=left:0:950"}
+    fields = {"het_job_id": 9, "licenses": "", "reason": "Resources", "admin_comment": record}
+    others = [parked("10", tres_req_str="cpu=1,gres/gpu=1", **fields), parked("11", **fields)]
+    two_wait.write([first, *others[:1], others[1] | {"tres_req_str": "cpu=1"}], ["n1"])
+    queue = json.loads(says(two_wait, "queue", "--json")[0])
+    listed = queue["parked" if gate_is == "closed" else "left"]
+    assert [(one["job_id"], one["gpus"]) for one in listed] == [("9", 3)]
+    assert not queue["left" if gate_is == "closed" else "parked"]
+    for asked in ("10", "9+1"):
+        told = says(two_wait, "explain", asked)[0]
+        assert told.startswith("Job 9: ")
+        assert "Job 10 is a component of this job and starts with it." in told
+    assert "component" not in says(two_wait, "explain", "9+0")[0]
+
+
+def test_a_job_with_gpus_in_a_later_component_alone_is_listed(two_wait: SlurmFolder) -> None:
+    gate(two_wait, 600)
+    off = {"het_job_id": 9, "licenses": "", "admin_comment": "", "reason": "Resources"}
+    first = parked("9", tres_per_node="", tres_req_str="cpu=1", **off)
+    two_wait.write([first, parked("10", **off)], ["n1"])
+    (row,) = json.loads(says(two_wait, "queue", "--json")[0])["left"]
+    assert (row["job_id"], row["left"]) == ("9", "it is a heterogeneous job")
+
+
 def test_the_queue_says_its_order_and_words_for_what_holds_a_job(two_wait: SlurmFolder) -> None:
     gate(two_wait, 600)
     ids = {"10": 5, "9": 5, "8": 9}

@@ -176,7 +176,7 @@ def test_another_policys_refusal_is_told_beside_a_place(config: Path):
         (["--busy", "n1"], "expected NODE:0,3 or NODE:0,3@END"),
         (["--busy", "n1:0@soon"], "--busy: 'soon' is not a time like 18:30 or a duration like 90m"),
         (["--run-time", "8"], "--run-time: '8' is not a duration such as 90m or 8h"),
-        (["-N", "3"], "2 GPUs do not spread evenly over 3 nodes"),
+        (["-N", "3"], "2 GPUs cannot be spread evenly over 3 nodes"),
     ],
 )
 def test_wrong_requests_name_what_is_valid(config: Path, args: list[str], text: str):

@@ -47,6 +47,11 @@ CASES = {
         Cluster.uniform(2, 2, cpus_per_node=8),
         "GPUs are free, but too few nodes have 9 free CPUs",
     ),
+    "one cpu": (
+        job_request("1", 1, cpus=1),
+        Cluster.uniform(2, 2, cpus_per_node=0),
+        "GPUs are free, but too few nodes have 1 free CPU",
+    ),
     "memory": (
         Request("1", 1, memory=Memory(per_gpu_mb=2000)),
         Cluster.uniform(2, 2, memory_mb_per_node=1000),

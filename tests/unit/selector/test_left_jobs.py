@@ -309,6 +309,29 @@ def test_a_heterogeneous_job_has_the_time_of_several_passes_of_backfill(slurm: S
     assert not is_open(slurm, "7")
 
 
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {"priority": 0, "reason": "JobHeldUser"},
+        {"dependency": "afterany:5(unfulfilled)"},
+        {"eligible_time": 1_790_003_600},
+    ],
+    ids=str,
+)
+def test_what_holds_a_later_component_at_the_open_gate_is_seen_at_once(
+    slurm: SlurmFolder, waits: dict[str, Any]
+) -> None:
+    """Regression: its GPUs were kept for 90 s."""
+    first = left(het_job_id=7, admin_comment=HET)
+    bench = bench_of(slurm, [first, parked("8", het_job_id=7, licenses="", stuck=True)], ["n1"])
+    assert bench.rounds.run().placed == ["7"]
+    assert bench.rounds.start_monitor.poll() == 0
+    slurm.change("8", **waits)
+    assert bench.rounds.start_monitor.poll() == 1
+    assert not is_open(slurm, "7")
+    assert bench.rounds.run().placed == []
+
+
 def test_a_heterogeneous_job_that_does_not_start_holds_up_no_job_before_it(
     slurm: SlurmFolder,
 ) -> None:

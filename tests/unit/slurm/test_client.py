@@ -180,6 +180,11 @@ def test_an_array_is_asked_for_once(library: Library) -> None:
     assert library.asked == [98]
 
 
+def test_the_components_of_a_heterogeneous_job_come_with_it(library: Library) -> None:
+    library.found["aware_job"] = [job(n, het_job_id=7) for n in (7, 8, 9)]
+    assert [found.id for found in SlurmClient(60.0).jobs_of(["7"])] == ["7", "8", "9"]
+
+
 def test_a_job_that_cannot_be_understood_is_left_out_and_named_once(
     library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
