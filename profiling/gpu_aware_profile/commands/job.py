@@ -20,7 +20,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.files import ReplacedFile
 
 if TYPE_CHECKING:
-    from gpu_aware_profile.job.watch import Allocation, Watched
+    from gpu_aware_profile.job_watch import Allocation, Watched
 
 _COLUMNS = ["application", "batch_size", "class", "gpu_model", "gpus", "nodes", "clock_mhz"]
 _COLUMNS += ["time_s", "power_w"]
@@ -70,7 +70,7 @@ def job(
       # in train.py, at the end of an iteration:
       with open(os.environ["GPU_AWARE_MARKS"], "ab") as marks: marks.write(b".")
     """
-    from gpu_aware_profile.job.watch import allocation, run_watched
+    from gpu_aware_profile.job_watch import allocation, run_watched
 
     if not is_name(name):
         raise click.UsageError(f"--model: {name[:40]!r} is not a name")
@@ -101,7 +101,7 @@ def _keep(file: Path, labels: Sequence[str], own: Allocation, seen: Watched) -> 
 
     ``labels``: application, batch size, class.
     """
-    from gpu_aware_profile.job.watch import by_clock
+    from gpu_aware_profile.job_watch import by_clock
 
     if len(seen.models) != 1:
         raise SourceError(f"GPUs of several models: {', '.join(sorted(seen.models))}")
