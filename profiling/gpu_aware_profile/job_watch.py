@@ -24,7 +24,7 @@ from typing import NamedTuple, NoReturn
 
 from gpu_aware_profile.devices.driver import Device, in_time, open_driver
 from slurm_gpu_aware.bounds import MARKS
-from slurm_gpu_aware.errors import DeviceError, SourceError
+from slurm_gpu_aware.errors import DeviceError, FileFault, SourceError
 from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import SlurmJob
@@ -228,10 +228,8 @@ def run_watched(
                 marks.unlink()
                 folder.rmdir()
             os._exit(0)
-    try:
+    with FileFault(argv[0], "run"):
         os.execvpe(argv[0], list(argv), {**os.environ, MARKS: str(marks)})  # noqa: S606
-    except OSError as exc:
-        raise SourceError(f"{argv[0]}: cannot be run: {exc.strerror}") from None
 
 
 def _as_watcher() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_gpu_aware.cli.explain import check_job_id
-from slurm_gpu_aware.cli.options import Context, Number, options_with, pass_context
+from slurm_gpu_aware.cli.options import Context, Number, pass_context
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
 
 if TYPE_CHECKING:
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
 LISTEN = "127.0.0.1:9836"
 _LONGEST_S = 3600
-
-
-_METRICS = {
-    "--interval": "Seconds between two refreshes of what is exported.",
-    "--textfile": "Write one page into this file (*.prom, for node_exporter) and end.",
-}
-_metrics_option = options_with(_METRICS)
 _SOMETHING_WRONG = 3
 
 
@@ -164,8 +157,19 @@ def selectd(context: Context, once: bool, shadow: bool) -> None:
     metavar="ADDRESS:PORT",
     help=f"Where the exporter listens.  [default: {LISTEN}]",
 )
-@_metrics_option("--interval", "interval_s", type=Number(1, _LONGEST_S), default=15)
-@_metrics_option("--textfile", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=Number(1, _LONGEST_S),
+    default=15,
+    help="Seconds between two refreshes of what is exported.",
+)
+@click.option(
+    "--textfile",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="Write one page into this file (*.prom, for node_exporter) and end.",
+)
 @pass_context
 def metrics(context: Context, listen: str | None, interval_s: float, textfile: Path | None) -> None:
     """Export metrics for Prometheus: GPUs, jobs, gate, rounds, power, energy.
@@ -218,12 +222,9 @@ def _stop(server: MetricsServer) -> None:
 
 def _write(path: Path, text: bytes) -> None:
     """Replace the file in one step. Raises SourceError."""
-    from slurm_gpu_aware.errors import SourceError
+    from slurm_gpu_aware.errors import FileFault
     from slurm_gpu_aware.files import ReplacedFile
 
-    try:
-        with ReplacedFile(path) as stream:
-            stream.write(text.decode())
-            os.fchmod(stream.fileno(), 0o644)  # node_exporter is another user
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+    with FileFault(path, "written"), ReplacedFile(path) as stream:
+        stream.write(text.decode())
+        os.fchmod(stream.fileno(), 0o644)  # node_exporter is another user

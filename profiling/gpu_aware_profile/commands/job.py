@@ -16,7 +16,7 @@ from gpu_aware_profile.commands.options import seconds
 from slurm_gpu_aware.bounds import MARKS, is_name
 from slurm_gpu_aware.cli.options import Number, options_with
 from slurm_gpu_aware.cli.output import say
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 from slurm_gpu_aware.files import ReplacedFile
 
 if TYPE_CHECKING:
@@ -90,10 +90,8 @@ def job(
 
 def _become(command: Sequence[str]) -> None:
     """Raises SourceError if the program cannot be run."""
-    try:
+    with FileFault(command[0], "run"):
         os.execvp(command[0], list(command))  # noqa: S606
-    except OSError as exc:
-        raise SourceError(f"{command[0]}: cannot be run: {exc.strerror}") from None
 
 
 def _keep(file: Path, labels: Sequence[str], own: Allocation, seen: Watched) -> None:
