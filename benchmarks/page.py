@@ -12,8 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from slurm_gpu_aware.cli.page import without_collection
-from slurm_gpu_aware.cli.page_jobs import jobs_section
+from slurm_gpu_aware.cli.page import jobs_section, without_collection
 from slurm_gpu_aware.config.settings import Config, StoreConfig
 from slurm_gpu_aware.features.power.page import POWER
 from slurm_gpu_aware.features.shadow.losses import GpuSet, Sets, ShadowJob

@@ -5,7 +5,6 @@ must be renewed, because the selector publishes its own writes only.
 """
 
 import os
-import pwd
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.model.profile import GpuTiming
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.store.database import Store, open_store, republish, upgrade
@@ -61,14 +61,6 @@ def _check_rights(path: Path) -> None:
             who = " or ".join(dict.fromkeys(("root", user_name(owner))))
             me = user_name(os.geteuid())
             raise StoreError(f"{path}: user {me} may not write it; run this as {who}")
-
-
-def user_name(number: int) -> str:
-    """The name of a user id; the number, if it has none."""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def _give(path: Path, config: Config) -> None:

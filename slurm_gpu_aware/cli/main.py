@@ -13,7 +13,7 @@ _COMMANDS = {
     "clockd": "cli.clockd:clockd",
     "doctor": "cli.operation:doctor",
     "explain": "cli.explain:command",
-    "metrics": "cli.metrics:metrics",
+    "metrics": "cli.operation:metrics",
     "models": "features.models.commands:models",
     "page": "cli.page:command",
     "place": "cli.place:command",

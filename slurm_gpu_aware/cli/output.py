@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from slurm_gpu_aware.bounds import printable
-from slurm_gpu_aware.errors import SourceError, not_installed
+from slurm_gpu_aware.errors import FileFault, SourceError, not_installed
 from slurm_gpu_aware.page.blocks import Sentences, Table, Words
 
 _MAX_WIDTH = 100
@@ -143,8 +143,7 @@ def drawn_into(path: Path, size: tuple[float, float], dpi: int, **details: Any) 
     figure = Figure(figsize=size, layout="constrained")
     yield figure
     try:
-        figure.savefig(path, dpi=dpi, **details)
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None
+        with FileFault(path, "written"):
+            figure.savefig(path, dpi=dpi, **details)
     except ValueError as exc:  # the format
         raise SourceError(f"{path}: the picture cannot be written: {exc}") from None

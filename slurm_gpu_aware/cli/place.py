@@ -5,7 +5,6 @@ The picture is readable without colour. The width of a line is the bandwidth of 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -276,12 +275,14 @@ def draw(path: Path, cluster: Cluster, answers: Sequence[Answer]) -> None:
 
 def _panel(panel: Any, cluster: Cluster, answer: Answer, position: int) -> None:
     """One node of a placement."""
+    from slurm_gpu_aware.page.drawing import around
+
     assignment = answer.assignment
     assert assignment is not None  # noqa: S101 - only placements are drawn
     node, slots = assignment.nodes[position], assignment.slots[position]
     graph = cluster.graphs[node] if cluster.graphs else None
     there = [s for s in range(cluster.shape[1]) if cluster.exists[node, s]]
-    at = _positions(there, graph)
+    at = around(there, graph)
     if graph is not None:
         _links(panel, graph, answer.links[position] if answer.links else (), at)
     for slot in there:
@@ -291,16 +292,6 @@ def _panel(panel: Any, cluster: Cluster, answer: Answer, position: int) -> None:
     title = f"{answer.policy}: {cluster.nodes[node]}\nslowdown {assignment.slowdown:.2f}{links}"
     panel.set_title(title, fontsize=9)
     panel.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
-
-
-def _positions(slots: Sequence[int], graph: HardwareGraph | None) -> dict[int, tuple[float, float]]:
-    """Slot -> position on a circle, with the GPUs of a socket next to each other."""
-    order = sorted(slots, key=lambda s: (graph.groups[s] if graph is not None else 0, s))
-    turn = 2 * math.pi / max(1, len(order))
-    start = math.pi / 2 + (turn / 2 if len(order) % 2 == 0 else 0)
-    return {
-        s: (math.cos(start - i * turn), math.sin(start - i * turn)) for i, s in enumerate(order)
-    }
 
 
 def _links(

@@ -117,14 +117,10 @@ def _lock(gpu: Gpu, asked_mhz: int) -> Result:
     if gpu.is_divided():
         return Result(gpu.minor, call="lock", error="MIG is on: its clock is that of several jobs")
     mhz = nearest_clock(asked_mhz, gpu.clocks_mhz())
-    try:
-        gpu.call("nvmlDeviceSetGpuLockedClocks", mhz, mhz)
-    except NvmlError as exc:
-        if not exc.unsupported:
-            raise
-        gpu.call("nvmlDeviceSetApplicationsClocks", gpu.memory_mhz(), mhz)
-        return _changed(gpu, mhz, "application")
-    return _changed(gpu, mhz, "locked")
+    if gpu.tried("nvmlDeviceSetGpuLockedClocks", mhz, mhz):
+        return _changed(gpu, mhz, "locked")
+    gpu.call("nvmlDeviceSetApplicationsClocks", gpu.memory_mhz(), mhz)
+    return _changed(gpu, mhz, "application")
 
 
 def _changed(gpu: Gpu, mhz: int = 0, method: str = "") -> Result:
@@ -178,11 +174,7 @@ def _reset(gpu: Gpu, method: str) -> Result:
         ("application", "nvmlDeviceResetApplicationsClocks"),
     ):
         if method in (way, ""):
-            try:
-                gpu.call(undo)
-            except NvmlError as exc:
-                if not exc.unsupported:
-                    raise
+            gpu.tried(undo)
     return _changed(gpu)
 
 
@@ -222,6 +214,16 @@ class Calls(ABC):
     def call(self, name: str, *args: object) -> None:
         """Call a function by its name."""
 
+    def tried(self, name: str, *args: object) -> bool:
+        """Call a function; False: this GPU or driver does not support it."""
+        try:
+            self.call(name, *args)
+        except NvmlError as exc:
+            if exc.unsupported:
+                return False
+            raise
+        return True
+
     def number(self, name: str, *args: object) -> int:
         """The number that a call writes to its last argument."""
         # Of 32 bits or 64: there is no NVML for machines that are not little-endian.
@@ -231,12 +233,8 @@ class Calls(ABC):
 
     def maybe(self, name: str, *args: object) -> int | None:
         """Like :meth:`number`; None: this GPU or driver does not support it."""
-        try:
-            return self.number(name, *args)
-        except NvmlError as exc:
-            if exc.unsupported:
-                return None
-            raise
+        value = ctypes.c_ulonglong()
+        return value.value if self.tried(name, *args, ctypes.byref(value)) else None
 
     def text(self, name: str) -> str:
         """The text that a call writes."""
@@ -319,13 +317,8 @@ class Gpu(Calls):
     def is_divided(self) -> bool:
         """Whether MIG is on, so that several jobs may share the GPU."""
         current, pending = ctypes.c_uint(), ctypes.c_uint()
-        try:
-            self.call("nvmlDeviceGetMigMode", ctypes.byref(current), ctypes.byref(pending))
-        except NvmlError as exc:
-            if exc.unsupported:
-                return False
-            raise
-        return current.value != 0
+        modes = map(ctypes.byref, (current, pending))
+        return self.tried("nvmlDeviceGetMigMode", *modes) and current.value != 0
 
     def throttle_mask(self) -> int | None:
         """Reasons for a lower clock now, as bits (nvmlClocksEventReasons); None: not supported."""

@@ -1,6 +1,5 @@
 """Metrics as text for Prometheus (format 0.0.4), with limits for series and labels."""
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import Any
 
 from slurm_gpu_aware.errors import SourceError, not_installed
 from slurm_gpu_aware.exporter.registry import STATE
+from slurm_gpu_aware.exporter.sources import Complaints
 from slurm_gpu_aware.metric import Buckets, Fact, Metric
 
 try:
@@ -21,8 +21,6 @@ try:
     )
 except ImportError:
     raise SourceError(not_installed("prometheus-client", "metrics")) from None
-
-log = logging.getLogger(__name__)
 
 _LONGEST_LABEL = 200  # Characters of a label's value; the rest is cut.
 
@@ -42,7 +40,7 @@ class Renderer:
 
     metrics: Iterable[Metric[Any]]
     _kept: dict[Fact[Any], tuple[object, Rendered]] = field(default_factory=dict)
-    _complained: dict[str, str] = field(default_factory=dict)
+    _complaints: Complaints = field(default_factory=Complaints)
 
     def render(self, sources: Mapping[str, Any]) -> Rendered:
         """All families whose sources are there, but those of the exporter itself."""
@@ -78,7 +76,7 @@ class Renderer:
         except Exception as exc:
             self._complain(fact.name, exc)
             return Rendered(b"", {}, 1)
-        self._complained.pop(fact.name, None)
+        self._complaints.well(fact.name)
         done = _joined(self._families(metrics, value))
         if key is not None:
             self._kept[fact] = (key, done)
@@ -93,10 +91,7 @@ class Renderer:
                 yield Rendered(b"", {}, 1)
 
     def _complain(self, what: str, exc: Exception) -> None:
-        said = f"{type(exc).__name__}: {exc}"
-        if self._complained.get(what) != said:
-            log.warning("%s: not exported: %s", what, said)
-        self._complained[what] = said
+        self._complaints.failed(what, f"not exported: {type(exc).__name__}: {exc}")
 
 
 def _joined(parts: Iterable[Rendered]) -> Rendered:

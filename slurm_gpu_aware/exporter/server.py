@@ -27,11 +27,11 @@ from slurm_gpu_aware.exporter.sources import (
     counters_of,
     has_store,
     open_published,
-    renewed_at,
 )
 from slurm_gpu_aware.metric import Metric
 from slurm_gpu_aware.selector.drift_metrics import Watched
 from slurm_gpu_aware.service import ALIVE, notify
+from slurm_gpu_aware.store.database import renewed_at
 
 log = logging.getLogger(__name__)
 

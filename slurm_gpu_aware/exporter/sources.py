@@ -16,8 +16,13 @@ from slurm_gpu_aware.errors import SourceError, StoreError
 from slurm_gpu_aware.selector.live_jobs import SlurmView, slurm_view
 from slurm_gpu_aware.selector.round_state import Counters, read_counters
 from slurm_gpu_aware.slurm.client import SlurmClient, open_client
-from slurm_gpu_aware.store.database import Store, open_copy, open_for_reading
-from slurm_gpu_aware.store.files import published_path
+from slurm_gpu_aware.store.database import (
+    Store,
+    copies_of,
+    open_copy,
+    open_for_reading,
+    renewed_at,
+)
 from slurm_gpu_aware.store.watch_state import FILE, WatchState, read_state
 
 log = logging.getLogger(__name__)
@@ -46,24 +51,10 @@ class Complaints:
 
 def open_published(settings: StoreConfig) -> Store:
     """Open the newest published copy of the store; without one, the store. Raises StoreError."""
-    copies = [published_path(settings.path)]
-    copies += [settings.published] if settings.published is not None else []
-    for copy in sorted(copies, key=_renewed, reverse=True):
+    for copy in sorted(copies_of(settings), key=renewed_at, reverse=True):
         with suppress(StoreError):
             return open_copy(copy)
     return open_for_reading(settings)
-
-
-def _renewed(copy: Path) -> float:
-    return renewed_at(copy) or 0.0
-
-
-def renewed_at(copy: Path) -> float | None:
-    """Unix time at which the copy was last said to be valid; None: there is none."""
-    try:
-        return copy.stat().st_mtime
-    except OSError:
-        return None
 
 
 def has_store(settings: StoreConfig) -> bool:
@@ -71,9 +62,8 @@ def has_store(settings: StoreConfig) -> bool:
 
     A store without a copy is for its owner alone.
     """
-    copies = [published_path(settings.path)]
-    copies += [settings.published] if settings.published is not None else []
-    return os.access(settings.path, os.R_OK) or not all(map(_is_missing, copies))
+    readable = os.access(settings.path, os.R_OK)
+    return readable or not all(map(_is_missing, copies_of(settings)))
 
 
 def _is_missing(file: Path) -> bool:

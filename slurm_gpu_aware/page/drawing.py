@@ -43,22 +43,27 @@ def node_drawings(
     return drawings
 
 
+def around(slots: Sequence[int], graph: HardwareGraph | None) -> dict[int, tuple[float, float]]:
+    """GPU -> place on a circle of radius 1, with the GPUs of a socket next to each other."""
+    groups = {} if graph is None else dict(enumerate(graph.groups))
+    order = sorted(slots, key=lambda slot: (groups.get(slot, 0), slot))
+    turn = 2 * math.pi / max(1, len(order))
+    start = math.pi / 2 + (turn / 2 if len(order) % 2 == 0 else 0)
+    angles = {slot: start - number * turn for number, slot in enumerate(order)}
+    return {slot: (math.cos(angle), math.sin(angle)) for slot, angle in angles.items()}
+
+
 @lru_cache(maxsize=256)
 def _layout(
     graph: HardwareGraph | None, slots: tuple[int, ...]
 ) -> tuple[tuple[tuple[float, float], ...], float, tuple[Wires, ...], str]:
     """Place of each GPU, radius, links, and what stands in the middle; of alike nodes the same."""
     count, middle = len(slots), SIDE / 2
-    turn = 2 * math.pi / max(1, count)
-    groups = {} if graph is None else dict(enumerate(graph.groups))
-    order = sorted(slots, key=lambda slot: (groups.get(slot, 0), slot))
-    start = math.pi / 2 + (turn / 2 if count % 2 == 0 else 0)
     ring = _RING if count > 1 else 0.0
-    at = {}
-    for number, slot in enumerate(order):
-        angle = start - number * turn
-        x, y = middle + ring * math.cos(angle), middle - ring * math.sin(angle)
-        at[slot] = round(x, 1), round(y, 1)
+    at = {
+        slot: (round(middle + ring * x, 1), round(middle - ring * y, 1))
+        for slot, (x, y) in around(slots, graph).items()
+    }
     radius = round(min(32.0, _FILLED * math.pi * ring / count), 1) if count > 1 else 32.0
     wires, hub = _wires(graph, at) if graph is not None else ((), "")
     return tuple(at[slot] for slot in slots), radius, wires, hub

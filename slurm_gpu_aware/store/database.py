@@ -254,12 +254,10 @@ def open_for_reading(settings: StoreConfig) -> Store:
     A shared copy that is newer than the copy beside the store comes first: the selector of another
     host works and writes it. Raises StoreError that says what to do, and who does it.
     """
-    copies = [published_path(settings.path)]
-    if settings.published is not None:
-        copies.append(settings.published)
-        if _renewed_ns(copies[1]) > _renewed_ns(copies[0]):
-            with suppress(StoreError):
-                return open_copy(copies[1])
+    copies = copies_of(settings)
+    if renewed_at(copies[-1]) > renewed_at(copies[0]):
+        with suppress(StoreError):
+            return open_copy(copies[-1])
     try:
         return open_store(settings.path, readonly=True)
     except StoreError as exc:
@@ -293,12 +291,17 @@ def _what_to_do(settings: StoreConfig) -> str:
     )
 
 
-def _renewed_ns(copy: Path) -> int:
-    """Time at which its selector last said that it is valid; 0: there is none."""
+def copies_of(settings: StoreConfig) -> list[Path]:
+    """The published copy beside the store, and that on a shared folder if the site has one."""
+    return [published_path(settings.path), *filter(None, [settings.published])]
+
+
+def renewed_at(copy: Path) -> float:
+    """Unix time at which its selector last said that it is valid; 0: there is none."""
     try:
-        return copy.stat().st_mtime_ns
+        return copy.stat().st_mtime
     except OSError:
-        return 0
+        return 0.0
 
 
 def _readable(file: Path) -> bool:

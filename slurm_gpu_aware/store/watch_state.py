@@ -13,7 +13,7 @@ from msgspec import DecodeError, Struct, field, json
 
 from slurm_gpu_aware import records
 from slurm_gpu_aware.bounds import MAX_GPUS_PER_NODE, MAX_TIME_S, NODE_NAME, printable
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 from slurm_gpu_aware.files import ReplacedFile, open_plain
 from slurm_gpu_aware.model.profile import GpuHealth
 from slurm_gpu_aware.records import Text, number, text, whole, words
@@ -153,7 +153,7 @@ def valid_gpus(states: Iterable[GpuState]) -> tuple[list[GpuState], list[str]]:
 
 def write_state(path: Path, state: WatchState) -> None:
     """Replace the file, which every user may read. Raises SourceError."""
-    try:
+    with FileFault(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with ReplacedFile(path) as stream:
             stream.write(json.encode(state).decode())
@@ -161,5 +161,3 @@ def write_state(path: Path, state: WatchState) -> None:
             owner = path.parent.stat()
             if os.geteuid() == 0:  # or SlurmUser could not replace it
                 os.fchown(stream.fileno(), owner.st_uid, owner.st_gid)
-    except OSError as exc:
-        raise SourceError(f"{path}: cannot be written: {exc.strerror}") from None

@@ -10,14 +10,14 @@ from typing import IO, Any, BinaryIO
 
 import click
 
-from gpu_aware_profile.classification.counter_tools import (
+from gpu_aware_profile.cli import store_options
+from gpu_aware_profile.commands.options import count
+from gpu_aware_profile.counter_tools import (
     centres_of_file,
     centres_of_store,
     check_names,
     fitted_centres,
 )
-from gpu_aware_profile.cli import store_options
-from gpu_aware_profile.commands.options import count
 from slurm_gpu_aware.bounds import MAX_JOB_NAME
 from slurm_gpu_aware.cli.options import SOME_SECONDS, options_with
 from slurm_gpu_aware.cli.output import json_option, print_json, say, table
@@ -183,7 +183,7 @@ def _owner(user: str | None, name: str | None) -> str:
 def _counted(
     argv: Sequence[str], tool: str | None, kernels: int, gpus: str | None, limit_s: float
 ) -> Utilisation:
-    from gpu_aware_profile.classification.counter_tools import counted, tool_of
+    from gpu_aware_profile.counter_tools import counted, tool_of
 
     if gpus is not None and (not gpus or gpus.strip(_GPUS)):
         raise click.UsageError("--gpus: expected numbers such as 0,1")

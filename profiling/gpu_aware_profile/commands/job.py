@@ -16,11 +16,11 @@ from gpu_aware_profile.commands.options import seconds
 from slurm_gpu_aware.bounds import MARKS, is_name
 from slurm_gpu_aware.cli.options import Number, options_with
 from slurm_gpu_aware.cli.output import say
-from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.errors import FileFault, SourceError
 from slurm_gpu_aware.files import ReplacedFile
 
 if TYPE_CHECKING:
-    from gpu_aware_profile.job.watch import Allocation, Watched
+    from gpu_aware_profile.job_watch import Allocation, Watched
 
 _COLUMNS = ["application", "batch_size", "class", "gpu_model", "gpus", "nodes", "clock_mhz"]
 _COLUMNS += ["time_s", "power_w"]
@@ -70,7 +70,7 @@ def job(
       # in train.py, at the end of an iteration:
       with open(os.environ["GPU_AWARE_MARKS"], "ab") as marks: marks.write(b".")
     """
-    from gpu_aware_profile.job.watch import allocation, run_watched
+    from gpu_aware_profile.job_watch import allocation, run_watched
 
     if not is_name(name):
         raise click.UsageError(f"--model: {name[:40]!r} is not a name")
@@ -90,10 +90,8 @@ def job(
 
 def _become(command: Sequence[str]) -> None:
     """Raises SourceError if the program cannot be run."""
-    try:
+    with FileFault(command[0], "run"):
         os.execvp(command[0], list(command))  # noqa: S606
-    except OSError as exc:
-        raise SourceError(f"{command[0]}: cannot be run: {exc.strerror}") from None
 
 
 def _keep(file: Path, labels: Sequence[str], own: Allocation, seen: Watched) -> None:
@@ -101,7 +99,7 @@ def _keep(file: Path, labels: Sequence[str], own: Allocation, seen: Watched) -> 
 
     ``labels``: application, batch size, class.
     """
-    from gpu_aware_profile.job.watch import by_clock
+    from gpu_aware_profile.job_watch import by_clock
 
     if len(seen.models) != 1:
         raise SourceError(f"GPUs of several models: {', '.join(sorted(seen.models))}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import signal
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -186,6 +190,24 @@ def check_clocks(given: Mapping[str, Any]) -> None:
         raise click.UsageError("--power-limits needs --clocks, the clocks to measure under them")
     if given["clocks"] and not given["allow_clock_changes"]:
         raise click.UsageError("--clocks locks clocks of GPUs, which needs --allow-clock-changes")
+
+
+def this_node() -> str:
+    """Slurm's name of this node: that of slurmd inside a job, else the short host name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+
+
+def site_command(option: str, command: str) -> list[str]:
+    """The command of an option as an argv list. Raises UsageError if it cannot be run."""
+    try:
+        words = shlex.split(command)
+    except ValueError as exc:
+        raise click.UsageError(f"{option}: {exc}") from None
+    if not words:
+        raise click.UsageError(f"{option}: the command is empty")
+    if shutil.which(words[0]) is None:
+        raise click.UsageError(f"{option}: {words[0]}: no such command")
+    return words
 
 
 srun_options = _adding(

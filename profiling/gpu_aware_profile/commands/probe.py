@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
 import statistics
 import sys
 from collections.abc import Mapping
@@ -23,6 +21,7 @@ from gpu_aware_profile.commands.options import (
     links_options,
     runs_option,
     seconds,
+    this_node,
 )
 from gpu_aware_profile.tables import View
 from slurm_gpu_aware.cli.entry import INTERRUPTED
@@ -105,9 +104,7 @@ def node(
     from gpu_aware_profile.probe.node import probe
     from gpu_aware_profile.probe.runs import fault
 
-    # Slurm's name: that of slurmd inside a job, else the short host name.
-    short = socket.gethostname().partition(".")[0]
-    name = node_name or os.environ.get("SLURMD_NODENAME") or short
+    name = node_name or this_node()
     _check_usage(backend, no_timings, given)
     timing, unusable = None, None
     if not no_timings:

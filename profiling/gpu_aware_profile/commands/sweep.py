@@ -2,7 +2,6 @@
 
 import math
 import os
-import pwd
 import shlex
 import time
 from collections.abc import Mapping
@@ -24,18 +23,13 @@ from gpu_aware_profile.commands.options import (
     nodes_option,
     runs_option,
     seconds,
+    site_command,
     srun_options,
     stopped_by_signals,
 )
 from gpu_aware_profile.report.report_data import stored_drift
 from gpu_aware_profile.sweeps.sweep import BACKGROUND, Sweep
-from gpu_aware_profile.sweeps.sweep_output import (
-    Found,
-    alarm_words,
-    print_found,
-    raise_alarm,
-    shown,
-)
+from gpu_aware_profile.sweeps.sweep_output import Found, print_found, raise_alarm, shown
 from gpu_aware_profile.sweeps.sweep_plan import (
     Plan,
     SweepProgress,
@@ -47,6 +41,7 @@ from slurm_gpu_aware.cli.options import Number, options_with
 from slurm_gpu_aware.cli.output import json_option, say
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError, StoreError
+from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.slurm.words import hostlist
 from slurm_gpu_aware.store.database import Store, open_store, upgrade
 from slurm_gpu_aware.store.ingest import ingest_report
@@ -138,7 +133,8 @@ def sweep(
             raise SourceError(f"no unfinished sweep {resume!r}; unfinished: {listed}")
         given = _as_before(context, progress.scope()[1], given)
     check_clocks(given)
-    _check_alarm(given["on_slow"])
+    if given["on_slow"] is not None:
+        site_command("--on-slow", given["on_slow"])
     done = progress.done()
     if resume is None:
         plan = fresh_plan(nodes, given, _probe_times(path), time.time())
@@ -160,19 +156,10 @@ def sweep(
         say(f"for the other nodes: {again}")
     unlocked = [one.node for one in found.outcomes if one.unlocked] if given["clocks"] else []
     if unlocked and os.geteuid() != 0:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        say(f"no clocks were locked on {hostlist(unlocked)} as user {user}: run the sweep as root")
+        names, user = hostlist(unlocked), user_name(os.geteuid())
+        say(f"no clocks were locked on {names} as user {user}: run the sweep as root")
     if not complete or not found.scored or unlocked:
         context.exit(PARTLY)
-
-
-def _check_alarm(command: str | None) -> None:
-    if command is None:
-        return
-    try:
-        alarm_words(command)
-    except ValueError as exc:
-        raise click.UsageError(f"--on-slow: {exc}") from None
 
 
 def _probe_times(path: Path) -> dict[str, float]:
@@ -238,8 +225,8 @@ def _drifted(found: Found, store: Store, config: Config, command: str | None) ->
     if command is None:
         return
     try:
-        new, failure = raise_alarm(store, drift, alarm_words(command))
-    except (StoreError, ValueError) as exc:
+        new, failure = raise_alarm(store, drift, shlex.split(command))
+    except StoreError as exc:
         new, failure = [], str(exc)
     if failure:
         say(f"--on-slow failed, the next sweep tries again: {failure}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -19,8 +17,10 @@ from gpu_aware_profile.commands.options import (
     count,
     nodes_option,
     seconds,
+    site_command,
     srun_options,
     stopped_by_signals,
+    this_node,
 )
 from slurm_gpu_aware.cli.options import Number, options_with
 from slurm_gpu_aware.cli.output import clean, json_option, print_json, say
@@ -141,19 +141,14 @@ def watch(
 def _site(path: Path, file: Path, config: Config, given: Mapping[str, Any]) -> Site:
     """What the options say. Raises UsageError."""
     from gpu_aware_profile.commands.options import node_arguments
-    from gpu_aware_profile.sweeps.sweep_output import alarm_words
     from gpu_aware_profile.watch.draining import Budget
     from gpu_aware_profile.watch.measuring import Wanted
     from gpu_aware_profile.watch.one_pass import Acting, Site
 
     if given["local"] and (given["drain"] or given["extra"] or given["nodes"]):
         raise click.UsageError("--local excludes --drain, --extra and --node, which need Slurm")
-    words: list[str] = []
-    if given["on_change"] is not None:
-        try:
-            words = alarm_words(given["on_change"])
-        except ValueError as exc:
-            raise click.UsageError(f"--on-change: {exc}") from None
+    command = given["on_change"]
+    words = [] if command is None else site_command("--on-change", command)
     limit_s = min(given["time_limit"], _HARDWARE_S) if given["hardware"] else given["time_limit"]
     arguments = [f"--runs={given['runs']}", f"--time-limit={0.8 * limit_s:g}", "--no-loaded"]
     qos = [f"--qos={config.profiling.qos}"] if config.profiling.qos else []
@@ -169,13 +164,8 @@ def _site(path: Path, file: Path, config: Config, given: Mapping[str, Any]) -> S
     )
     budget = Budget(given["most_nodes"], given["most_percent"]) if given["drain"] else None
     acting = Acting(words, budget, given["extra"])
-    local = _this_node() if given["local"] else ""
+    local = this_node() if given["local"] else ""
     return Site(path, file, config, wanted, acting, local, not given["no_sweep"])
-
-
-def _this_node() -> str:
-    """Slurm's name of this node: that of slurmd inside a job, else the short host name."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def _from_state(file: Path, given: Mapping[str, Any]) -> int:
@@ -188,10 +178,10 @@ def _from_state(file: Path, given: Mapping[str, Any]) -> int:
     except SourceError as exc:
         if not given["check"]:
             raise
-        click.echo(clean(f"OK {_this_node()}: unknown: {exc}"))  # a lost file drains no cluster
+        click.echo(clean(f"OK {this_node()}: unknown: {exc}"))  # a lost file drains no cluster
         return 0
     if given["check"]:
-        well, line = check_line(state, _this_node(), time.time(), given["max_age"])
+        well, line = check_line(state, this_node(), time.time(), given["max_age"])
         click.echo(line)
         return 0 if well else PARTLY
     if state is None:

@@ -269,24 +269,16 @@ class NvmlDevice(nvml.Gpu):
     def _remapped(self) -> tuple[int | None, bool | None, bool | None]:
         """(replaced rows, whether one waits, whether one failed)."""
         rows = [ctypes.c_uint() for _ in range(4)]  # the first: after corrected errors
-        try:
-            self.call("nvmlDeviceGetRemappedRows", *map(ctypes.byref, rows))
-        except NvmlError as exc:
-            if not exc.unsupported:
-                raise
-            pending = self.maybe("nvmlDeviceGetRetiredPagesPendingStatus")
-            return None, None if pending is None else bool(pending), None
-        return rows[1].value, bool(rows[2].value), bool(rows[3].value)
+        if self.tried("nvmlDeviceGetRemappedRows", *map(ctypes.byref, rows)):
+            return rows[1].value, bool(rows[2].value), bool(rows[3].value)
+        pending = self.maybe("nvmlDeviceGetRetiredPagesPendingStatus")
+        return None, None if pending is None else bool(pending), None
 
     def processes(self) -> list[int]:
         """Processes that compute on it, at most ``_MOST_PROCESSES``; empty: none, or no answer."""
         count = ctypes.c_uint(_MOST_PROCESSES)
         found = (_ProcessInfo * _MOST_PROCESSES)()
-        try:
-            self.call("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), found)
-        except NvmlError as exc:
-            if not exc.unsupported:
-                raise
+        if not self.tried("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), found):
             return []
         return [int(one.pid) for one in found[: count.value]]
 
@@ -331,11 +323,7 @@ class NvmlDevice(nvml.Gpu):
     def bits(self, name: str, *args: object) -> list[int]:
         """Positions of the set bits of a mask; empty: not supported."""
         words = (ctypes.c_ulonglong * _MASK_WORDS)()
-        try:
-            self.call(name, _MASK_WORDS, words, *args)
-        except DeviceError as exc:
-            if not exc.unsupported:
-                raise
+        self.tried(name, _MASK_WORDS, words, *args)
         return [
             64 * i + bit for i, word in enumerate(words) for bit in range(64) if word >> bit & 1
         ]

@@ -6,7 +6,7 @@ power of all that runs on the GPU, until it is cleared or the driver is loaded a
 
 import ctypes
 
-from slurm_gpu_aware.clocks.nvml import Gpu, NvmlError
+from slurm_gpu_aware.clocks.nvml import Gpu
 
 _Mask = ctypes.c_uint * 8  # nvmlMask255_t: a bit per profile, the lowest one first.
 _VERSION = 1 << 24
@@ -45,13 +45,8 @@ def requested_profiles(gpu: Gpu) -> str | None:
 
 def _current(gpu: Gpu) -> _CurrentProfiles | None:
     found = _CurrentProfiles(version=_VERSION | ctypes.sizeof(_CurrentProfiles))
-    try:
-        gpu.call("nvmlDeviceWorkloadPowerProfileGetCurrentProfiles", ctypes.byref(found))
-    except NvmlError as exc:
-        if exc.unsupported:
-            return None
-        raise
-    return found
+    name = "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles"
+    return found if gpu.tried(name, ctypes.byref(found)) else None
 
 
 def _words(mask: ctypes.Array[ctypes.c_uint]) -> str:

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_aware_profile.imports.import_rows import Given, read_samples
-from gpu_aware_profile.store_writer import user_name
 from slurm_gpu_aware.errors import FileFault, SourceError
 from slurm_gpu_aware.features.models.declared import NAME
 from slurm_gpu_aware.features.models.performance_model import NamedSample, own_name
 from slurm_gpu_aware.features.models.store import put_samples
-from slurm_gpu_aware.files import open_plain
+from slurm_gpu_aware.files import open_plain, user_name
 from slurm_gpu_aware.filter_rules import MAX_NAME
 from slurm_gpu_aware.store.database import Store
 from slurm_gpu_aware.text_file import decoded, read_table

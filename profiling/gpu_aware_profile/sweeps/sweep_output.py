@@ -1,8 +1,6 @@
 """Output of a sweep: progress, the outcome of each node, outliers, and the alarm of slower GPUs."""
 
 import json
-import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -114,16 +112,6 @@ def print_found(sweep_id: str, found: Found, *, complete: bool, as_json: bool) -
     if found.slower:
         names = gpu_names(dict.fromkeys((c.node, c.slot) for c in found.slower))
         say(f"became slower: {names} ('gpu-aware-profile drift' says how much)")
-
-
-def alarm_words(command: str) -> list[str]:
-    """The command as an argv list. Raises ValueError if it cannot be run."""
-    words = shlex.split(command)
-    if not words:
-        raise ValueError("the command is empty")
-    if shutil.which(words[0]) is None:
-        raise ValueError(f"{words[0]}: no such command")
-    return words
 
 
 def raise_alarm(store: Store, found: Drift, argv: Sequence[str]) -> tuple[list[Change], str]:

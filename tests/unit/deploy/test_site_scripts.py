@@ -199,6 +199,7 @@ LAST_RETURN = "    return check(job_desc)\nend\n"
         OWN + 'pcall(function() dofile("/etc/slurm/gpu_aware.lua").join() end)\n',
         OWN + JOIN + "if slurm_job_modify == nil then error() end\n",
         OWN + f"(function()\n{JOIN}end)()\n",
+        OWN + f"x = function()\n for i = 1, 2 do\n{JOIN} end\nend\n{JOIN}",
         f"local function list(t) return names.join(t) end\n{OWN}{JOIN}",
         OWN
         + JOIN
@@ -326,32 +327,6 @@ def test_a_script_of_any_form_is_read_in_linear_time(piece: str):
         calls(f"#!/bin/sh\n{piece * (MAX_BYTES // len(piece))}", HOOK)
 
     assert least_cpu_s(read, enough_s=20.0, tries=2) < 20.0
-
-
-CHECK = "local function check(j)\n  if j then return slurm.SUCCESS end\nend\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "loads", "late"),
-    [
-        (CHECK + JOIN, True, False),
-        (CHECK + JOIN + "return slurm.SUCCESS\n", True, False),
-        (f"function slurm_job_modify(j)\n{JOIN}  return check(j)\nend\n", False, True),
-        (f"x = function()\n for i = 1, 2 do\n{JOIN} end\nend\n{JOIN}", True, False),
-        (f"repeat\n f()\nuntil true\nwhile a do b() end\n{JOIN}", True, False),
-        (
-            "-- function\n--[[ function f( ]]\ns = 'function ' .. \"end\" .. [[ end ]]\n" + JOIN,
-            True,
-            False,
-        ),
-        ("s = '--'; function f()\n" + JOIN + "end\n", False, True),
-        ("--[==[\n" + JOIN + "]==]\n", False, False),
-        ('log("gpu_aware.join()")\n', False, False),
-        ("", False, False),
-    ],
-)
-def test_where_the_filter_is_joined(text: str, loads: bool, late: bool) -> None:
-    assert (loads_filter(text), "inside a function" in join_fault(text)) == (loads, late)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from idle_clock import Stopwatch
 
-from slurm_gpu_aware.cli.metrics import LISTEN
+from slurm_gpu_aware.cli.operation import LISTEN
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.exporter.server import MetricsServer, Page, parse_address
 

@@ -14,7 +14,7 @@ from slurm_folder import SlurmFolder
 from store_samples import ingest, report
 
 from slurm_gpu_aware.bounds import printable
-from slurm_gpu_aware.cli import page_jobs
+from slurm_gpu_aware.cli import page as page_command
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.watch_state import GpuState, WatchState, write_state
 
@@ -164,7 +164,7 @@ def test_public_answers_name_no_model() -> None:
         "why": {"summary": "fewest idle", "model": "alice/her-app has no table"},
     }
     answer = {"job_id": "7", "state": "started", "decisions": [decision]}
-    (public,) = page_jobs.without_users(answer)["decisions"]
+    (public,) = page_command.without_users(answer)["decisions"]
     assert public == {"user": None, "asked": {"gpus": 1}, "why": {"summary": "fewest idle"}}
     assert decision["why"]["model"] == "alice/her-app has no table"  # type: ignore[index]
 
@@ -177,8 +177,8 @@ def test_pages_for_administrators_are_closed_to_others(pages: Path) -> None:
 def test_jobs_and_rows_are_bounded(
     site: SlurmFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_jobs, "MOST_EXPLAINED", 4)
-    monkeypatch.setattr(page_jobs, "MOST_ROWS", 2)
+    monkeypatch.setattr(page_command, "MOST_EXPLAINED", 4)
+    monkeypatch.setattr(page_command, "MOST_ROWS", 2)
     done = gpu_aware("page", str(tmp_path / "few"), config=site.config)
     assert done.exit_code == 0, done.stderr
     jobs = {page.stem for page in (tmp_path / "few/jobs").iterdir()}

@@ -18,7 +18,7 @@ from click.testing import Result
 from commands import gpu_aware_profile
 from idle_clock import Stopwatch, all_end
 
-from gpu_aware_profile.classification import counter_tools
+from gpu_aware_profile import counter_tools
 from slurm_gpu_aware.features.classes.store import (
     SavedClass,
     put_saved_class,

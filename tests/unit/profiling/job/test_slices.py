@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_aware_profile.job.watch import Reading, Slice, Slices, by_clock
+from gpu_aware_profile.job_watch import Reading, Slice, Slices, by_clock
 
 
 def readings(seconds, clock=1000.0, each_s=0.4, watts=200.0, begin=0.0, marked=True, before=0):

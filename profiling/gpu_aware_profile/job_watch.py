@@ -24,7 +24,8 @@ from typing import NamedTuple, NoReturn
 
 from gpu_aware_profile.devices.driver import Device, in_time, open_driver
 from slurm_gpu_aware.bounds import MARKS
-from slurm_gpu_aware.errors import DeviceError, SourceError
+from slurm_gpu_aware.errors import DeviceError, FileFault, SourceError
+from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.slurm.client import open_client
 from slurm_gpu_aware.slurm.records import SlurmJob
 
@@ -174,7 +175,7 @@ def allocation(environment: Mapping[str, str]) -> Allocation:
     job = next((one for one in found if one.raw_id == int(number)), None)
     if job is None or job.state != "RUNNING":
         raise SourceError(f"job {number} is not running")
-    if job.user not in (_user(), str(os.getuid())):
+    if job.user not in (user_name(os.getuid()), str(os.getuid())):
         raise SourceError(f"job {number} belongs to {job.user}")
     return _of(job, node)
 
@@ -185,15 +186,6 @@ def _of(job: SlurmJob, node: str) -> Allocation:
     if not here:
         raise SourceError(f"job {job.id} holds no GPU on {node}")
     return Allocation(job.id, here, sum(len(share.gpus) for share in shares), len(shares))
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 class Watched(NamedTuple):
@@ -236,10 +228,8 @@ def run_watched(
                 marks.unlink()
                 folder.rmdir()
             os._exit(0)
-    try:
+    with FileFault(argv[0], "run"):
         os.execvpe(argv[0], list(argv), {**os.environ, MARKS: str(marks)})  # noqa: S606
-    except OSError as exc:
-        raise SourceError(f"{argv[0]}: cannot be run: {exc.strerror}") from None
 
 
 def _as_watcher() -> None:

@@ -1,1 +1,0 @@
-"""Classes of applications from counters of their utilisation."""

@@ -1,1 +1,0 @@
-"""Measurement of a user's job: time per iteration, power and energy, by SM clock."""
