@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -87,24 +86,6 @@ class Speeds:
         if first == len(self.gpus):
             return None
         return Speeds(self.gpus[first:], self.speed[first:], self.power[first:])
-
-    def with_share(self, share: float, inflation: float) -> Speeds:
-        """The same and a share of one GPU, on which a job takes ``inflation`` times as long.
-
-        The least size must be one GPU. Power: the share of that of one GPU.
-        """
-        if self.gpus[0] != 1 or not 0 < share < 1 < inflation:
-            raise ValueError("a share below 1 is slower than one GPU, which must be a size")
-        return Speeds(
-            np.concatenate(([share], self.gpus)),
-            np.concatenate(([self.speed[0] / inflation], self.speed)),
-            np.concatenate(([share * self.power[0]], self.power)),
-        )
-
-
-def least_share(memory_gb: float, gpu_memory_gb: float, shares: Sequence[float]) -> float | None:
-    """The least of some shares of a GPU whose part of its memory is enough; None: none is."""
-    return min((share for share in shares if memory_gb <= share * gpu_memory_gb), default=None)
 
 
 @lru_cache(maxsize=1024)  # jobs of an application share a table

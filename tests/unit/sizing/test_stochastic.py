@@ -27,7 +27,7 @@ from parametric_work import beta, weibull, with_atom
 from size_samples import SCALES
 
 from slurm_gpu_aware.features.due_dates.work import best_constant, empirical, optimum, uniform
-from slurm_gpu_aware.features.sizes.speeds import Speeds, least_share, speeds_of
+from slurm_gpu_aware.features.sizes.speeds import Speeds, speeds_of
 from slurm_gpu_aware.model.size_table import SizeTable
 
 ROOT = Path(__file__).parents[3]
@@ -194,10 +194,6 @@ def test_a_job_that_may_not_grow_gets_the_cheapest_size_that_is_in_time():
     assert (late.gpus, late.late > 0, 0 < late.in_time < 1) == ((4,), True, True)
 
 
-def test_the_least_share_of_a_gpu_with_enough_memory():
-    assert [least_share(gb, 24, (0.5, 0.25)) for gb in (6, 7, 12, 13)] == [0.25, 0.5, 0.5, None]
-
-
 def test_dominated_sizes_are_taken_out():
     """Idle power makes one GPU dear; three GPUs are hardly faster than two."""
     gpus = np.arange(1.0, 5)
@@ -212,15 +208,6 @@ def test_sizes_below_those_held_are_left_out():
     assert speeds.at_least(2).gpus.tolist() == [2, 3, 4]
     assert speeds.at_least(1) is speeds
     assert speeds.at_least(5) is None
-
-
-def test_a_share_of_a_gpu_is_the_slowest_size():
-    speeds = speeds_like(2).with_share(0.25, 1.1)
-    assert speeds.gpus.tolist() == [0.25, 1, 2]
-    assert speeds.power.tolist() == [75, 300, 600]
-    assert speeds.speed[0] == pytest.approx(2 / 1.1)
-    with pytest.raises(ValueError, match="slower than one GPU"):
-        speeds.with_share(0.5, 1.1)
 
 
 def test_speeds_of_a_size_table():

@@ -9,9 +9,10 @@ from due_samples import any_work, speeds_like, speeds_of_any_kind
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu_aware.features.due_dates.free_gpus import DueNode, FreeGpus, Share
+from slurm_gpu_aware.features.due_dates.sts import DueJob, decide
 from slurm_gpu_aware.features.due_dates.work import empirical, uniform
-from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
-from slurm_gpu_aware.sizing.sts import DueJob, decide
+from slurm_gpu_aware.features.sizes.speeds import Speeds
 
 OLD = speeds_like(4, base=1.0, on_w=1.0)
 NEW = replace(OLD, speed=4 * OLD.speed, power=6 * OLD.power)
@@ -25,6 +26,15 @@ def due_job(name="1", due=1000.0, *, speeds=BOTH, work=None, late_cost=10.0, **m
 
 def due_nodes(old=1, new=0, gpus=4):
     return [DueNode("old", gpus)] * old + [DueNode("new", gpus)] * new
+
+
+def with_share(speeds, share):
+    """The same, and a share of one GPU, on which a job takes 1.1 times as long."""
+    return Speeds(
+        np.concatenate(([share], speeds.gpus)),
+        np.concatenate(([speeds.speed[0] / 1.1], speeds.speed)),
+        np.concatenate(([share * speeds.power[0]], speeds.power)),
+    )
 
 
 def given_shares(decision):
@@ -156,7 +166,7 @@ def test_a_job_for_models_that_are_not_here_waits():
 
 
 def test_shares_fill_a_gpu_before_the_next_one():
-    shared = {"old": OLD.with_share(0.5, 1.1)}
+    shared = {"old": with_share(OLD, 0.5)}
     jobs = [due_job(name, speeds=shared) for name in "123"]
     found = decide(jobs, due_nodes(1, 0, 2), 0, 1)
     assert [given_shares(found)[name] for name in "123"] == [
@@ -169,7 +179,7 @@ def test_shares_fill_a_gpu_before_the_next_one():
 
 
 def test_a_share_grows_to_its_whole_gpu_when_it_is_alone_on_it():
-    shared = {"old": speeds_like(1, base=1.0, on_w=1.0).with_share(0.5, 1.1)}
+    shared = {"old": with_share(speeds_like(1, base=1.0, on_w=1.0), 0.5)}
     running = due_job(due=100, speeds=shared, held=Share(0, 0.5, 0))
     assert given_shares(decide([running], due_nodes(1, 0, 1), 0, 1)) == {"1": Share(0, 1)}
     other = due_job("2", speeds=shared, held=Share(0, 0.5, 0))
@@ -200,9 +210,7 @@ def due_cases(draw):
             for model in draw(st.lists(st.sampled_from(MODELS), unique=True, min_size=1))
         }
         if draw(st.booleans()):
-            speeds = {
-                m: s.with_share(0.25, 1.1) if s.gpus[0] == 1 else s for m, s in speeds.items()
-            }
+            speeds = {m: with_share(s, 0.25) if s.gpus[0] == 1 else s for m, s in speeds.items()}
         work = draw(any_work)
         work = work.given(draw(st.floats(0, 0.9)) * work.most)
         held = None
