@@ -24,7 +24,7 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb import bipartition as drb
 from slurm_gpu_aware.placement.drb import interference
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Weights
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile, Weights
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology import locality as distances
 from slurm_gpu_aware.topology.machines import machine

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 from reproduce.algorithm1 import algorithm1
 
+from slurm_gpu_aware.features.baselines.afs_and_zeus import afs
 from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.sizing.baselines import afs
 
 SIZES = (1, 2, 4, 8, 16)
 CLOCKS = np.arange(510, 1411, 15)

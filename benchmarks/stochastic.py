@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.free_gpus import DueNode
+from slurm_gpu_aware.features.due_dates.sts import Decision, DueJob, decide
 from slurm_gpu_aware.features.due_dates.work import WorkDistribution, empirical
 from slurm_gpu_aware.features.sizes.speeds import Speeds
-from slurm_gpu_aware.sizing.free_gpus import DueNode
-from slurm_gpu_aware.sizing.sts import Decision, DueJob, decide
 
 MODELS = {"K80": (1.0, 0.90), "M60": (1.4, 1.14), "A100": (5.0, 3.67)}
 """Speed and cost per hour of one GPU."""

@@ -1,7 +1,7 @@
 """Variability-, topology- and energy-aware placement of GPU jobs for a stock Slurm.
 
 The core is pure; it knows neither Slurm nor a database nor a clock: ``model`` (values),
-``variability``, ``topology``, ``energy``, ``placement`` (one policy per module), ``sizing`` and
+``variability``, ``topology``, ``energy``, ``placement`` (one policy per module) and
 ``planning`` (one round).
 
 Adapters: ``slurm`` (client and records), ``gate`` (life of a GPU job), ``admission`` (Slurm's

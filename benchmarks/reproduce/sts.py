@@ -43,7 +43,7 @@ def section(size: Size, processes: int | None) -> str:
         "of the networks, and by number of GPUs (k to the power of 0.35 to 0.6). The exponents "
         "were lowered once after a first run with greater ones, which saved less than published; "
         "what that is worth stands below. Costs are ratios to STS (geometric mean over instances): "
-        "above 1, STS is cheaper. The scheduler is `sizing/sts.py`, the mode `sts` of the "
+        "above 1, STS is cheaper. The scheduler is `due_dates/sts.py`, the mode `sts` of the "
         'simulator. The selector decides by it with `order = "together"`; else it plans each job '
         "alone (`features/due_dates/plan.py`), by Slurm's order."
     )

@@ -17,10 +17,10 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from sts_simulation import Scheduler, Shares
 
+from slurm_gpu_aware.features.due_dates.free_gpus import DueNode, FreeGpus, Share
+from slurm_gpu_aware.features.due_dates.sts import DueJob
 from slurm_gpu_aware.features.due_dates.work import Shape, WorkDistribution
 from slurm_gpu_aware.model.arrays import FloatArray, IntArray
-from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
-from slurm_gpu_aware.sizing.sts import DueJob
 
 REPEATS = 10
 """Of the random greedy."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_gpu_aware.features.due_dates.free_gpus import DueNode
 from slurm_gpu_aware.features.due_dates.work import WorkDistribution, empirical
 from slurm_gpu_aware.features.sizes.speeds import Speeds
-from slurm_gpu_aware.sizing.free_gpus import DueNode
 
 EPOCHS = "sts/epochs_to_target.csv"
 PRICE = {"K80": 0.90, "M60": 1.14, "A100": 3.6725}
@@ -204,17 +204,10 @@ def _shared(speeds: Speeds, model: str, memory_gb: float, draw: float) -> Speeds
     """With the share of a GPU that has enough memory for the job, if one has."""
     gpu_gb, table = SHARES[model]
     most = dict(table)
-    share = min((share for share in most if memory_gb <= share * gpu_gb), default=None)
+    share = min((one for one in most if memory_gb <= one * gpu_gb), default=None)
     if share is None:
         return speeds
-    return with_share(speeds, share, 1.01 + draw * (most[share] - 1.01))
-
-
-def with_share(speeds: Speeds, share: float, inflation: float) -> Speeds:
-    """The same and a share of one GPU, on which a job takes ``inflation`` times as long.
-
-    Power: the share of that of one GPU.
-    """
+    inflation = 1.01 + draw * (most[share] - 1.01)
     return Speeds(
         np.concatenate(([share], speeds.gpus)),
         np.concatenate(([speeds.speed[0] / inflation], speeds.speed)),

@@ -15,10 +15,10 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 from sts_instances import instance, paper_networks
 
+from slurm_gpu_aware.features.due_dates.free_gpus import DueNode
+from slurm_gpu_aware.features.due_dates.sts import DueJob, decide
 from slurm_gpu_aware.features.due_dates.work import best_constant
 from slurm_gpu_aware.features.sizes.speeds import Speeds
-from slurm_gpu_aware.sizing.free_gpus import DueNode
-from slurm_gpu_aware.sizing.sts import DueJob, decide
 
 LATE_FACTOR = 2.0
 EXACT_NODES, EXACT_WIDTH = 4, 4

@@ -12,7 +12,7 @@ from sts_instances import MOST_EPOCHS, PRICE, WIDTH, Instance, instance, paper_n
 from sts_simulation import simulate as experiment
 from sts_simulation import sts
 
-from slurm_gpu_aware.features.due_dates.declared import EPOCHS
+from slurm_gpu_aware.features.due_dates.declared import EPOCHS, DueDatesConfig
 from slurm_gpu_aware.features.due_dates.simulated import due_numbers
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.model.arrays import FloatArray
@@ -190,9 +190,10 @@ def _run(
     cluster = replace(cluster, scores=bin_all(scores, cluster.exists))
     policy, _, order = mode.partition(" ")
     base = SimSettings(power=PowerSettings(50.0, WATTS), migration_s=restart_s, locality=False)
-    base = replace(base, due_order=order or base.due_order)
     moves = MovesConfig(per_hour=1000, per_round=100)
-    settings = parse_policy(policy, replace(base, sections={MovesConfig: moves}))
+    due_dates = DueDatesConfig(order or DueDatesConfig.order)
+    sections = {MovesConfig: moves, DueDatesConfig: due_dates}
+    settings = parse_policy(policy, replace(base, sections=sections))
     result = simulate(trace, cluster, settings, truth=scores)
     due = due_numbers(result)
     assert result.energy is not None

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sts_instances import Instance, Submitted
 
-from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
-from slurm_gpu_aware.sizing.sts import DueJob, decide
+from slurm_gpu_aware.features.due_dates.free_gpus import DueNode, Share
+from slurm_gpu_aware.features.due_dates.sts import DueJob, decide
 
 Shares = Mapping[str, Share]
 Scheduler = Callable[[Sequence[DueJob], Sequence[DueNode], float, float], tuple[Shares, float]]

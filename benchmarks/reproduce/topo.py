@@ -10,7 +10,7 @@ import numpy as np
 from common import SYNTHETIC, arguments, finish, paragraph, percent, run, shared, table
 from topo_jobs import ProfileFile, read_profile, read_workload
 
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings

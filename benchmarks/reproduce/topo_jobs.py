@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile, Workload
 from slurm_gpu_aware.selector.policy_options import read_interference
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob, checked
 from slurm_gpu_aware.text_file import read_object

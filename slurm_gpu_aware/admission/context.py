@@ -22,7 +22,7 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_hints import JobHints
-from slurm_gpu_aware.model.request import TIER, NodeGroups, PreemptionRights, Request, Wait
+from slurm_gpu_aware.model.request import NodeGroups, PreemptionRights, Request, Wait, in_tier
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
     SlurmConfig,
@@ -293,7 +293,7 @@ class QueueEntry:
             own_group=rules.group(job),
         )
         return {
-            "priority": TIER * self.partition.priority_tier + job.priority,
+            "priority": in_tier(self.partition.priority_tier, job.priority),
             "submit_s": job.submit_s,
             "preemption": preemption,
             "wait": Wait(ineligible_s=max(0.0, (job.accrue_s or 0.0) - job.submit_s)),

@@ -18,7 +18,7 @@ from slurm_gpu_aware.model.cluster import Cluster, Gpu, RunningJob
 from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.penalties import LevelPenalties
 from slurm_gpu_aware.model.profile import Profile
-from slurm_gpu_aware.model.request import TIER
+from slurm_gpu_aware.model.request import in_tier
 from slurm_gpu_aware.slurm.gres import gpu_slots
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
@@ -274,7 +274,7 @@ def _running_jobs(
             user=job.user,
             alone=lone or is_alone(job, rules.partitions),
             lone=lone,
-            standing=TIER * _tier(job, rules.partitions) + job.priority,
+            standing=in_tier(_tier(job, rules.partitions), job.priority),
         )
         if any(share.shards for _, share in shares):
             running.append(one)  # its end alone frees no GPU, so it is no victim

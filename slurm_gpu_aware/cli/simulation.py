@@ -11,7 +11,6 @@ from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.features.due_dates.declared import DueDatesConfig
 from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.features.power.simulate_options import (
@@ -21,7 +20,7 @@ from slurm_gpu_aware.features.power.simulate_options import (
 )
 from slurm_gpu_aware.features.queue_order.declared import QueueConfig
 from slurm_gpu_aware.features.queue_order.stage import rule_of
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.placement.policy import SLURM, make_policy, option_names, policy_class
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
 from slurm_gpu_aware.simulator.history import (
@@ -117,7 +116,6 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         estimate=given["estimate"],
         movable_share=given["movable"],
         queue=rule_of(config.of(QueueConfig), shares.age_per_s if shares else None),
-        due_order=config.of(DueDatesConfig).order,
         sections=config.sections,
         classes=tuple(dict.fromkeys(classes)),
         locality=given["locality_effect"],

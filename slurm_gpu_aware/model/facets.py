@@ -70,3 +70,8 @@ class Section:
     def plan(self) -> Mapping[str, Any]:
         """Name -> value of what it decides of the settings of plans (`PlanSettings`)."""
         return {}
+
+
+def decided(sections: Mapping[type, Section]) -> dict[str, Any]:
+    """What sections decide of the settings of plans."""
+    return {name: value for one in sections.values() for name, value in one.plan().items()}

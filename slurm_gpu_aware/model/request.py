@@ -14,6 +14,11 @@ from slurm_gpu_aware.model.facets import Faceted
 TIER = 2.0**32  # Weight of a partition's tier in a priority; Slurm's own priorities have 32 bits.
 
 
+def in_tier(tier: int, priority: float) -> float:
+    """The priority of a `Request`, by its partition's tier and Slurm's own priority."""
+    return TIER * tier + priority
+
+
 @dataclass(frozen=True, eq=False)
 class NodeGroups:
     """Groups of nodes; a job gets nodes of one group only. Compared by identity."""
@@ -203,7 +208,7 @@ class Request(Faceted):
     time_limit_s: float = math.inf
     estimate_s: float | None = None
     """Expected run time on median GPUs without any slowdown; None: the time limit."""
-    priority: float = 0.0  # `TIER` times the partition's tier, and Slurm's priority; larger first.
+    priority: float = 0.0  # As of `in_tier`; larger first.
     turn: int = 0
     """Place in an order that the site has chosen; jobs of one turn stand in Slurm's order."""
     submit_s: float = 0.0

@@ -22,7 +22,7 @@ from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import NodeGroups, Request
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.planning.stages import Stage, plan_stages

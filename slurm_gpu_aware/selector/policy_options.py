@@ -17,7 +17,8 @@ from slurm_gpu_aware.config.load import Tuned, read_tuned, tuned_path, with_tune
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import ConfigError, PolicyError, SourceError
 from slurm_gpu_aware.files import identity_of
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, Workload
+from slurm_gpu_aware.model.facets import decided
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile, Workload
 from slurm_gpu_aware.placement.policy import make_policy, option_names, policy_names
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.text_file import read_object
@@ -172,7 +173,6 @@ class PolicyInForce:
         """The policy, as ``gpu-aware status`` shows it."""
         config = with_tuned(self._config, tuned)
         placement, classes = config.placement, config.site.classes
-        own = [one for section in config.sections.values() for one in section.plan().items()]
         clocks = {name: config.for_class(name).clock_mhz for name in classes}
         self.options = policy_options(config)
         self.settings = PlanSettings(
@@ -182,5 +182,5 @@ class PolicyInForce:
             max_clock_mhz=placement.max_clock_mhz,
             backfill=placement.backfill,
             reservations=placement.reservations,
-            **dict(own),
+            **decided(config.sections),
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import each_gpu
-from slurm_gpu_aware.model.facets import Facet, named
+from slurm_gpu_aware.model.facets import Facet, decided, named
 from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.request import PolicyChoice, Request
 from slurm_gpu_aware.model.size_table import TABLE
@@ -65,8 +65,7 @@ class Rounds:
             backfill=settings.backfill,
             backfill_depth=settings.backfill_depth,
             reservations=settings.reservations,
-            auto_clocks=True,
-            due_order=settings.due_order,
+            **{**decided(settings.sections), "auto_clocks": True},
         )
         self.adjusts = any(feature.adjusts for feature in self.features)
         """Clocks of running jobs may change in each round."""
@@ -86,6 +85,10 @@ class Rounds:
         self._sees_running = any(stage.sees_running for stage in stages)
         self._patient = settings.backfill or policy.may_postpone or self._whole
         """Jobs may overtake one that lacks GPUs, or accept a worse set later."""
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What rounds of another kind have beside that."""
 
     def wait(self, active: ActiveJob) -> None:
         self.waiting[active.position] = active

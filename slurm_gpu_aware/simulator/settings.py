@@ -9,17 +9,19 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.queue_order.stage import OrderRule
+from slurm_gpu_aware.model.facets import Section
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.placement.drb.interference import SCOPES, InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.policy import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
 from slurm_gpu_aware.slurm.multifactor import Multifactor
 
+T = TypeVar("T", bound=Section)
 SHARES: Mapping[str, float] = {
     # Amaral et al., SC'17, batch size 1, 2 P100: 127.4 s with NVLink in a socket (40 GB/s), 159.1 s
     # across sockets (12 GB/s): 1.249 = 1 + c (40/12 - 1)
@@ -148,9 +150,8 @@ class SimSettings:
     """Of the order ``multifactor``: what priorities are made of."""
     due_dates: bool = True
     """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
-    due_order: str = PlanSettings.due_order  # As of `PlanSettings`.
-    sections: Mapping[type, Any] = field(default_factory=dict)
-    """Settings of features for their stages, by their types."""
+    sections: Mapping[type, Section] = field(default_factory=dict)
+    """Settings of features, by their types."""
     queue: OrderRule = OrderRule()  # noqa: RUF009 - it is frozen
     """Which jobs go before others in ``order``."""
     classes: tuple[str, ...] = ("A", "B", "C")
@@ -169,7 +170,7 @@ class SimSettings:
     power: PowerSettings | None = None
     """Power of the GPUs, for the energy of jobs with a size table; None: energy is not known."""
     interference_scope: str = "socket"
-    """What jobs share that slow each other, one of ``drb.interference.SCOPES``."""
+    """What jobs share that slow each other, one of ``drb.utility.SCOPES``."""
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -192,6 +193,11 @@ class SimSettings:
             raise PolicyError(f"every round of {self.sizing} sizes all jobs anew: no moves beside")
         if self.sizing != "round" and self.power is None:
             raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
+
+    def of(self, kind: type[T]) -> T:
+        """The section of a feature; its defaults if there is none."""
+        section: T | None = self.sections.get(kind)  # type: ignore[assignment]
+        return kind() if section is None else section
 
     def restart_s(self, job: TraceJob) -> float:
         """What a restart or a move costs a job, as live: by itself, its class, or all."""

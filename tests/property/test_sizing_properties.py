@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_sizing import CLOCKS, GPUS, model_table, optimum_s, random_table, sizing_jobs, with_heaps
 
+from slurm_gpu_aware.features.baselines.afs_and_zeus import afs
 from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
-from slurm_gpu_aware.sizing.baselines import afs
 
 LIMITS = st.one_of(st.floats(0, 4000), st.just(math.inf))
 IDLE = st.sampled_from([0.0, 25.5, 60.0])

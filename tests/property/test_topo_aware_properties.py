@@ -14,7 +14,7 @@ from small_clusters import all_sets, clusters, requests
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, machine_cost
-from slurm_gpu_aware.placement.drb.interference import (
+from slurm_gpu_aware.placement.drb.utility import (
     InterferenceProfile,
     Neighbours,
     Scale,

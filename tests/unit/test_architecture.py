@@ -38,8 +38,7 @@ ALLOWED = {
     "variability": MODEL,
     "topology": MODEL,
     "placement": CORE_BELOW,
-    "sizing": CORE_BELOW,
-    "planning": CORE_BELOW | {"placement", "sizing"},
+    "planning": CORE_BELOW | {"placement"},
     "slurm": MODEL | {"config"},
     "gate": MODEL | {"config", "slurm"},
     "admission": MODEL | {"config", "slurm", "gate", "topology"},
@@ -47,7 +46,7 @@ ALLOWED = {
     "page": CORE_BELOW | {"config", "slurm", "store"},
     "selector": CORE_BELOW
     | {"config", "slurm", "gate", "admission", "planning", "placement", "store"},
-    "simulator": CORE_BELOW | {"slurm", "planning", "placement", "sizing"},
+    "simulator": CORE_BELOW | {"slurm", "planning", "placement"},
     "clocks": SHARED | {"slurm"},
     "exporter": MODEL | {"config", "selector", "slurm", "store"},
     "deploy": MODEL | {"config", "slurm", "gate", "store"},
@@ -58,14 +57,10 @@ LAYERS = {
         models/performance_model models/site_models models/tables models/throughput shadow/losses
     """,
     "config": "power/power_limit",
-    "sizing": """
-        due_dates/plan due_dates/work power/menu
-        power/powerflow sizes/speeds
-    """,
     "planning": """
-        due_dates/queue due_dates/together estimates/history
-        moves/front moves/movable moves/moved
-        power/power_budget registry
+        baselines/afs_and_zeus due_dates/free_gpus due_dates/plan due_dates/queue due_dates/sts
+        due_dates/together due_dates/work estimates/history moves/front moves/movable
+        moves/moved power/menu power/power_budget power/powerflow registry sizes/speeds
     """,
     "admission": "",
     "store": "classes/store models/store shadow/store",
@@ -112,14 +107,13 @@ PROFILING_ALLOWED = {
     "cli": {"store_writer"},
 }
 """Rooms of `gpu_aware_profile` below the commands, which may import all."""
-CORE = ("bounds", "model", "variability", "topology", "placement", "sizing", "planning")
+CORE = ("bounds", "model", "variability", "topology", "placement", "planning")
 FINDS = {"found", "hints", "registry"}
 """What the package of features itself has for all: its list, and what goes through it."""
 FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 """Rooms that do not know the list, either."""
 NAMED = {
     ("simulator/settings", "queue_order"),
-    *(("sizing/baselines", "power"), ("sizing/sts", "due_dates"), ("sizing/sts", "sizes")),
     *(("exporter/registry", name) for name in ("energy", "estimates", "power", "shadow")),
 }
 """(module below the commands, feature that it names)."""

@@ -15,7 +15,6 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import fit_models, ingest, put_net, report
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.features.due_dates.declared import DueDatesConfig
 from slurm_gpu_aware.features.energy.declared import OWN_CLOCK
 from slurm_gpu_aware.features.moves.declared import HAD_GPUS, MovesConfig
 from slurm_gpu_aware.features.power.declared import PowerConfig
@@ -142,7 +141,6 @@ class Simulated:
             backfill=True,
             estimate="limit",
             queue=rule_of(config.of(QueueConfig), 0.0),
-            due_order=config.of(DueDatesConfig).order,
             sections=config.sections,
             power=PowerSettings(IDLE_W, MAX_W, eta),
             moves=config.of(MovesConfig).enabled,

@@ -6,9 +6,9 @@ of two (buddy allocation). If the GPUs that the others keep do not leave whole n
 placed anew. With the stochastic scheduler the others keep theirs, and the jobs go to the nodes that
 it has chosen.
 
-By the stochastic scheduler (`sizing.sts`) jobs with a due date, a size table and earlier runs get
-what it decides, on one node each. All others get the GPUs that they ask for, after them; those that
-no node has stand beside it.
+By the stochastic scheduler (`due_dates.sts`) jobs with a due date, a size table and earlier runs
+get what it decides, on one node each. All others get the GPUs that they ask for, after them; those
+that no node has stand beside it.
 """
 
 import math
@@ -17,26 +17,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_gpu_aware.features.baselines.afs_and_zeus import afs
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE
+from slurm_gpu_aware.features.due_dates.free_gpus import DueNode, Share
 from slurm_gpu_aware.features.due_dates.plan import due_work
+from slurm_gpu_aware.features.due_dates.sts import DueJob, decide
 from slurm_gpu_aware.features.due_dates.together import LATE_COST, PERIOD_S, up_to
 from slurm_gpu_aware.features.due_dates.work import empirical
 from slurm_gpu_aware.features.power.menu import Sized, SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
-from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan
-from slurm_gpu_aware.planning.stages import Stage, World, plan_stages, told
+from slurm_gpu_aware.planning.stages import World, plan_stages, told
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
-from slurm_gpu_aware.simulator.settings import STS, SimSettings
-from slurm_gpu_aware.sizing.baselines import afs
-from slurm_gpu_aware.sizing.free_gpus import DueNode, Share
-from slurm_gpu_aware.sizing.sts import DueJob, decide
+from slurm_gpu_aware.simulator.settings import STS
 
 _LEAST_S = 1.0  # Growth that is due earlier waits so long.
 _MODEL = "gpu"  # All GPUs of a simulation are of one model.
@@ -45,19 +44,14 @@ _MODEL = "gpu"  # All GPUs of a simulation are of one model.
 class ElasticRounds(Rounds):
     """Rounds of ``SimSettings.anew``."""
 
-    def __init__(
-        self,
-        settings: SimSettings,
-        state: ClusterState,
-        stages: Sequence[Stage] = FEATURES,
-    ) -> None:
-        super().__init__(settings, state, stages)
-        assert settings.power is not None  # noqa: S101 - settings of these rounds have it
-        self.power = settings.power
+    def prepare(self) -> None:
+        """No job has a node."""
+        assert self.settings.power is not None  # noqa: S101 - settings of these rounds have it
+        self.power = self.settings.power
         self.placing = replace(self.plan_settings, classes=(), backfill=True)
         """Jobs are placed in the order of the list, and one without a place holds up no other."""
-        empty = {facet: facet.empty for stage in stages for facet in stage.inputs}
-        self._world = World(settings.sections, empty)
+        empty = {facet: facet.empty for stage in self.stages for facet in stage.inputs}
+        self._world = World(self.settings.sections, empty)
         """Order, power and moves are decided before the planner's round."""
         self.nodes: Mapping[str, int] = {}
         """Job -> node of its GPUs by the stochastic scheduler."""

@@ -1,13 +1,13 @@
-"""Published schedulers in a simulation: those of ``sizing`` beside the planner's own."""
+"""Published schedulers in a simulation, beside the planner's own rounds."""
 
 from dataclasses import replace
 
+from slurm_gpu_aware.features.baselines.afs_and_zeus import zeus_clock
 from slurm_gpu_aware.features.baselines.elastic import ElasticRounds
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
-from slurm_gpu_aware.sizing.baselines import zeus_clock
 
 
 class SimulatedBaselines(SimulatedFeature):

@@ -82,7 +82,7 @@ class DueAccount(Fact, frozen=True):
     due_s: float
     in_time: float | None = None
     """Probability; 0: impossible, as far as is known; None: no earlier run says anything."""
-    runs: int = 0  # As in `sizing.due_plan.DuePlan`, as ``by_epochs`` is.
+    runs: int = 0  # As in `due_dates.plan.DuePlan`, as ``by_epochs`` is.
     gpus: int = 0
     growth: tuple[tuple[float, int], ...] = ()  # (time, GPUs) of later sizes.
     ends_s: float | None = None

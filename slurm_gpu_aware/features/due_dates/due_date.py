@@ -30,7 +30,7 @@ class DueDate:
     epochs: tuple[int, int, float] | None = None
     """(most epochs, GPUs, time of an epoch on so many median GPUs); None: not known."""
     done: float = 0.0
-    """Work of the job before its last start, in the unit of `sizing.due_plan.work_rates`."""
+    """Work of the job before its last start, in the unit of `due_dates.plan.work_rates`."""
     weight: float = 1.0  # Of its pressure; see `pressing`.
     restart_s: float | None = None
     """What a restart with more GPUs costs; None: the job is not moved."""

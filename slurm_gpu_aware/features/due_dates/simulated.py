@@ -3,22 +3,23 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from slurm_gpu_aware.bounds import MAX_TIME_S, quoted
 from slurm_gpu_aware.errors import RequestError
-from slurm_gpu_aware.features.due_dates.declared import EPOCHS
+from slurm_gpu_aware.features.due_dates.declared import EPOCHS, DueDatesConfig
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, DueDate
-from slurm_gpu_aware.features.estimates.simulated import SimulatedRuns, kind_of
+from slurm_gpu_aware.features.estimates.history import RunHistory
+from slurm_gpu_aware.features.estimates.simulated import SimulatedEstimates, kind_of
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
-from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.columns import Column
 from slurm_gpu_aware.simulator.result import Mask, Result
-from slurm_gpu_aware.simulator.simulated_feature import Asked
+from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.time_text import duration
 
@@ -61,7 +62,7 @@ def _number(result: Result, among: Mask | None, key: str) -> Any:
     return due_numbers(result).get(key)
 
 
-class SimulatedDueDates(SimulatedRuns):
+class SimulatedDueDates(SimulatedFeature):
     """Due dates of moldable jobs, and the earlier runs on which they rest."""
 
     columns = (
@@ -72,11 +73,10 @@ class SimulatedDueDates(SimulatedRuns):
     )
 
     def prepare(self) -> None:
-        """No run has ended."""
-        super().prepare()
+        """Jobs may have due dates, and pass others by them."""
         dated = any(job.deadline_s is not None for job in self.trace.jobs)
         self.keeps = dated and self.settings.due_dates
-        self.passes = self.settings.due_order != PlanSettings.due_order
+        self.passes = self.settings.of(DueDatesConfig).order != DueDatesConfig.order
 
     def asked(self, job: TraceJob, request: Request) -> Request:
         """With its due date."""
@@ -102,6 +102,12 @@ class SimulatedDueDates(SimulatedRuns):
         done_s = active.done_before_s - restart_s / (active.placed.slowdown * active.stretch)
         return self._known(active, request, done_s)
 
+    @cached_property
+    def _history(self) -> RunHistory:
+        """The runs that have ended so far."""
+        there = (one for one in self.state.features if isinstance(one, SimulatedEstimates))
+        return next((one.history for one in there), RunHistory())
+
     def _known(self, active: ActiveJob, request: Request, done_s: float) -> Request:
         """The request with earlier runs; ``done_s``: work done, s at slowdown 1."""
         job, due, table = active.job, request.get(DUE_DATE), request.get(TABLE)
@@ -110,7 +116,7 @@ class SimulatedDueDates(SimulatedRuns):
             return request
         kind = kind_of(active)
         done = done_s / float(table.time_s[row, table.column(None)])
-        known = replace(due, runs=self.history.runs(kind.user, kind.name), done=max(done, 0.0))
+        known = replace(due, runs=self._history.runs(kind.user, kind.name), done=max(done, 0.0))
         return request if known == due else request.put(DUE_DATE, known)
 
     def sees_running(self, asked: Asked) -> bool:

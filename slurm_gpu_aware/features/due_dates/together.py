@@ -2,8 +2,8 @@
 
 Each job gets, in its turn, the number of GPUs and the GPU model at which its due date is expected
 to cost least, or the cheapest of what the jobs before it leave free, or it waits, whichever costs
-less (`sizing.sts`). The jobs without due dates take what they ask for in their turn. Running jobs
-keep their GPUs: they grow by moves, before that.
+less (`due_dates.sts`). The jobs without due dates take what they ask for in their turn. Running
+jobs keep their GPUs: they grow by moves, before that.
 """
 
 import math
@@ -13,8 +13,10 @@ import numpy as np
 
 from slurm_gpu_aware.features.due_dates.declared import DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE_DATE, on_model
+from slurm_gpu_aware.features.due_dates.free_gpus import DueNode
 from slurm_gpu_aware.features.due_dates.plan import MARGIN, RESERVE, due_work
 from slurm_gpu_aware.features.due_dates.queue import counts, due_account
+from slurm_gpu_aware.features.due_dates.sts import DueJob, decide
 from slurm_gpu_aware.features.due_dates.work import empirical
 from slurm_gpu_aware.features.moves.declared import HAD_GPUS
 from slurm_gpu_aware.features.sizes.speeds import Speeds
@@ -25,8 +27,6 @@ from slurm_gpu_aware.model.room import node_demand, room_beside
 from slurm_gpu_aware.model.size_table import TABLES
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
-from slurm_gpu_aware.sizing.free_gpus import DueNode
-from slurm_gpu_aware.sizing.sts import DueJob, decide
 
 PERIOD_S = 600.0  # Longest time between decisions while a job waits (H; the paper gives no value).
 LATE_COST = 10.0

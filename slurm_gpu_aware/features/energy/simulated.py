@@ -15,7 +15,7 @@ def with_bound(settings: SimSettings, slowdown: float) -> SimSettings:
 
     0: default clocks.
     """
-    site = settings.sections.get(EnergyConfig, EnergyConfig())
+    site = settings.of(EnergyConfig)
     energy = EnergyConfig(slowdown=slowdown, from_median=site.from_median)
     sections = {**settings.sections, EnergyConfig: energy}
     return replace(settings, slowdown=slowdown, sections=sections)

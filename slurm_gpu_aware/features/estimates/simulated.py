@@ -24,44 +24,32 @@ def estimate_of(settings: SimSettings, trace: Trace) -> str:
     return settings.estimate or ("history" if users else "limit")
 
 
-class SimulatedRuns(SimulatedFeature):
-    """The runs that have ended so far, if the feature needs them (``keeps``).
+class SimulatedEstimates(SimulatedFeature):
+    """Estimates of waiting jobs and expected ends of running ones, by the runs that have ended.
 
     A placement is assumed to have the slowdown that the planner predicted for it, as live.
     """
 
-    keeps = False
-
     def prepare(self) -> None:
         """No run has ended."""
         self.history = RunHistory()
+        self.kind = estimate_of(self.settings, self.trace)
 
     def ends(self, active: ActiveJob) -> None:
         """Add its run."""
-        if self.keeps:
-            now = self.state.clock.now
-            work = active.done_before_s + (now - active.placed_s) / _slowdown(active)
-            if active.job.table is not None:
-                active.credit(now)
-                work = active.done_s
-            cut_off = active.job.timed_out or now >= active.limit_end_s
-            self.history.add(kind_of(active), work, cut_off=cut_off)
+        now = self.state.clock.now
+        work = active.done_before_s + (now - active.placed_s) / _slowdown(active)
+        if active.job.table is not None:
+            active.credit(now)
+            work = active.done_s
+        cut_off = active.job.timed_out or now >= active.limit_end_s
+        self.history.add(kind_of(active), work, cut_off=cut_off)
 
     def background_ends(self, job: TraceJob) -> None:
         """Add its run; its slowdown is not known."""
-        if self.keeps and job.recorded_run_s is not None:
+        if job.recorded_run_s is not None:
             kind = _kind(job, job.time_limit_s)
             self.history.add(kind, job.recorded_run_s, cut_off=job.timed_out)
-
-
-class SimulatedEstimates(SimulatedRuns):
-    """Estimates of waiting jobs and expected ends of running ones."""
-
-    def prepare(self) -> None:
-        """Estimates need runs by their kind."""
-        super().prepare()
-        self.kind = estimate_of(self.settings, self.trace)
-        self.keeps = self.kind == "history"
 
     def renew(self, queue: Sequence[ActiveJob]) -> None:
         """Renew their estimates."""

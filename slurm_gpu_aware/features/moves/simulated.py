@@ -23,7 +23,7 @@ class SimulatedMoves(SimulatedFeature):
         dated = any(job.deadline_s is not None for job in self.trace.jobs)
         self.dated = dated and self.settings.due_dates
         """Some jobs have due dates."""
-        self.moves = self.settings.sections.get(MovesConfig, MovesConfig())
+        self.moves = self.settings.of(MovesConfig)
         self._moving: Moving | None = None
         self._recent: deque[tuple[float, str]] = deque()
         """(time, user) of the moves that began in the last hour."""

@@ -26,7 +26,7 @@ import numpy as np
 from slurm_gpu_aware.model.arrays import BoolArray, FloatArray
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.placement.cells import Cell
-from slurm_gpu_aware.placement.drb.interference import (
+from slurm_gpu_aware.placement.drb.utility import (
     Neighbours,
     Scale,
     Weights,

@@ -16,7 +16,7 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell
 from slurm_gpu_aware.placement.drb.bipartition import Machine, best_set, linked_enough, worst_set
-from slurm_gpu_aware.placement.drb.interference import (
+from slurm_gpu_aware.placement.drb.utility import (
     InterferenceProfile,
     Neighbours,
     Scale,

@@ -17,8 +17,8 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.cells import Cell, first_cell, supports_of
 from slurm_gpu_aware.placement.drb.bipartition import linked_enough, narrow_pairs
-from slurm_gpu_aware.placement.drb.interference import TopoOptions
 from slurm_gpu_aware.placement.drb.machines import Machines, PlacedSet, scale_for
+from slurm_gpu_aware.placement.drb.utility import TopoOptions
 from slurm_gpu_aware.placement.feasible import Supply
 from slurm_gpu_aware.placement.index_sets import words_of_cut
 from slurm_gpu_aware.placement.level_views import LevelView, flat_table, level_views, two_levels

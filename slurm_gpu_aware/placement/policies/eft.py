@@ -27,8 +27,8 @@ from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, cells_tried
 from slurm_gpu_aware.placement.cells import Cell, first_cell, smallest_bound
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile, check_options
 from slurm_gpu_aware.placement.drb.machines import slowdown_beside
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile, check_options
 from slurm_gpu_aware.placement.facts import Cells
 from slurm_gpu_aware.placement.feasible import Supply, all_gpus
 from slurm_gpu_aware.placement.level_views import (

@@ -1,7 +1,7 @@
 """Topology-aware placement (Amaral et al., SC'17): ``topo-aware`` and ``topo-aware-p``.
 
 M. Amaral, J. Polo, D. Carrera, S. Seelam, M. Steinder, "Topology-aware GPU scheduling for learning
-workloads in cloud environments", SC'17. Utility: ``drb.interference``; bipartition:
+workloads in cloud environments", SC'17. Utility: ``drb.utility``; bipartition:
 ``drb.bipartition``.
 """
 
@@ -16,9 +16,9 @@ from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.facts import Fact
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import assignment, set_words
-from slurm_gpu_aware.placement.drb.interference import Terms, TopoOptions
 from slurm_gpu_aware.placement.drb.machines import Machines, PlacedSet
 from slurm_gpu_aware.placement.drb.search import SearchResult, search
+from slurm_gpu_aware.placement.drb.utility import Terms, TopoOptions
 from slurm_gpu_aware.placement.feasible import common_reason
 from slurm_gpu_aware.placement.policy import Policy
 from slurm_gpu_aware.placement.selection.base import Choice

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from slurm_gpu_aware.features.baselines.afs_and_zeus import zeus_clock
 from slurm_gpu_aware.features.models.tables import efficient_point, points
 from slurm_gpu_aware.features.power.menu import SizingJob, clock_ladder
 from slurm_gpu_aware.model.size_table import SizeTable, least_energy
-from slurm_gpu_aware.sizing.baselines import zeus_clock
 
 NAN = float("nan")
 

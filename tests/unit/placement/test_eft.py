@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.placement.policies import eft
 from slurm_gpu_aware.placement.policies.eft import Interference
 from slurm_gpu_aware.placement.policy import make_policy

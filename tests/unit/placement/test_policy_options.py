@@ -14,7 +14,7 @@ from slurm_gpu_aware.errors import ConfigError
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay

@@ -14,7 +14,7 @@ from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.hardware_graph import uniform_graph
 from slurm_gpu_aware.model.request import PreemptionRights, Request
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.placement.policies.topo_aware import Utility
 from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.planning.plan import PlanSettings

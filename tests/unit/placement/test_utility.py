@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
-from slurm_gpu_aware.placement.drb.interference import (
+from slurm_gpu_aware.placement.drb.utility import (
     InterferenceProfile,
     Scale,
     Terms,

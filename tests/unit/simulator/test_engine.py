@@ -11,7 +11,7 @@ from small_traces import FLAT, SETTINGS, name, random_scores, random_trace
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.placement.drb.interference import InterferenceProfile
+from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.simulator.engine import Simulator, simulate
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.result import compared

@@ -9,6 +9,7 @@ from small_sizes import POWER, TABLES, moldable
 from small_traces import FLAT
 
 from slurm_gpu_aware.errors import RequestError
+from slurm_gpu_aware.features.due_dates.declared import DueDatesConfig
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.simulated import due_numbers, parse_factors, with_due_dates
@@ -43,10 +44,11 @@ def dated_job(work_s, due_after_s, **more):
     return replace(job, **more)
 
 
-def due_run(jobs, policy="packed", cluster=ONE, **more):
+def due_run(jobs, policy="packed", cluster=ONE, order="slurm", **more):
     base = SimSettings(power=POWER, estimate="limit", **more)
     moves = MovesConfig(first_s=0.0, margin_s=1e9, last_s=0.0)
-    settings = parse_policy(policy, replace(base, sections={MovesConfig: moves}))
+    sections = {MovesConfig: moves, DueDatesConfig: DueDatesConfig(order)}
+    settings = parse_policy(policy, replace(base, sections=sections))
     return simulate(Trace.of("t", jobs), cluster, settings, keep_placements=True)
 
 
@@ -161,7 +163,7 @@ def test_by_pressure_a_pressing_job_overtakes_one_with_time():
     full = replace(others(7, 50_000.0), job_id="full")
     jobs = [*earlier(), full, others(1, 500.0), calm, pressed]
     for order in ("slurm", "pressure", "together"):
-        result = due_run(jobs, due_order=order)
+        result = due_run(jobs, order=order)
         starts = {p["job_id"]: p["at_s"] for p in result.placements}
         assert (starts["dated"] < starts["calm"]) == (order != "slurm")
         assert min(starts["dated"], starts["calm"]) == AT_S + 499.0
@@ -173,7 +175,7 @@ def test_a_weight_divides_the_time_to_spare(weight, first):
     pressed = dated_job(1000.0, 11_500.0)
     full = replace(others(7, 50_000.0), job_id="full")
     jobs = [replace(job, sizes=(1, 2)) for job in (calm, pressed)]
-    result = due_run([*earlier(), full, others(1, 500.0), *jobs], due_order="pressure")
+    result = due_run([*earlier(), full, others(1, 500.0), *jobs], order="pressure")
     starts = {p["job_id"]: p["at_s"] for p in result.placements}
     assert starts[first] == AT_S + 499.0 == min(starts["dated"], starts["calm"])
 

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from size_samples import ONE_GPU, SCALES, job, table
 
-from slurm_gpu_aware.sizing.baselines import afs, zeus_clock
+from slurm_gpu_aware.features.baselines.afs_and_zeus import afs, zeus_clock
 
 
 def test_a_limit_makes_the_last_jobs_wait():

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_gpu_aware.features.due_dates.declared import pressing
+from slurm_gpu_aware.features.due_dates.free_gpus import DueNode, FreeGpus, Share
 from slurm_gpu_aware.features.due_dates.work import (
     GrowthPlan,
     WorkDistribution,
@@ -32,7 +33,6 @@ from slurm_gpu_aware.features.due_dates.work import (
 )
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.arrays import BoolArray
-from slurm_gpu_aware.sizing.free_gpus import DueNode, FreeGpus, Share
 
 AT_ONCE = 1e-6
 """Share of its longest time in which a job leaves a size that it then does not get at all."""

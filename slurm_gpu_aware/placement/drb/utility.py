@@ -1,4 +1,4 @@
-"""Interference of jobs on one socket or machine, and utility of GPUs (Amaral et al., SC'17).
+"""Utility of GPUs, and interference of jobs on one socket or machine (Amaral et al., SC'17).
 
 Jobs interfere if they share a socket (section 5.2.2) or, by option, a machine (section 3.3). Eq. 4
 is a mean of solo / co-located time, which falls with interference, but eqs. 1 and 2 treat I as a
@@ -312,7 +312,7 @@ class TopoOptions(PolicyOptions):
     weights: Weights = field(default_factory=Weights)  # a_cc, a_b, a_d, sum 1.
     interference: InterferenceProfile | None = None  # None: interference is not known.
     interference_scope: str = "socket"
-    """What jobs share that interfere, one of ``interference.SCOPES``."""
+    """What jobs share that interfere, one of `SCOPES`."""
     minimal_utility: float | None = None
     """Threshold of a job (``topo-aware-p``), 0..1; None: 0.3 for one GPU, 0.5 for more."""
     patience_s: float = 3600.0  # Time in which a threshold falls to 0, s; inf: it does not fall.

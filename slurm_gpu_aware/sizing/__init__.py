@@ -1,1 +1,0 @@
-"""Sizing: how many GPUs a job gets, and at which clock."""
