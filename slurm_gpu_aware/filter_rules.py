@@ -104,6 +104,9 @@ RECORD_KEYS = (
 )
 """(key, field of `gate.admin_comment.OriginalRequest`), in the order of the record."""
 
+WHOLE_NODES = "it gets whole nodes with all their GPUs"
+"""Why a job that asks for no GPUs is left to Slurm in its turn."""
+
 # Unsupported options: such a job is left to Slurm.
 SOCKETS_PER_NODE = "--sockets-per-node (-B)"  # Supported with ``--gpus-per-socket`` only.
 UNSUPPORTED_BOUNDS = (

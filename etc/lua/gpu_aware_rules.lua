@@ -80,6 +80,7 @@ return {
         { "rs", "resizable" },
         { "pt", "partial" },
     },
+    whole_nodes = "it gets whole nodes with all their GPUs",
     sockets_per_node = "--sockets-per-node (-B)",
     unsupported_bounds = {
         { "contiguous", "--contiguous", 16 },

@@ -51,6 +51,7 @@ class Hold:
     alone: bool = False  # It shares its nodes with jobs of its own user only.
     gpus: int = 0
     """GPUs on all of ``nodes`` together, of which Slurm chooses some; 0: it is no such job."""
+    emptiest: bool = False  # Slurm gives it whole nodes: the emptiest ones stand for them.
 
 
 def hold_of(
@@ -117,8 +118,8 @@ def as_running(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: fl
 def _any_of(hold: Hold, here: Sequence[int], free: BoolArray, now: float) -> RunningJob:
     """A hold of which Slurm chooses the nodes, too: its GPUs on the fullest ones stand for them."""
     gpus: list[tuple[int, tuple[int, ...]]] = []
-    missing = hold.gpus
-    for i in sorted(here, key=lambda i: (int(free[i].sum()), i)):
+    missing, sign = hold.gpus, -1 if hold.emptiest else 1
+    for i in sorted(here, key=lambda i: (sign * int(free[i].sum()), i)):
         if missing and (slots := np.flatnonzero(free[i])[:missing].tolist()):
             gpus.append((i, tuple(slots)))
             missing -= len(slots)

@@ -23,6 +23,7 @@ from slurm_gpu_aware.admission.fitting import (
 )
 from slurm_gpu_aware.admission.holds import Hold, is_alone
 from slurm_gpu_aware.bounds import MAX_GPUS
+from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form
@@ -31,7 +32,7 @@ from slurm_gpu_aware.model.request import TIER, Cpus, LeftToSlurm, NodeRules, Pa
 from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
-from slurm_gpu_aware.slurm.words import understood
+from slurm_gpu_aware.slurm.words import matches, understood
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))
 
@@ -55,12 +56,17 @@ def left_request(
     # these are of a change that it refused in another part.
     tried = asked is not None and asked[0] < job.min_nodes <= (asked[1] or asked[0])
     own = replace(job, min_nodes=asked[0]) if asked and tried else job
-    parts = (_own_part(own, gated.original), *map(part_of, components))
-    gpus = sum(part.gpus for part in parts)
-    if not gpus and components:
-        raise CannotPlanError("no component of it asks for GPUs")
-    if not gpus:  # its request was too long for our record
-        gpus, parts = 1, (replace(parts[0], gpus=1),)
+    parts = (
+        _on_nodes(own, _own_part(own, gated.original), context),
+        *(_on_nodes(one, part_of(one), context) for one in components),
+    )
+    gpus, whole = sum(part.gpus for part in parts), any(part.whole for part in parts)
+    if not gpus and not whole and (components or reason == WHOLE_NODES):
+        raise CannotPlanError("it asks for no GPUs")
+    if not gpus and all(part.elsewhere for part in parts):
+        raise CannotPlanError("it asks for no GPUs, and nodes without GPUs may have room for it")
+    if not gpus and not whole:  # its request was too long for our record
+        gpus, parts = 1, (replace(parts[0], gpus=1, elsewhere=False),)
     if gpus > MAX_GPUS:
         raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs")
     managed, named = context.config.site.partitions, {*job.partitions}
@@ -77,6 +83,9 @@ def left_request(
     eligible, allowed = (_same(np.logical_or.reduce(kind), context) for kind in masks)
     places = {name: i for i, name in enumerate(context.cluster.nodes)}
     required = tuple(places[name] for name in job.req_nodes if name in places)
+    on_each = np.count_nonzero(context.cluster.exists[eligible], axis=1)
+    fewest = int(min(on_each[on_each > 0], default=1))  # GPUs of a node that it may get whole
+    gpus = gpus or fewest * sum(part.min_nodes for part in parts if part.whole)
     return Request(
         job_id=job.id,
         gpus=gpus,
@@ -88,7 +97,7 @@ def left_request(
             eligible,
             allowed,
             required,
-            whole=any(entry.whole_node for entry in entries),
+            whole=whole,
             alone=any(entry.alone for entry in entries),
         ),
         cpus=Cpus(max(1, sum(part.cpus for part in parts))),
@@ -171,6 +180,8 @@ def hold_of_left(
     names = tuple(name for name in nodes if name in there)
     part = _own_part(job, gated.original)
     more = sum(part_of(one).gpus for one in components)
+    whole = _gets_whole_nodes(job, partitions)
+    fewest = min((sum(count for _, count in nodes[name].gpus) for name in names), default=0)
     return Hold(
         job_id=job.id,
         nodes=names,
@@ -182,7 +193,8 @@ def hold_of_left(
         app_class=app_class,
         user=job.user,
         alone=is_alone(job, partitions),
-        gpus=max(1, part.gpus + more),
+        gpus=max(1, part.gpus + more, fewest * job.min_nodes if whole else 0),
+        emptiest=whole,
         shards=part.shards,
     )
 
@@ -218,7 +230,38 @@ def part_of(job: SlurmJob) -> Part:
         cpus=job.cpus,
         memory_mb=0 if job.memory_mb_per_node == 0 else job.req_tres.get("mem", 0),
         shards=shards,
+        tasks=1 if gpus else job.tasks,
     )
+
+
+def _on_nodes(job: SlurmJob, part: Part, context: AdmissionContext) -> Part:
+    """The part of a job with what its nodes say."""
+    whole = _gets_whole_nodes(job, context.partitions)
+    return replace(part, whole=whole, elsewhere=part.gpus == 0 and _elsewhere(job, context))
+
+
+def _gets_whole_nodes(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> bool:
+    named = (partitions[name] for name in job.partitions if name in partitions)
+    return job.exclusive or any(one.exclusive for one in named)
+
+
+def _elsewhere(job: SlurmJob, context: AdmissionContext) -> bool:
+    """Whether it may get a node that no round knows, as it has no GPUs or shared ones."""
+    asked = job.partitions, job.features, job.req_nodes, job.exc_nodes, job.min_nodes
+    key = "elsewhere", *asked
+    if key not in context.idle:
+        known, wanted = frozenset(context.cluster.nodes), {*job.req_nodes}
+        named = (context.partitions[p].nodes for p in job.partitions if p in context.partitions)
+        others = frozenset[str]().union(*named).difference(known, job.exc_nodes)
+        if wanted and job.min_nodes <= len(wanted):
+            others &= wanted
+        any_features = not understood(job.features)
+        context.idle[key] = any(
+            any_features or matches(job.features, context.nodes[name].features)
+            for name in others
+            if name in context.nodes
+        )
+    return context.idle[key]
 
 
 def _own_part(job: SlurmJob, asked: OriginalRequest) -> Part:

@@ -125,13 +125,19 @@ class PolicyChoice:
 class Part:
     """Equal nodes of a job whose GPUs Slurm chooses, by counts."""
 
-    gpus: int  # GPUs of all its nodes together; shards of a GPU count as the GPU.
+    gpus: int
+    """GPUs of all its nodes together; shards of a GPU count as the GPU. 0: none are asked for, so
+    its tasks decide."""
     per_node: int | None = None  # GPUs of each node; None: they may be spread unevenly.
     min_nodes: int = 1
     max_nodes: int | None = None
     cpus: int = 0  # CPUs of all its nodes together.
     memory_mb: int = 0  # Memory of all its nodes together.
     shards: int = 0  # Shards of one GPU of each node; 0: whole GPUs.
+    tasks: int = 1  # Without GPUs: tasks of all its nodes, each with as many CPUs.
+    whole: bool = False  # It gets whole nodes, which are free of other jobs.
+    elsewhere: bool = False
+    """It asks for no GPUs, and nodes that no round knows may have room for it."""
 
 
 @dataclass(frozen=True)

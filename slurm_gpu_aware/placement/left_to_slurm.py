@@ -1,11 +1,14 @@
 """Places of jobs whose GPUs Slurm chooses: nodes by counts of GPUs, CPUs and memory.
 
+A part without GPUs is spread by its tasks; one of whole nodes gets nodes on which no job runs.
+
 Slurm chooses the nodes, too, but on these the job fits, so a round can keep them for it. GPUs of
 several nodes may be spread unevenly, as Slurm spreads them. The fullest node that suffices comes
 first; a job that needs several nodes gets the emptiest, which are the fewest.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,10 +37,7 @@ class LeftPolicy(Policy):
         if found is None:
             return None
         nodes = tuple(sorted(found))
-        whole = cluster.shape[1] if request.nodes.whole else 0  # it gets all GPUs of its nodes
-        slots = tuple(
-            tuple(_first(cluster.not_held[node], max(whole, found[node]))) for node in nodes
-        )
+        slots = tuple(tuple(_first(cluster.not_held[node], found[node])) for node in nodes)
         level = level_of(cluster, nodes, slots) if all(slots) else cluster.levels[0]
         return Assignment(
             job_id=request.job_id,
@@ -57,6 +57,8 @@ class LeftPolicy(Policy):
             if started.place() is not None:
                 return Reason("other jobs are about to start on its nodes")
         room = _Room(request, cluster)
+        if request.nodes.whole:
+            return Reason(room.whole_words())
         needs = f"needs {request.gpus} free GPU{'' if request.gpus == 1 else 's'}"
         if room.exists < request.gpus:
             return Reason(f"{needs}; the nodes that it may use have {room.exists} in all")
@@ -93,42 +95,50 @@ class _Room:
         """It might get a node on which another job is about to start."""
         self.counts: IntArray = np.where(here, cluster.not_held.sum(axis=1), 0)
         self.cpus, self.memory_mb = cluster.free_cpus.copy(), cluster.free_memory_mb.copy()
-        self.here = here
-        self.wanted = list(request.nodes.required)
+        self.here: BoolArray = here & cluster.exists.any(axis=1)
 
     def place(self) -> _Counts | None:
         """Node -> GPUs of the whole job; None: it has no place."""
         if self.closed:
             return None
         found: _Counts = {}
-        for part in self.left.parts:
-            nodes = self._part(part)
+        wanted = [self.request.nodes.required, *((),) * len(self.left.parts)]  # of the first one
+        order = sorted(zip(self.left.parts, wanted, strict=False), key=_hardest_first)
+        for part, required in order:
+            nodes = self._part(part, required)
             if nodes is None:
                 return None
-            for node, gpus in nodes.items():
-                found[node] = found.get(node, 0) + gpus
-                self._take(part, node, gpus)
+            for node, units in nodes.items():
+                found[node] = found.get(node, 0) + self._take(part, node, units)
         return found
 
-    def _take(self, part: Part, node: int, gpus: int) -> None:
+    def _take(self, part: Part, node: int, units: int) -> int:
+        """Take a part's share of a node; returns the GPUs there that it gets."""
+        gpus = units if part.gpus else 0
+        if part.whole:
+            gpus = int(self.counts[node])
+            self.cpus[node] = self.memory_mb[node] = 0
+        else:
+            self.cpus[node] -= _share(part.cpus, units, _units(part))
+            self.memory_mb[node] -= _share(part.memory_mb, units, _units(part))
         self.counts[node] -= gpus
-        self.cpus[node] -= _share(part.cpus, gpus, part.gpus)
-        self.memory_mb[node] -= _share(part.memory_mb, gpus, part.gpus)
+        return gpus
 
-    def _part(self, part: Part) -> _Counts | None:
-        if part.gpus == 0:
+    def _part(self, part: Part, required: Sequence[int]) -> _Counts | None:
+        """Node -> units of a part there: GPUs, or tasks where it asks for no GPUs."""
+        if part.elsewhere:
             return {}
         if part.shards and part.gpus == 1 and (node := self._shared(part)) is not None:
             return {node: 0}
         able = self._capacity(part)
         if part.per_node is not None:
-            return self._even(part, able)
-        fewest = max(part.min_nodes, len(self.wanted))
+            return self._even(part, able, required)
+        fewest = max(part.min_nodes, len(required))
         if fewest <= 1:
-            whole = dict.fromkeys(self._by_fit(able >= part.gpus)[:1], part.gpus)
+            whole = dict.fromkeys(self._by_fit(able >= _units(part), required)[:1], _units(part))
             if whole:
                 return whole
-        return self._uneven(part, able, fewest)
+        return self._uneven(part, able, fewest, required)
 
     def _shared(self, part: Part) -> int | None:
         """The first node without a free GPU and with shards of a used one; None: there is none."""
@@ -140,48 +150,60 @@ class _Room:
         return int(nodes[0]) if len(nodes) else None
 
     def _capacity(self, part: Part) -> IntArray:
-        """(N,) GPUs of each node that CPUs and memory allow; whole nodes: all or none."""
-        most = self.counts.copy()
+        """(N,) units of each node that GPUs, CPUs and memory allow; whole nodes: all or none."""
+        most = self.counts.copy() if part.gpus else np.where(self.here, _units(part), 0)
         for free, total in ((self.cpus, part.cpus), (self.memory_mb, part.memory_mb)):
             if total > 0:
-                most = np.minimum(most, np.maximum(free, 0) * part.gpus // total)
-        if self.request.nodes.whole:
-            whole = self.counts == self.cluster.exists.sum(axis=1)
-            if self.cluster.cpus is not None:
-                whole &= self.cpus >= self.cluster.cpus
-            most = np.where(whole, most, 0)
-        return most
+                most = np.minimum(most, np.maximum(free, 0) * _units(part) // total)
+        return np.where(self._wholly_free(), most, 0) if part.whole else most
 
-    def _by_fit(self, able: BoolArray) -> list[int]:
+    def _wholly_free(self) -> BoolArray:
+        """(N,) nodes on which no job holds anything, as far as is known."""
+        free = self.here & (self.counts == self.cluster.exists.sum(axis=1))
+        if self.cluster.cpus is not None:
+            free &= self.cpus >= self.cluster.cpus
+        return np.asarray(free, dtype=np.bool_)
+
+    def whole_words(self) -> str:
+        """What a job of whole nodes needs, and what is there."""
+        nodes = max(1, sum(part.min_nodes for part in self.left.parts if part.whole))
+        free, there = int(self._wholly_free().sum()), int(self.allowed.sum())
+        needs = f"needs {nodes} wholly free node{'' if nodes == 1 else 's'}"
+        return f"{needs}; of the {there} that it may use {free} {'is' if free == 1 else 'are'} free"
+
+    def _by_fit(self, able: BoolArray, required: Sequence[int]) -> list[int]:
         """Able nodes, required ones first, then those with the fewest free GPUs."""
         nodes = np.flatnonzero(able)
-        wanted = np.isin(nodes, self.wanted)
-        if len(self.wanted) > int(wanted.sum()):
+        wanted = np.isin(nodes, required)
+        if len(required) > int(wanted.sum()):
             return []
         found: list[int] = nodes[np.lexsort((nodes, self.counts[nodes], ~wanted))].tolist()
         return found
 
-    def _even(self, part: Part, able: IntArray) -> _Counts | None:
+    def _even(self, part: Part, able: IntArray, required: Sequence[int]) -> _Counts | None:
         assert part.per_node is not None  # noqa: S101 - the caller has checked
-        nodes = self._by_fit(able >= part.per_node)[: max(1, part.gpus // part.per_node)]
+        count = max(1, part.gpus // part.per_node)
+        nodes = self._by_fit(able >= part.per_node, required)[:count]
         if len(nodes) * part.per_node < part.gpus:
             return None
         return dict.fromkeys(nodes, part.per_node)
 
-    def _uneven(self, part: Part, able: IntArray, fewest: int) -> _Counts | None:
-        """The fewest nodes that suffice, each with at least one GPU."""
-        nodes = np.flatnonzero(able > 0)
-        wanted = np.isin(nodes, self.wanted)
-        if len(self.wanted) > int(wanted.sum()):
+    def _uneven(
+        self, part: Part, able: IntArray, fewest: int, required: Sequence[int]
+    ) -> _Counts | None:
+        """The fewest nodes that suffice, each with at least one unit."""
+        units, nodes = _units(part), np.flatnonzero(able > 0)
+        wanted = np.isin(nodes, required)
+        if len(required) > int(wanted.sum()):
             return None
         order = nodes[np.lexsort((nodes, -able[nodes], ~wanted))]
         total = np.cumsum(able[order])
-        number = max(fewest, int(np.searchsorted(total, part.gpus)) + 1)
+        number = max(fewest, int(np.searchsorted(total, units)) + 1)
         most = math.inf if part.max_nodes is None else part.max_nodes
-        if number > len(order) or number > min(most, part.gpus):
+        if number > len(order) or number > min(most, units):
             return None
         found = dict.fromkeys(order[:number].tolist(), 1)
-        rest = part.gpus - number
+        rest = units - number
         for node in found:
             more = min(rest, int(able[node]) - 1)
             found[node] += more
@@ -189,8 +211,18 @@ class _Room:
         return found if rest == 0 else None
 
 
-def _share(total: int, gpus: int, of: int) -> int:
-    return -(-total * gpus // of) if of else total
+def _units(part: Part) -> int:
+    """What is spread over the nodes of a part: GPUs, else tasks, at least one for each node."""
+    return part.gpus or max(part.tasks, part.min_nodes)
+
+
+def _hardest_first(one: tuple[Part, Sequence[int]]) -> tuple[bool, bool]:
+    """Whole nodes, then parts with GPUs: others find room beside them."""
+    return not one[0].whole, one[0].gpus == 0
+
+
+def _share(total: int, units: int, of: int) -> int:
+    return -(-total * units // of) if of else total
 
 
 def left_demand(request: Request, gpus_here: int) -> tuple[int, int]:
@@ -198,6 +230,6 @@ def left_demand(request: Request, gpus_here: int) -> tuple[int, int]:
     assert request.left is not None  # noqa: S101 - the policy of such requests
     cpus = sum(part.cpus for part in request.left.parts)
     memory_mb = sum(part.memory_mb for part in request.left.parts)
-    if gpus_here == 0 or request.nodes.whole:  # shards of a used GPU, or nothing is left beside it
+    if gpus_here == 0:  # shards of a used GPU
         return cpus, memory_mb
     return _share(cpus, gpus_here, request.gpus), _share(memory_mb, gpus_here, request.gpus)

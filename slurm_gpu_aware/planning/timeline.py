@@ -80,6 +80,9 @@ def _hold_by_slurm(cluster: Cluster, request: Request, gpus: Gpus) -> Mapping[in
     for node, slots in gpus:
         cluster.choose(node, slots)
         share = NodeShare(*left_demand(request, len(slots)))
+        if request.nodes.whole:  # nothing is left beside it
+            cpus, memory_mb = cluster.free_cpus[node], cluster.free_memory_mb[node]
+            share = NodeShare(max(0, int(cpus)), max(0, int(memory_mb)))
         if cluster.sockets is not None:
             possible = np.flatnonzero(cluster.not_held[node]).tolist()
             share = _on_sockets(cluster, request, share, node, possible)

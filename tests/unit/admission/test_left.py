@@ -1,13 +1,17 @@
 """What a round must know of a job that is left to Slurm, by counts of Slurm's record."""
 
 import math
+from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 from make import NOW, as_gated, context_of, eligible, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import CannotPlanError
+from slurm_gpu_aware.admission.holds import as_running
 from slurm_gpu_aware.admission.left import hold_of_left, left_request, part_of
 from slurm_gpu_aware.bounds import MAX_GPUS
+from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.model.request import Part, Request
 from slurm_gpu_aware.slurm.records import SlurmReservation
 
@@ -15,7 +19,9 @@ RECORD = "gpuaware/1;tn=gres/gpu:2;lf=place%3Doff"
 NODES = [slurm_node("n1"), slurm_node("n2"), slurm_node("n3")]
 
 
-def left_job(where=None, record: str = RECORD, components=(), **fields) -> Request:
+def left_job(
+    where=None, record: str = RECORD, components=(), reason: str = "place=off", **fields
+) -> Request:
     waiting = slurm_job(
         **{
             "tres_per_node": "gres/gpu:2",
@@ -24,7 +30,7 @@ def left_job(where=None, record: str = RECORD, components=(), **fields) -> Reque
             **fields,
         }
     )
-    return left_request(as_gated(waiting), where or context_of(NODES), "place=off", "B", components)
+    return left_request(as_gated(waiting), where or context_of(NODES), reason, "B", components)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +115,7 @@ def test_a_heterogeneous_job_ends_with_its_longest_component(limit_s, longest_s:
 def test_a_first_component_without_gpus_is_planned_with_those_that_have_some() -> None:
     first = {"tres_per_node": None, "record": "gpuaware/1;mc=1;lf=x"}
     assert left_job(components=(slurm_job(8, tres_per_node="gres/gpu:1"),), **first).gpus == 1
-    with pytest.raises(CannotPlanError, match="no component of it asks for GPUs"):
+    with pytest.raises(CannotPlanError, match="it asks for no GPUs"):
         left_job(components=(slurm_job(8),), **first)
 
 
@@ -189,3 +195,56 @@ def test_a_released_job_holds_no_gpu_that_a_reservation_keeps_from_it(own, flags
     assert [*hold_of_left(as_gated(released), *given).nodes] == nodes
     het = hold_of_left(as_gated(released), *given, [slurm_job(8, tres_per_node="gres/gpu:1")])
     assert [*het.nodes] == ["n1", "n2", "n3"]
+
+
+WHOLE = {"tres_per_node": None, "record": f"gpuaware/1;ex=1;lf={quote(WHOLE_NODES)}"}
+
+
+def test_whole_nodes_without_gpus_are_planned_with_all_their_gpus() -> None:
+    nodes = [slurm_node("n1"), slurm_node("n2")]
+    given = {**WHOLE, "reason": WHOLE_NODES, "min_nodes": 2, "tasks": 2, "cpus": 2}
+    found = left_job(context_of(nodes), exclusive=True, **given)
+    assert found.left is not None
+    assert found.left.parts == (Part(0, min_nodes=2, cpus=2, tasks=2, whole=True),)
+    assert (found.nodes.whole, found.gpus) == (True, 8)
+    every = context_of(nodes)
+    gpu = replace(every.partitions["gpu"], exclusive=True)
+    assert left_job(replace(every, partitions={"gpu": gpu}), **given).nodes.whole
+    with pytest.raises(CannotPlanError, match="it asks for no GPUs"):  # no longer exclusive
+        left_job(context_of(nodes), **given)
+
+
+@pytest.mark.parametrize(
+    ("fields", "elsewhere"),
+    [
+        ({}, True),
+        ({"req_nodes": ("n1",)}, False),
+        ({"req_nodes": ("c1",)}, True),
+        ({"req_nodes": ("n1",), "min_nodes": 2}, True),
+        ({"exc_nodes": ("c1",)}, False),
+        ({"features": "gpu"}, False),
+        ({"features": "[gpu*1&x*1]"}, True),
+    ],
+)
+def test_nodes_without_gpus_may_have_room(fields, elsewhere: bool) -> None:
+    """A component without GPUs counts as having it; a job of whole nodes is left at once."""
+    nodes = [slurm_node("n1", features=frozenset({"gpu"})), slurm_node("c1", gpus=())]
+    where = context_of(nodes)
+    other = slurm_job(8, cpus=9, **fields)
+    found = left_job(where, components=(other,))
+    assert found.left is not None
+    assert [part.elsewhere for part in found.left.parts] == [False, elsewhere]
+    if elsewhere:
+        with pytest.raises(CannotPlanError, match="nodes without GPUs may have room") as left:
+            left_job(where, exclusive=True, reason=WHOLE_NODES, **WHOLE, **fields)
+        assert left.value.leave
+
+
+def test_a_released_job_of_whole_nodes_holds_the_emptiest() -> None:
+    nodes = [slurm_node("n1", used=[0]), slurm_node("n2"), slurm_node("n3", used=[1, 2])]
+    where = context_of(nodes)
+    released = as_gated(slurm_job(exclusive=True, admin_comment=WHOLE["record"]))
+    hold = hold_of_left(released, where.nodes, where.partitions, (), "B", NOW)
+    assert hold.gpus == 4
+    places = {name: i for i, name in enumerate(where.cluster.nodes)}
+    assert as_running(hold, places, where.cluster.free, NOW).gpus == ((1, (0, 1, 2, 3)),)

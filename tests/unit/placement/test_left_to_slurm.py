@@ -14,9 +14,11 @@ from slurm_gpu_aware.model.request import LeftToSlurm, Part
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy, left_demand
 
 
-def left_job(*parts, job_id="1", fixed=False, **kwargs):
-    gpus = sum(part.gpus for part in parts)
-    return job_request(job_id, gpus, left=LeftToSlurm("place=off", parts, fixed=fixed), **kwargs)
+def left_job(*parts, job_id="1", fixed=False, whole=False, **kwargs):
+    gpus = max(1, sum(part.gpus for part in parts))
+    left = LeftToSlurm("x", tuple(replace(p, whole=p.whole or whole) for p in parts), fixed=fixed)
+    whole = any(part.whole for part in left.parts)
+    return job_request(job_id, gpus, left=left, whole=whole, **kwargs)
 
 
 def spread(request, cluster):
@@ -228,3 +230,100 @@ def test_demand_is_shared_by_gpus():
     request = left_job(Part(4, cpus=8, memory_mb=100))
     assert left_demand(request, 1) == (2, 25)
     assert left_demand(request, 4) == (8, 100)
+
+
+@st.composite
+def without_gpus(draw):
+    """A cluster, and a job without GPUs; whole nodes or not."""
+    cluster = draw(machines())
+    n = cluster.shape[0]
+    least = draw(st.integers(1, n))
+    part = Part(
+        0,
+        min_nodes=least,
+        max_nodes=draw(st.none() | st.integers(least, n)),
+        cpus=draw(st.integers(0, 9)),
+        tasks=draw(st.integers(1, 6)),
+        memory_mb=draw(st.sampled_from([0, 0, 6])),
+    )
+    required = tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=least))))
+    return cluster, left_job(part, required=required, whole=draw(st.booleans()))
+
+
+@settings(max_examples=400, deadline=None)
+@given(without_gpus())
+def test_a_job_without_gpus_is_spread_by_its_tasks(situation):
+    """It finds nodes exactly if some spread of its tasks over nodes suits, and the fewest."""
+    cluster, request = situation
+    (part,) = request.left.parts
+    units = max(part.tasks, part.min_nodes)
+    usable_here = cluster.exists.any(axis=1)
+    if cluster.starting is not None:
+        usable_here &= ~cluster.starting
+    if request.nodes.whole:
+        usable_here &= cluster.not_held.sum(axis=1) == cluster.exists.sum(axis=1)
+        usable_here &= cluster.free_cpus >= cluster.cpus
+    most = [
+        max(
+            (
+                k
+                for k in range(1, units + 1)
+                if k * part.cpus <= cluster.free_cpus[i] * units
+                and k * part.memory_mb <= cluster.free_memory_mb[i] * units
+            ),
+            default=0,
+        )
+        if usable_here[i]
+        else 0
+        for i in range(cluster.shape[0])
+    ]
+    top = cluster.shape[0] if part.max_nodes is None else part.max_nodes
+    sets = [
+        chosen
+        for chosen in product((False, True), repeat=len(most))
+        if part.min_nodes <= sum(chosen) <= min(top, units)
+        and all(chosen[i] for i in request.nodes.required)
+        and all(most[i] for i, there in enumerate(chosen) if there)
+        and sum(most[i] for i, there in enumerate(chosen) if there) >= units
+    ]
+    found = spread(request, cluster)
+    if found is None:
+        assert sets == []
+        assert LeftPolicy().why_not(request, cluster).text
+        return
+    assert tuple(i in found for i in range(len(most))) in sets
+    assert len(found) == min(map(sum, sets))
+    for node, gpus in found.items():
+        assert gpus == (cluster.exists[node].sum() if request.nodes.whole else 0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "fits"),
+    [
+        ([Part(1, 1), Part(0, cpus=16)], True),
+        ([Part(1, 1), Part(0, cpus=17)], False),  # one task
+        ([Part(1, 1), Part(0, cpus=17, tasks=17)], True),  # two nodes
+        ([Part(1, 1), Part(0, cpus=17, tasks=17, max_nodes=1)], False),
+        ([Part(1, 1, cpus=16), Part(0, min_nodes=2, cpus=18)], False),
+        ([Part(0, min_nodes=2, cpus=18), Part(1, 1, cpus=9)], False),
+        ([Part(0, min_nodes=2, cpus=18, elsewhere=True), Part(1, 1, cpus=9)], True),
+        ([Part(0, cpus=16), Part(1, 1, cpus=16)], True),
+        ([Part(0, whole=True), Part(1, 1, cpus=9), Part(0, cpus=8)], False),
+        ([Part(0, whole=True), Part(1, 1, cpus=9), Part(0, cpus=7)], True),
+        ([Part(0, memory_mb=30, cpus=1), Part(1, 1)], False),
+    ],
+)
+def test_components_fit_together(parts, fits):
+    """Two nodes of 16 CPUs, two GPUs and 20 MB."""
+    cluster = Cluster.uniform(2, 2, cpus_per_node=16, cpus=np.full(2, 16))
+    cluster.free_memory_mb[:] = 20
+    assert (spread(left_job(*parts), cluster) is not None) == fits
+
+
+def test_why_whole_nodes_are_not_there():
+    cluster = Cluster.uniform(3, 2, cpus_per_node=8, cpus=np.full(3, 8))
+    cluster.free_cpus[0] -= 1
+    cluster.free[1, 0] = False
+    request = left_job(Part(0, min_nodes=2, cpus=2, whole=True))
+    told = LeftPolicy().why_not(request, cluster).text
+    assert told == "needs 2 wholly free nodes; of the 3 that it may use 1 is free"
