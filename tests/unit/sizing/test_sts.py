@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from slurm_gpu_aware.features.due_dates.free_gpus import DueNode, FreeGpus, Share
 from slurm_gpu_aware.features.due_dates.sts import DueJob, decide
 from slurm_gpu_aware.features.due_dates.work import empirical, uniform
-from slurm_gpu_aware.features.sizes.speeds import Speeds
 
 OLD = speeds_like(4, base=1.0, on_w=1.0)
 NEW = replace(OLD, speed=4 * OLD.speed, power=6 * OLD.power)
