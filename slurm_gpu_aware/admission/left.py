@@ -31,7 +31,7 @@ from slurm_gpu_aware.model.request import TIER, Cpus, LeftToSlurm, NodeRules, Pa
 from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
-from slurm_gpu_aware.slurm.words import understood
+from slurm_gpu_aware.slurm.words import matches, understood
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))
 
@@ -168,6 +168,8 @@ def hold_of_left(
     there -= {*job.exc_nodes}
     if not components:
         there &= _open_to(job, nodes, reservations, now)
+        if understood(job.features):
+            there = {n for n in there if n in nodes and matches(job.features, nodes[n].features)}
     names = tuple(name for name in nodes if name in there)
     part = _own_part(job, gated.original)
     more = sum(part_of(one).gpus for one in components)
