@@ -177,6 +177,8 @@ def hold_of_left(
     there -= {*job.exc_nodes}
     if not components:
         there &= _open_to(job, nodes, reservations, now)
+        if understood(job.features):
+            there = {n for n in there if n in nodes and matches(job.features, nodes[n].features)}
     names = tuple(name for name in nodes if name in there)
     part = _own_part(job, gated.original)
     more = sum(part_of(one).gpus for one in components)

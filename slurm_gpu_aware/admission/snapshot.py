@@ -99,8 +99,8 @@ def build_cluster(
     rules = rules or PreemptionRules(slurm)
     running = _running_jobs(jobs, here, site, rules, now)
     running = [_on_known_gpus(job, free.shape[1]) for job in running]
-    for job in running:
-        _take(free, job)
+    _take(free, *running)
+    holds = _on_open_nodes(holds, places, _users(jobs, running, rules.partitions, len(names)))
     shards_held: list[tuple[Gpu, int]] = []
     for hold in holds:
         # One by one, so that holds on a plain node get different GPUs.
@@ -184,6 +184,23 @@ def _epilogs(
         slots = tuple(s for s in np.flatnonzero(used[i]).tolist() if (i, s) not in held)
         if slots:
             yield RunningJob(f"epilog on {nodes[i].name}", ((i, slots),), now)
+
+
+def _on_open_nodes(
+    holds: Sequence[Hold], places: Mapping[str, int], users: NodeUsers | None
+) -> Sequence[Hold]:
+    """The holds; those of which Slurm chooses the nodes without nodes that other users close.
+
+    There their GPUs would be kept from jobs that may use them, and they start on others.
+    """
+    if users is None:
+        return holds
+    found = []
+    for hold in holds:
+        is_open = users.open_for(hold.user, alone=hold.alone)
+        nodes = tuple(n for n in hold.nodes if n not in places or is_open[places[n]])
+        found.append(replace(hold, nodes=nodes) if hold.gpus and nodes else hold)
+    return found
 
 
 def _not_started(
@@ -328,8 +345,8 @@ def _on_known_gpus(job: RunningJob, width: int) -> RunningJob:
     return replace(job, gpus=tuple((i, slots) for i, slots in known if slots))
 
 
-def _take(free: BoolArray, job: RunningJob) -> None:
-    for i, slots in job.gpus:
+def _take(free: BoolArray, *jobs: RunningJob) -> None:
+    for i, slots in (gpus for job in jobs for gpus in job.gpus):
         free[i, list(slots)] = False
 
 

@@ -8,6 +8,8 @@ one so:
 - The queue must be long.
 - Only jobs of one GPU are opened, and only without a gap from the front of the queue: none behind
   the first job that needs more, that a limit holds, or that waits by its own choice.
+- None is opened that could start on a node that other users close to a job opened before it, nor on
+  one with idle GPUs: there it, and all behind it, lack something else.
 - As soon as such a job stands before one that was opened, that one is parked again.
 """
 
@@ -17,13 +19,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.left import part_of
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.facts import Facts
-from slurm_gpu_aware.model.node_users import NodeUsers
+from slurm_gpu_aware.model.node_users import left_open
 from slurm_gpu_aware.model.request import LeftToSlurm, Request
 from slurm_gpu_aware.placement.facts import BySlurm
 from slurm_gpu_aware.placement.feasible import allowed_nodes
@@ -56,7 +61,7 @@ class Successors:
     """Jobs that run for less on average are opened ahead: a start that is late by a second costs
     them more than Slurm's choice of the GPU. 0: none is."""
     timer: Callable[[], float] = time.monotonic
-    opened: set[str] = field(default_factory=set)
+    opened: dict[str, Request] = field(default_factory=dict)
     enough: bool = False
     """As many are open as ended between any two rounds of the last ``short_s``."""
     _running: frozenset[int] = frozenset()
@@ -75,6 +80,8 @@ class Successors:
     """Heterogeneous job that was parked again for the first one before it -> when a round first
     saw it released that time."""
     _tiers: Mapping[str, int] = field(default_factory=dict)
+    _nodes: tuple[str, ...] = ()
+    """Those of the last round, by which `opened` knows the nodes of a job."""
 
     def observe(self, gated: Iterable[GatedJob]) -> None:
         """Count the jobs that ended; ``gated``: all jobs of ours, as a round read them."""
@@ -132,8 +139,10 @@ class Successors:
         partitions = candidates.context.partitions
         self._tiers = {name: one.priority_tier for name, one in partitions.items()}
         pending = [one for one in view.released if one.id in self.opened]
-        known, self.opened = self.opened, {one.id for one in pending}
-        stuck = self._is_stuck(candidates, started=self.opened != known)
+        known, self.opened = self.opened, {one.id: self.opened[one.id] for one in pending}
+        before, self._nodes = self._nodes, candidates.context.cluster.nodes
+        may = may and before in ((), self._nodes)
+        stuck = may and self._is_stuck(candidates, started=self.opened.keys() != known.keys())
         may = may and not stuck and not passing(view.jobs, candidates.context)
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
         wanted = self.wanted if may and (long or pending) else 0
@@ -142,10 +151,10 @@ class Successors:
             queue = [*pending, *view.parked]
             first, kept = self._first(wanted, queue, plan, candidates)
         self.recall(
-            frozenset(self.opened - kept) | self._in_the_way(plan, candidates, view, lasting)
+            frozenset(self.opened.keys() - kept) | self._in_the_way(plan, candidates, view, lasting)
         )
         candidates.to_plan |= {one.id: _left(one) for one in first}
-        self.opened |= {one.id for one in first}
+        self.opened |= {one.id: one.request for one in first}
         self.enough = 0 < wanted <= len(kept) + len(first)
         waiting = tuple(one for one in plan.waiting if one.job_id not in self.opened)
         ahead = [_anywhere(one.request, settings) for one in first]
@@ -193,8 +202,12 @@ class Successors:
 
         ``started``: some of them have started since the last round.
         """
-        now, unused = self.timer(), candidates.context.cluster.by_slurm
-        if started or not self.opened or unused is None or not unused.any():
+        now, cluster = self.timer(), candidates.context.cluster
+        unused = False
+        if cluster.by_slurm is not None:
+            idle = cluster.by_slurm.any(axis=1)
+            unused = any((idle & _usable(one, cluster)).any() for one in self.opened.values())
+        if started or not unused:
             self._unused_since = math.inf
         else:
             self._unused_since = min(self._unused_since, now)
@@ -211,18 +224,23 @@ class Successors:
     ) -> tuple[list[Candidate], set[str]]:
         """(Jobs to open, opened ones that stay so), from the front of the queue without a gap."""
         starts = {one.job_id for one in plan.assignments}
-        free = candidates.context.cluster.not_held.copy()
+        cluster = candidates.context.cluster
+        # Those that Slurm may give to opened jobs are free for a moment only.
+        free = (cluster.free if self.opened else cluster.not_held).copy()
         for one in plan.assignments:
             for node, slots in one.gpus:
                 free[node, list(slots)] = False
-        if free.any() and not self.opened:
-            return [], set()  # the jobs that wait lack something else
+        off = free.any(axis=1)  # (N,) nodes on which none behind may start
         never = {one.job_id for one in plan.waiting if one.postponement or one.infeasible}
         first: list[Candidate] = []
         kept: set[str] = set()
         for gated in sorted(queue, key=lambda one: _rank(one.job, self._tiers)):
             if gated.id in self.opened:
+                own = self.opened[gated.id]
+                if (_usable(own, cluster) & off).any():
+                    return first, kept
                 kept.add(gated.id)
+                off |= _closed(own, cluster)
                 continue
             for candidate in candidates.of_record(gated.job):
                 if candidate is not None and candidate.id in starts:
@@ -231,10 +249,13 @@ class Successors:
                     candidate is None
                     or candidate.id in never
                     or not _is_simple(candidate, candidates)
+                    or not (usable := _usable(candidate.request, cluster)).any()
+                    or (usable & off).any()
                     or len(first) + len(kept) >= wanted
                 ):
                     return first, kept
                 first.append(candidate)
+                off |= _closed(candidate.request, cluster)
             if len(kept) >= _MOST:
                 break
         return first, kept
@@ -281,12 +302,20 @@ def _is_simple(one: Candidate, candidates: Candidates) -> bool:
         and not candidates.is_untried(job)
         and not candidates.backoff.knows(one.id)
         and not can_preempt(request, cluster.running)
-        # Else Slurm would start a later job of another user on a node that is closed to this one.
-        and (cluster.users is None or _is_open(request, cluster, cluster.users))
     )
 
 
-def _is_open(request: Request, cluster: Cluster, users: NodeUsers) -> bool:
-    """Whether other users leave it all nodes that it may use."""
+def _allowed(request: Request, cluster: Cluster) -> BoolArray:
+    """(N,) nodes that it may use, whoever uses them now."""
     allowed = allowed_nodes(request, cluster)
-    return bool(users.open_to(request)[slice(None) if allowed is None else allowed].all())
+    return np.ones(len(cluster.nodes), dtype=np.bool_) if allowed is None else allowed
+
+
+def _usable(request: Request, cluster: Cluster) -> BoolArray:
+    """(N,) those that jobs of other users leave to it now."""
+    return left_open(_allowed(request, cluster), cluster.users, request)
+
+
+def _closed(request: Request, cluster: Cluster) -> BoolArray:
+    """(N,) those that they close to it."""
+    return _allowed(request, cluster) & ~_usable(request, cluster)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from memory_slurm import partition_record
+from memory_slurm import node_record, partition_record
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
@@ -259,19 +259,126 @@ def test_none_is_open_while_owners_change_jobs(slurm: SlurmFolder) -> None:
     assert {"10", "11"} <= opened(slurm)
 
 
-def test_none_is_opened_while_gpus_are_free_elsewhere(
+OFF_N2 = {"exc_nodes": "n2", "admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1;xn=n2"}
+
+
+def closed_n2(
+    slurm: SlurmFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    *waiting: dict[str, Any],
+    closed_by: dict[str, Any],
+) -> RoundsBench:
+    """n1 is full of short jobs, n2 is idle, and the last jobs of the queue exclude n2."""
+    record = "gpuaware/1;tn=gres/gpu:4;mc=1;xn=n2"
+    last = [{**one, "exc_nodes": "n2", "admin_comment": record} for one in LAST]
+    monkeypatch.setattr("test_successors.LAST", [*last, *([closed_by] if closed_by else [])])
+    return quick(slurm, *waiting, nodes=("n1", "n2"))
+
+
+BY_BOB = short(
+    "99", 0, nodes="n2", slots=[], user_name="bob", exclusive=2, tres_per_node="", tres_req_str=""
+)
+"""One CPU, and by it the whole node (``--exclusive=user``)."""
+
+
+@pytest.mark.parametrize("why", ["user", "excluded", "features"])
+def test_idle_gpus_that_it_cannot_get_keep_no_job_closed(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Regression: by ``--exclusive=user`` on one CPU any user kept all others from it."""
+    fields = {
+        "user": {},
+        "excluded": OFF_N2,
+        "features": {
+            "features": "fast",
+            "admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1;feat=fast",
+        },
+    }[why]
+    jobs = [one_gpu(str(n), **fields) for n in range(10, 15)]
+    bench = closed_n2(slurm, monkeypatch, *jobs, closed_by=BY_BOB if why == "user" else {})
+    if why == "features":
+        slurm.set(nodes=[node_record("n1", features="fast"), node_record("n2")])
+    first = {"10", "11", "12", "13", "14"}
+    for _ in range(4):  # nor do these GPUs look as if opened jobs left them free
+        bench.rounds.run()
+        bench.rounds.start_monitor.poll()
+        assert opened(slurm) == first
+        bench.steady += 1.0
+    slurm.write(
+        [*slurm.jobs.values(), one_gpu("20", priority=1, user_name="bob", time_limit=1)],
+        ["n1", "n2"],
+    )
+    bench.rounds.run()
+    assert slurm.jobs["20"]["req_nodes"] == "n2"
+    assert opened(slurm) - {"20"} == first
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_none_is_opened_that_could_start_on_a_node_that_is_closed_to_one_before_it(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, node: str
+) -> None:
+    """Both would fit on the next GPU of n2: the first one has to wait for another user's job."""
+    full = [short(str(400 + slot), slot, nodes="n2", user_name="bob") for slot in SLOTS]
+    closing = [{**one, **({"exclusive": 2} if node == "n2" else {})} for one in full]
+    last = [*LAST, *closing]
+    monkeypatch.setattr("test_successors.LAST", last)
+    bobs = one_gpu("11", user_name="bob")
+    waiting = one_gpu("10"), bobs, one_gpu("12")
+    bench = quick(slurm, *waiting, ended=9, nodes=("n1", "n2"))
+    bench.rounds.run()
+    assert opened(slurm) == ({"10"} if node == "n2" else {"10", "11", "12"})
+
+
+def test_one_is_parked_again_when_a_node_closes_to_one_before_it(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Open, it would keep them from jobs that may use them: where it starts is Slurm's choice."""
-    record = "gpuaware/1;tn=gres/gpu:4;mc=1;xn=n2"
-    last = [
-        whole(str(n), priority=1, exc_nodes="n2", admin_comment=record) for n in range(900, 908)
-    ]
-    monkeypatch.setattr("test_successors.LAST", last)
-    job = one_gpu("10", exc_nodes="n2", admin_comment="gpuaware/1;tn=gres/gpu:1;mc=1;xn=n2")
-    bench = quick(slurm, job, nodes=("n1", "n2"))
-    assert bench.rounds.run().placed == []
+    full = [short(str(400 + slot), slot, nodes="n2", user_name="bob") for slot in SLOTS]
+    monkeypatch.setattr("test_successors.LAST", [*LAST, *full])
+    bobs = one_gpu("11", user_name="bob")
+    waiting = one_gpu("10"), bobs, one_gpu("12")
+    bench = quick(slurm, *waiting, ended=9, nodes=("n1", "n2"))
+    bench.rounds.run()
+    assert opened(slurm) == {"10", "11", "12"}
+    slurm.change("400", exclusive=2)
+    bench.rounds.run()
+    bench.rounds.start_monitor.poll()
+    assert opened(slurm) == {"10"}
+
+
+def test_a_node_that_opens_is_theirs_and_no_job_behind_is_placed_there(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = closed_n2(slurm, monkeypatch, one_gpu("10"), closed_by=BY_BOB)
+    bench.rounds.run()
+    assert opened(slurm) == {"10"}
+    slurm.write([*slurm.jobs.values(), one_gpu("20", priority=1)], ["n1", "n2"])
+    slurm.change("99", state="COMPLETED")
+    bench.rounds.run()
+    assert opened(slurm) == {"10", "20"}  # Slurm starts them in this order
+    assert slurm.jobs["20"]["req_nodes"] == ""
+
+
+def test_none_is_opened_behind_a_head_that_needs_the_closed_node(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no other user's job is placed there that would delay it."""
+    record = "gpuaware/1;tn=gres/gpu:4;mc=1;rn=n2"
+    head = whole("10", req_nodes="n2", admin_comment=record)
+    bobs = one_gpu("13", user_name="bob")
+    jobs = (head, one_gpu("11"), one_gpu("12"), bobs)
+    bench = closed_n2(slurm, monkeypatch, *jobs, closed_by=BY_BOB)
+    bench.rounds.run()
     assert opened(slurm) == set()
+
+
+def test_idle_gpus_that_it_can_get_keep_it_closed(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks something else there."""
+    job = one_gpu("10", num_cpus=1000, tres_req_str="cpu=1000,mem=500M,node=1,gres/gpu=1")
+    bench = closed_n2(slurm, monkeypatch, job, one_gpu("11"), closed_by={})
+    bench.rounds.run()
+    assert opened(slurm) - {"11"} == set()
 
 
 def test_none_is_opened_where_few_wait(slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> None:
