@@ -19,10 +19,13 @@ from slurm_gpu_aware.cli.options import (
     pass_context,
 )
 from slurm_gpu_aware.cli.output import json_option, print_json, say
+from slurm_gpu_aware.cli.run_options import RunOptions
 from slurm_gpu_aware.errors import RequestError, not_installed
+from slurm_gpu_aware.features import found
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+RUN_OPTIONS: tuple[type[RunOptions], ...] = tuple(found("simulate_options", "RUN_OPTIONS"))
 
 
 _HELP = {
@@ -42,17 +45,6 @@ _HELP = {
     "Default: restart_s of the class, else of [moves].",
     "--overrun": "Jobs that reach their time limit: kill, as in Slurm, or extend: all limits are "
     "long enough for the slowest GPUs.",
-    "--estimate": "What the planner knows of run times: history, from runs that have ended so far; "
-    "limit; exact, for research. Default: history for a trace with users, else limit.",
-    "--eta": "Power limits to run each policy with, as shares of the power limits of all GPUs: "
-    "none,0.8,0.6. Jobs get time, power and energy from the store's models ('gpu-aware models').",
-    "--slowdown": "Bounds on time to run each policy with, of clocks that save energy: "
-    "none,0.03,0.05 (as [energy] slowdown, of all classes), by the store's models.",
-    "--due": "Jobs without deadline_s are due after a random multiple of their fastest run time, "
-    "such as 1-3, from their submission on.",
-    "--gpu-model": "GPU model of all nodes, for --eta and --slowdown. Default: that of the store's "
-    "cluster.",
-    "--movable": "Share of the jobs that allow moves, of those that do not say, for NAME:moves.",
     "--nodes": "Simulate N equal nodes, not the store's cluster.",
     "--gpus-per-node": "GPUs of each.",
     "--machine": "Kind of machine of each node, with its links.",
@@ -86,8 +78,8 @@ _NEEDS = {
     "draw": ("variability",),
     "jobs_per_hour": ("synthetic",),
     "days": ("sacct", "what_if"),
-    "gpu_model": ("eta", "slowdown"),
     "class_column": ("trace",),
+    **{name: others for each in RUN_OPTIONS for name, others in each.needs},
 }
 """Option -> those of which one has to be given, too; otherwise it would have no effect."""
 
@@ -105,6 +97,14 @@ def _refuse_idle(given: Mapping[str, Any]) -> None:
 
 def _typed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def feature_options(command: _Command) -> _Command:
+    """Add the options of features."""
+    options = (option for each in RUN_OPTIONS for option in each.options)
+    for _, add in sorted(options, key=lambda option: -option[0]):
+        command = add(command)
+    return command
 
 
 def cluster_options(command: _Command) -> _Command:
@@ -131,12 +131,7 @@ def cluster_options(command: _Command) -> _Command:
 @_option("--locality-penalty", type=PENALTY, metavar="L")
 @_option("--migration", "migration_s", type=SECONDS, metavar="S")
 @_option("--overrun", default="kill", metavar="RULE")
-@_option("--estimate", metavar="KIND")
-@_option("--eta", metavar="SHARES")
-@_option("--slowdown", metavar="SHARES")
-@_option("--due", metavar="LOW-HIGH")
-@_option("--gpu-model", metavar="NAME")
-@_option("--movable", type=Number(0, 1), default=1.0, metavar="SHARE")
+@feature_options
 @cluster_options
 @_option("--any-indices", is_flag=True)
 @_option("--draw", default="gpus", metavar="HOW")

@@ -9,17 +9,9 @@ import numpy as np
 
 from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
+from slurm_gpu_aware.cli.simulate import RUN_OPTIONS
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
-from slurm_gpu_aware.features.due_dates.simulated import parse_factors, with_due_dates
-from slurm_gpu_aware.features.moves.declared import MovesConfig
-from slurm_gpu_aware.features.power.simulate_options import (
-    parse_bounds,
-    parse_etas,
-    simulated_power,
-)
-from slurm_gpu_aware.features.queue_order.declared import QueueConfig
-from slurm_gpu_aware.features.queue_order.stage import rule_of
 from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.placement.policy import SLURM, make_policy, option_names, policy_class
 from slurm_gpu_aware.selector.policy_options import policy_options, read_interference
@@ -86,9 +78,7 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
 
     ``source``: the trace, if it was read before.
     """
-    etas = parse_etas("none" if given["eta"] is None else given["eta"])
-    bounds = () if given["slowdown"] is None else parse_bounds(given["slowdown"])
-    due = None if given["due"] is None else parse_factors(given["due"])
+    features = [of_feature(config, given) for of_feature in RUN_OPTIONS]
     names = list(given["policies"] or (BASELINE, config.placement.policy))
     if given["what_if"]:
         # Slurm's own placement, so that errors of the model do not count as gains
@@ -98,8 +88,8 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     profile = _profile(given)
     backfill = given["backfill"]
     classes = (*config.site.classes, *sorted({job.app_class for job in trace.jobs}))
-    of_classes = {name: entry.restart_s for name, entry in config.classes.items()}
-    cost_s = given["migration_s"]
+    costs = ((name, entry.restart_s) for name, entry in config.classes.items())
+    of_classes = {name: cost_s for name, cost_s in costs if cost_s is not None}
     shares = None if given["fairshare"] is None else _multifactor(given["fairshare"])
     order = "multifactor" if shares else "priority" if given["what_if"] else "fifo"
     site_options, site = policy_options(config), _site(config, given)
@@ -110,12 +100,8 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
         round_s=given["round_s"],
         backfill=config.placement.backfill if backfill is None else backfill,
         reservations=config.placement.reservations,
-        migration_s=config.of(MovesConfig).restart_s if cost_s is None else cost_s,
-        class_restart_s={n: s for n, s in of_classes.items() if s is not None and cost_s is None},
+        class_restart_s=of_classes if given["migration_s"] is None else {},
         overrun=given["overrun"],
-        estimate=given["estimate"],
-        movable_share=given["movable"],
-        queue=rule_of(config.of(QueueConfig), shares.age_per_s if shares else None),
         sections=config.sections,
         classes=tuple(dict.fromkeys(classes)),
         locality=given["locality_effect"],
@@ -127,17 +113,12 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     offered = {"seed": given["seed"], **({"interference": profile} if profile else {})}
     if given["interference_scope"]:
         offered["interference_scope"] = given["interference_scope"]
-    power = None
-    if given["eta"] is not None or bounds:
-        power, trace = simulated_power(config, trace, site.cluster, etas, given["gpu_model"])
-        power = replace(power, bounds=bounds)
-        base = replace(base, power=power.gpus)
-    if due is not None:
-        trace = with_due_dates(trace, due, given["seed"])
+    for feature in features:
+        trace, base = feature.prepared(trace, site.cluster, base)
     modes = [parse_policy(name, base) for name in names]
     settings = tuple(with_options(mode, site_options, offered) for mode in modes)
-    if power is not None:
-        settings = power.swept(settings)
+    for feature in reversed(features):
+        settings = feature.swept(settings)
     if given["nodes"] is None and any(job.recorded_nodes for job in trace.jobs):
         with open_for_reading(config.store) as store:
             trace = with_slots(trace, Ledger(store).gpus_given())

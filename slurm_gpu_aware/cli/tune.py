@@ -103,7 +103,7 @@ def compared(config: Config, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
     """
     from slurm_gpu_aware.cli import tuning
     from slurm_gpu_aware.config.load import Candidate
-    from slurm_gpu_aware.features.power.simulate_options import parse_bounds
+    from slurm_gpu_aware.features.energy.simulate_options import parse_bounds
     from slurm_gpu_aware.placement.policy import PACKED
     from slurm_gpu_aware.selector.policy_options import tuned_in_force
     from slurm_gpu_aware.simulator.tuning import verdict

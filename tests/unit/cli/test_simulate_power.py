@@ -13,7 +13,7 @@ from store_samples import ingest_sweep
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.energy.stage import EXACT
 from slurm_gpu_aware.features.models.store import put_models, read_models
-from slurm_gpu_aware.features.power.simulate_options import simulated_power
+from slurm_gpu_aware.features.power.run_tables import simulated_power
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_store
@@ -149,7 +149,7 @@ def test_a_table_has_the_sizes_of_earlier_jobs_of_the_name(fitted_site, tmp_path
     fitted_site.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     jobs = (asking("net", 1), asking("net", 2, 2, 4), asking("other", 2, 2, 4))
     cluster = Cluster.uniform(1, 4)
-    _, trace = simulated_power(load_config(fitted_site), Trace("t", jobs), cluster, "none", "v100")
+    _, trace = simulated_power(load_config(fitted_site), Trace("t", jobs), cluster, "v100")
     assert [(j.sizes, j.table.gpus.tolist()) for j in trace.jobs[1:]] == [
         ((2, 4), [1, 2, 4]),
         ((2, 4), [2, 4]),

@@ -1,0 +1,21 @@
+"""Option of ``gpu-aware simulate``: what the planner knows of run times."""
+
+from slurm_gpu_aware.cli.run_options import RunOptions, option
+
+
+class EstimateOptions(RunOptions):
+    """The kind of estimates."""
+
+    options = (
+        option(
+            1,
+            "--estimate",
+            "What the planner knows of run times: history, from runs that have ended so far; "
+            "limit; exact, for research. Default: history for a trace with users, else limit.",
+            metavar="KIND",
+        ),
+    )
+    fields = (("estimate", "estimate"),)
+
+
+RUN_OPTIONS = EstimateOptions
