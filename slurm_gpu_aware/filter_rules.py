@@ -54,8 +54,8 @@ SENTENCES = {
     " write something else there",
     "no_scrontab": "gpu-aware: scrontab is not enabled here; after enabling it an admin runs"
     " 'gpu-aware setup --install'",
-    "moved_in": "gpu-aware: a waiting GPU job cannot move to partition %s; cancel it and submit it"
-    " again there",
+    "moved_in": "gpu-aware: a waiting job that gets GPUs cannot move to partition %s; cancel it and"
+    " submit it again there",
 }
 """Refusals of what is ours, and the hint on a comment that only looks like it. Those about the keys
 of features stand in `features.hints`."""

@@ -81,7 +81,9 @@ local function decide_submit(job, part_list, uid, conf)
     end
     local parts, besides = request.gpu_request(job)
     local leader = number32(job.het_job_offset) == 0 -- only here can a heterogeneous job be gated
-    local asks = #parts > 0 or besides.sharing or besides.uncounted or leader
+    local asks = #parts > 0 or besides.sharing or besides.uncounted
+    local whole = not asks and settings.takes_gpus(job, part_list, conf)
+    asks = asks or whole or leader
     if not asks or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
         return {}
     end
@@ -113,6 +115,9 @@ local function decide_submit(job, part_list, uid, conf)
         variable = text_of(job.environment[comment.variable])
         hints, sentence = comment.parse_environment(variable, conf)
     end
+    if whole then
+        hints, sentence, hint = nil, nil, nil -- they are about GPUs
+    end
     local texts = unused.sentences(hints, parts, conf)
     if hints and parts[1] and parts[1].shards then
         hints.gpus = nil -- a part of one GPU
@@ -125,6 +130,7 @@ local function decide_submit(job, part_list, uid, conf)
     local reason = unsupported.passes_gate(job, conf)
     if reason or is_test then -- Slurm tests at once where the job can start, with closed gate
         reason = reason or #parts > 0 and unsupported.reason(job, parts, besides, hints, conf)
+        reason = not whole and reason
         local verdict = left(reason and unsupported.sentence(reason, job, parts, conf) or hint)
         if is_test then -- Slurm tests a held job as it does others, and a real one must not start
             verdict.new = verdict.new or {}
@@ -132,7 +138,7 @@ local function decide_submit(job, part_list, uid, conf)
         end
         verdict.wakes = true -- it must take no GPU that is kept for the first job that waits
         return verdict
-    elseif not hints and not conf.park_uncommented then
+    elseif not hints and not whole and not conf.park_uncommented then
         return parked("a job without a comment of ours", hint)
     elseif #conf.models + #conf.types == 0 and not hints and request.is_typed(parts) then
         -- Before there are models, types are as they were: no news for the user.
@@ -141,7 +147,7 @@ local function decide_submit(job, part_list, uid, conf)
     reason = unsupported.reason(job, parts, besides, hints, conf)
     reason = reason or not all and "a partition that is not managed"
     if reason then
-        local quiet = #parts == 0 and not hints and not besides.uncounted
+        local quiet = #parts == 0 and not hints and not besides.uncounted and reason ~= rules.whole_nodes
         texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint
         local text = #texts > 0 and table.concat(texts, "\n") or nil
         local of_node = reason:find("GPU type ", 1, true) and forbidden.index_type(job, conf.type_sums)

@@ -292,6 +292,9 @@ local function decide(job, record, part_list, conf)
     if not hints and not sentence and original.environment then
         hints = comment.parse_environment(original.environment, conf)
     end
+    if original.left == rules.whole_nodes and not has_gpus(view) then
+        hints, sentence = nil, nil -- they are about GPUs
+    end
     local bare = request.bare_entry(job)
     if bare then
         return { refuse = true, text = rules.sentences.bare:format(base.shown(bare)) }
@@ -443,6 +446,14 @@ local function is_managed_gpu_job(fields, record, part_list, conf)
     return some and (has_gpus(view) or counted ~= nil) or false
 end
 
+--- The same, or one that gets GPUs with whole nodes. A record does not show --exclusive.
+local function is_for_the_gate(fields, record, part_list, conf)
+    local view = setmetatable(fields, { __index = record })
+    local _, some = settings.is_managed(view, part_list, conf)
+    local whole = some and settings.takes_gpus(view, part_list, conf)
+    return whole or is_managed_gpu_job(fields, record, part_list, conf)
+end
+
 --- The refusal of an update by which a waiting job that is not at the gate would become such a job, or,
 --- where it is and stays one, ask for something else, and pass those that wait there: Slurm keeps what no
 --- node can have as long as a hold or a limit holds it. A later component of a heterogeneous job
@@ -453,9 +464,9 @@ local function passes_by(update, record, part_list, conf, follows)
     local moved = given.partition and update.partition ~= record.partition or nil
     if takes_gpus(update, record, view) then
         return rules.sentences.gpus_kept
-    elseif not is_managed_gpu_job(view, record, part_list, conf) then
+    elseif not is_for_the_gate(view, record, part_list, conf) then
         return nil -- Slurm sets the partition first, so that it never keeps the rest alone
-    elseif not is_managed_gpu_job({}, record, part_list, conf) then
+    elseif not is_for_the_gate({}, record, part_list, conf) then
         return moved and rules.sentences.moved_in:format(base.shown(update.partition))
             or rules.sentences.gpus_later
     elseif follows then
@@ -513,7 +524,7 @@ function C.decide(job, record, part_list, uid, conf)
     end
     local bound = is_bound(record)
     local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    back = back and (forbidden.index_type(record) or is_managed_gpu_job({}, record, part_list, conf))
+    back = back and (forbidden.index_type(record) or is_for_the_gate({}, record, part_list, conf))
     -- Without a phase the first component stands at the gate, and is read, for all.
     local counts = not follows or again and phase_of(record)
     local verdict = back and not follows and released_again(update, record, conf)

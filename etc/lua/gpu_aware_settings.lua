@@ -5,7 +5,7 @@ it is read.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local base = dofile(here .. "gpu_aware_base.lua")
-local number32, set_of, text_of = base.number32, base.set_of, base.text_of
+local number16, number32, set_of, text_of = base.number16, base.number32, base.set_of, base.text_of
 local rules = dofile(here .. "gpu_aware_rules.lua")
 
 local S = {}
@@ -41,6 +41,7 @@ local function checked(raw)
         types = raw.types or {},
         node_types = raw.node_types or {},
         partitions = raw.partitions or {},
+        partitions_with_others = raw.partitions_with_others or {},
         park_uncommented = raw.park_uncommented ~= false,
         max_gpus_per_node = raw.max_gpus_per_node,
         max_cpus_per_node = raw.max_cpus_per_node,
@@ -56,6 +57,8 @@ local function checked(raw)
         return nil, "licence, reservation: expected plain names"
     elseif not names_ok(conf.partitions, "[^%s,]+", 0) then
         return nil, "partitions: expected a list of names"
+    elseif not names_ok(conf.partitions_with_others, "[^%s,]+", 0) then
+        return nil, "partitions_with_others: expected a list of names"
     elseif not names_ok(conf.models, rules.feature, 0) then
         return nil, "models: expected a list of lower case names"
     elseif not names_ok(conf.types, rules.feature, 0) then
@@ -95,6 +98,7 @@ local function checked(raw)
     end
     conf.admins = set_of(conf.operators)
     conf.managed = #conf.partitions > 0 and set_of(conf.partitions) or nil
+    conf.with_others = set_of(conf.partitions_with_others)
     conf.admins[0] = true
     return conf
 end
@@ -124,11 +128,9 @@ function S.read_conf(path)
     return conf, reason and path .. ": " .. reason
 end
 
---- Are (all, some) partitions of a job managed? A job that names none goes to the default one.
-function S.is_managed(job, part_list, conf)
-    if not conf.managed then
-        return true, true
-    end
+--- The partitions of a job, with commas between them; one that names none goes to the default one.
+--- nil: there is none, or the text is so long that Slurm itself refuses it.
+local function partitions_of(job, part_list)
     local names = text_of(job.partition)
     if not names then
         for name, part in pairs(part_list or {}) do
@@ -137,15 +139,35 @@ function S.is_managed(job, part_list, conf)
             end
         end
     end
-    if not names or #names > rules.max_text then -- Slurm refuses a longer text itself
-        return false, false
+    return names and #names <= rules.max_text and names or nil
+end
+
+--- Are (all, some) partitions of a job managed?
+function S.is_managed(job, part_list, conf)
+    if not conf.managed then
+        return true, true
     end
-    local all, some = true, false
-    for name in names:gmatch("[^,]+") do
+    local names = partitions_of(job, part_list)
+    local all, some = names ~= nil, false
+    for name in (names or ""):gmatch("[^,]+") do
         all = all and conf.managed[name] or false
         some = some or conf.managed[name] or false
     end
     return all, some
+end
+
+--- Does a job get whole nodes with all their GPUs, though it asks for none: by --exclusive, or in a
+--- partition with OverSubscribe=EXCLUSIVE? Not where it may get nodes without GPUs.
+function S.takes_gpus(job, part_list, conf)
+    local whole = number16(job.shared) == 0
+    for name in (partitions_of(job, part_list) or ""):gmatch("[^,]+") do
+        if conf.with_others[name] then
+            return false
+        end
+        local part = part_list and part_list[name]
+        whole = whole or part ~= nil and number16(part.max_share) == 0
+    end
+    return whole
 end
 
 return S

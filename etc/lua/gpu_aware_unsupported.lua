@@ -199,6 +199,9 @@ function L.reason(job, parts, besides, hints, conf)
         return "shards and MPS share GPUs"
     elseif besides.uncounted then
         return "--ntasks-per-gpu without a number of GPUs"
+    elseif #parts == 0 then
+        local none = { form = "node", count = 0 }
+        return too_large_reason(job, none, request.shape(job, none), conf) or rules.whole_nodes
     elseif #parts > 1 then
         return "several GPU requests in one job"
     end
@@ -245,6 +248,9 @@ end
 --- Why a job is left to Slurm, for its user.
 function L.sentence(reason, job, parts, conf)
     local text = "gpu-aware: this job is left to Slurm, which chooses its GPUs: " .. reason
+    if reason == rules.whole_nodes then
+        text = "gpu-aware: this job waits for its turn like GPU jobs: " .. reason
+    end
     local part = parts[1] or {}
     local model = part.type and part.type:lower()
     if not text_of(job.script) and part.form ~= "node" and conf.model_set[model] then

@@ -51,22 +51,9 @@ def left_request(
     ``components``: the other ones of a heterogeneous job. ``again``: a round narrowed its nodes,
     and it did not start there. Raises CannotPlanError: it waits, or its turn cannot be told.
     """
-    job, asked = gated.job, gated.original.nodes
-    # Slurm writes the most nodes of a range into its record once it has tried the job. More than
-    # these are of a change that it refused in another part.
-    tried = asked is not None and asked[0] < job.min_nodes <= (asked[1] or asked[0])
-    own = replace(job, min_nodes=asked[0]) if asked and tried else job
-    parts = (
-        _on_nodes(own, _own_part(own, gated.original), context),
-        *(_on_nodes(one, part_of(one), context) for one in components),
-    )
+    job = gated.job
+    parts = _parts(gated, context, reason, components)
     gpus, whole = sum(part.gpus for part in parts), any(part.whole for part in parts)
-    if not gpus and not whole and (components or reason == WHOLE_NODES):
-        raise CannotPlanError("it asks for no GPUs")
-    if not gpus and all(part.elsewhere for part in parts):
-        raise CannotPlanError("it asks for no GPUs, and nodes without GPUs may have room for it")
-    if not gpus and not whole:  # its request was too long for our record
-        gpus, parts = 1, (replace(parts[0], gpus=1, elsewhere=False),)
     if gpus > MAX_GPUS:
         raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs")
     managed, named = context.config.site.partitions, {*job.partitions}
@@ -108,6 +95,29 @@ def left_request(
             reason, parts, fixed=gated.original.partial or bool(components), again=again
         ),
     )
+
+
+def _parts(
+    gated: GatedJob, context: AdmissionContext, reason: str, components: Sequence[SlurmJob]
+) -> tuple[Part, ...]:
+    """Its own part, then those of its other components. Raises CannotPlanError: its gate opens."""
+    job, asked = gated.job, gated.original.nodes
+    # Slurm writes the most nodes of a range into its record once it has tried the job. More than
+    # these are of a change that it refused in another part.
+    tried = asked is not None and asked[0] < job.min_nodes <= (asked[1] or asked[0])
+    own = replace(job, min_nodes=asked[0]) if asked and tried else job
+    first = _on_nodes(own, _own_part(own, gated.original), context)
+    parts = (first, *(_on_nodes(one, part_of(one), context) for one in components))
+    whole = any(part.whole for part in parts)
+    if any(part.gpus for part in parts):
+        return parts
+    if not whole and (components or reason == WHOLE_NODES):
+        raise CannotPlanError("it asks for no GPUs")
+    if all(part.elsewhere for part in parts) and whole:
+        raise CannotPlanError("it asks for no GPUs, and nodes without GPUs may have room for it")
+    if not whole:  # its request was too long for our record
+        return (replace(first, gpus=1, elsewhere=False),)
+    return parts
 
 
 def _other_entries(

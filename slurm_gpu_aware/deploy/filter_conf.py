@@ -13,6 +13,8 @@ from slurm_gpu_aware.deploy.owned import INSTALL, Owned
 from slurm_gpu_aware.deploy.site import Site, feature_of
 from slurm_gpu_aware.errors import ConfigError, SourceError
 from slurm_gpu_aware.slurm.accounting import clusters
+from slurm_gpu_aware.slurm.conf_grammar import fields_of
+from slurm_gpu_aware.slurm.conffile import names_of
 
 _NAMED = re.compile(f"[!-~]{{1,{rules.MAX_NAME}}}")
 """Types that the filter's configuration can name."""
@@ -45,6 +47,7 @@ class FilterConf(Owned):
         types = {kind for node in with_gpus for kind in node.types}
         table = _table(site.config, site.user, site.conf.get, models, types)
         table |= {key: count for key, count in largest.items() if count}  # 0: not known
+        table["partitions_with_others"] = _with_others(site)
         head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
         return [Change(site.slurm_dir / LUA_CONF, f"{head}return {lua_value(table)}\n")]
 
@@ -113,6 +116,21 @@ def _unfeatured(site: Site) -> set[str]:
         and node.name in plain
         and feature_of(node.model) not in plain[node.name].features
     }
+
+
+def _with_others(site: Site) -> list[str]:
+    """Partitions of slurm.conf with a node without GPUs, or with one that it does not name."""
+    found: dict[str, str] = {}
+    every = ",".join(site.conf_nodes)
+    for values in map(fields_of, site.conf.read()):
+        if "partitionname" in values:
+            nodes = values.get("nodes", found.get("DEFAULT", ""))
+            found[values["partitionname"]] = every if nodes.upper() == "ALL" else nodes
+    gpus = {name for name, node in site.conf_nodes.items() if node.has_gpus}
+    names = found.keys() - {"DEFAULT"}
+    return sorted(
+        n for n in names if _NAMED.fullmatch(n) and not gpus.issuperset(names_of(found[n]))
+    )
 
 
 def _squeeze(lua: str) -> str:

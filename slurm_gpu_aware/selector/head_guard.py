@@ -1,7 +1,7 @@
 """Guard of the head: short reservations of the GPUs that are kept for the first job that waits.
 
-A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua), and one
-of whole nodes takes their GPUs without asking for any. Slurm starts none of them at its submission
+A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua), and the
+filter does not see all that get whole nodes with their GPUs. Slurm starts none at its submission
 while a job of higher priority waits, but soon after, as soon as GPUs are free. So while such a job
 is pending or soon due, a reservation holds the head's number of GPUs on each node, also those that
 running jobs still use, and as many cores. Before the next round has made it, Slurm may give such a
@@ -127,38 +127,36 @@ def _share_of(reservation: SlurmReservation) -> _Share | None:
     return None if reservation.gpus is None else _Share(reservation.gpus, reservation.cpus or 0)
 
 
-def passes_gate(job: SlurmJob) -> bool:
-    """Whether it is a pending GPU job with an open gate, also of an unmanaged partition."""
+def passes_gate(job: SlurmJob, exclusive: Set[str] = frozenset()) -> bool:
+    """Whether it is a pending job with an open gate that gets GPUs, also in unmanaged partitions.
+
+    Slurm gives a job of whole nodes all GPUs there. ``exclusive``: partitions of such jobs.
+    """
     if job.state != "PENDING":
         return False
     if is_ours(job.admin_comment):  # whatever Slurm shows of its GPUs
         marker = marker_of(job.admin_comment)
         return marker is not None and marker.phase is JobPhase.LEFT
     asked = job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
-    return job.req_tres.get("gres/gpu", 0) > 0 or any(any(gpus_and_shards(one)) for one in asked)
+    gpus = job.req_tres.get("gres/gpu", 0) > 0 or any(any(gpus_and_shards(one)) for one in asked)
+    return gpus or job.exclusive or not exclusive.isdisjoint(job.partitions)
 
 
 def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
     """Whether a pending job may take GPUs of a planned node past the gate.
 
-    That is also one that asks for whole nodes and for no GPU: Slurm gives it all GPUs there. One
-    that is held, or waits for other jobs, does not count until it may start, and one that waits for
-    its time from `_SOON_S` before: Slurm starts it at once then.
+    One that is held, or waits for other jobs, does not count until it may start, and one that waits
+    for its time from `_SOON_S` before: Slurm starts it at once then.
     """
     names = frozenset(context.cluster.nodes)
     there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
     whole = {name for name in there if context.partitions[name].exclusive}
     return any(
-        not there.isdisjoint(job.partitions) and (passes_gate(job) or _takes_nodes(job, whole))
+        not there.isdisjoint(job.partitions) and passes_gate(job, whole)
         for job in jobs
         if job.state == "PENDING" and job.priority and not job.dependency
         if (job.eligible_s or 0.0) <= context.now + _SOON_S
     )
-
-
-def _takes_nodes(job: SlurmJob, whole: Set[str]) -> bool:
-    wanted = job.exclusive or not whole.isdisjoint(job.partitions)
-    return wanted and not is_ours(job.admin_comment)
 
 
 def _name(node: str) -> str:

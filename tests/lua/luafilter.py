@@ -1,6 +1,6 @@
 """The real filter in a real Lua, with slurmctld's side simulated field by field."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -87,17 +87,33 @@ class Filter:
         environment: Mapping[str, str] | None = None,
         fail_at: str | None = None,
         default_partition: str = "gpu",
+        exclusive: Collection[str] = (),
         **fields: Any,
     ) -> Outcome:
-        """Submit a batch job with these fields; ``script=None`` makes it interactive."""
+        """Submit a batch job with these fields; ``script=None`` makes it interactive.
+
+        ``exclusive``: partitions with OverSubscribe=EXCLUSIVE.
+        """
         fields = {"script": "#!/bin/sh\n", **fields}
-        parts = self.lua.table()
-        for name in ("cpu", "gpu"):
-            parts[name.encode()] = self.table({"flag_default": int(name == default_partition)})
-        self._parts = parts
+        self._parts = self._partitions(default_partition, exclusive)
         return self._call(self.module[b"submit"], fields, None, uid, environment, fail_at)
 
-    def modify(self, record: Mapping[str, Any], uid: int = ALICE, **fields: Any) -> Outcome:
+    def _partitions(self, default: str, exclusive: Collection[str]) -> Any:
+        parts = self.lua.table()
+        for name in ("cpu", "gpu"):
+            shown = {"flag_default": int(name == default), "max_share": int(name not in exclusive)}
+            parts[name.encode()] = self.table(shown)
+        return parts
+
+    def modify(
+        self,
+        record: Mapping[str, Any],
+        uid: int = ALICE,
+        *,
+        exclusive: Collection[str] = (),
+        **fields: Any,
+    ) -> Outcome:
+        self._parts = self._partitions("gpu", exclusive)
         return self._call(self.module[b"modify"], fields, record, uid, None, None)
 
     def _call(
@@ -120,7 +136,7 @@ class Filter:
             rc = function(job, self._parts, uid)
         else:
             rec = self.harness[b"job"](self.table(record))[0]
-            rc = function(job, rec, None, uid)
+            rc = function(job, rec, self._parts, uid)
         return Outcome(
             rc=int(rc),
             messages=[from_lua(m) for m in self.harness[b"messages"].values()],

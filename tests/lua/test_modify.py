@@ -3,10 +3,12 @@
 import time
 from itertools import product
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from luafilter import ALICE, ERROR, OPERATOR, SUCCESS, Filter, MakeFilter
 
+from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, noted_record, parse
 
 NO_VAL, NO_VAL16 = 4294967294, 65534
@@ -788,3 +790,32 @@ def test_no_change_brings_a_gpu_job_past_the_gate(
     assert (out.rc == ERROR) is refused
     if refused:
         assert "submit it again" in out.messages[0]
+
+
+TURN = f"gpuaware/1;mc=1;ex=1;lf={quote(WHOLE_NODES)}"
+WHOLE = {"licenses": "gpuaware:1", "admin_comment": TURN, "partition": "gpu"}
+
+
+def test_a_waiting_job_of_whole_nodes_may_be_changed(make_filter: MakeFilter) -> None:
+    filter_ = make_filter()
+    for change in ({"min_nodes": 2}, {"time_limit": 9}, {"partition": "cpu"}):
+        outcome = filter_.modify(WHOLE, **change)
+        assert (outcome.rc, outcome.messages) == (SUCCESS, [])
+        record = parse(noted_record(outcome.job["extra"]))
+        assert record is not None
+        assert (record.left, record.exclusive) == (WHOLE_NODES, True)
+        assert outcome.job["licenses"] == "gpuaware:2"
+    outcome = filter_.modify(WHOLE, comment="class=nosuch")  # it is about GPUs
+    assert (outcome.rc, outcome.written) == (SUCCESS, [])
+
+
+def test_no_waiting_job_moves_to_a_partition_of_whole_nodes(make_filter: MakeFilter) -> None:
+    filter_, waiting = make_filter(), {"partition": "cpu"}
+    assert filter_.modify(waiting, partition="gpu").rc == SUCCESS
+    outcome = filter_.modify(waiting, partition="gpu", exclusive={"gpu"})
+    assert outcome.rc == ERROR
+    assert "cannot move to partition" in outcome.messages[0]
+    assert filter_.modify(waiting, partition="cpu", exclusive={"gpu"}).rc == SUCCESS
+    inside = {"partition": "gpu"}
+    assert filter_.modify(inside, min_nodes=2, exclusive={"gpu"}).rc == ERROR
+    assert filter_.modify(inside, time_limit=9, exclusive={"gpu"}).rc == SUCCESS

@@ -14,6 +14,7 @@ from cpu_time import least_cpu_s
 from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter, Outcome
 
 from slurm_gpu_aware.features.hints import HINTS
+from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
 from slurm_gpu_aware.gate.request_forms import form_of
 from slurm_gpu_aware.slurm.words import understood
@@ -1254,3 +1255,66 @@ def test_another_number_of_gpus_plays_no_part_for_shards(filter_: Filter) -> Non
         assert out.rc == SUCCESS
         assert "these play no part: gpus=" in out.messages[0]
         assert parse(out.job["admin_comment"]) == OriginalRequest(**SHARDS)
+
+
+WHOLE = {"shared": 0}
+TURN = (
+    "gpu-aware: this job waits for its turn like GPU jobs: it gets whole nodes with all their GPUs"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "exclusive"),
+    [
+        (WHOLE, ()),
+        ({**WHOLE, "comment": "class=nosuch"}, ()),
+        ({**WHOLE, "comment": "due=1h,gpus=2-4"}, ()),
+        ({**WHOLE, "comment": "place=off"}, ()),
+        ({**WHOLE, "script": None, "array_inx": "0-3"}, ()),
+        ({}, {"gpu"}),
+        ({"partition": "cpu,gpu"}, {"gpu"}),
+        ({**WHOLE, "partition": "cpu"}, ()),
+    ],
+)
+@pytest.mark.parametrize("more", ["", "place_off = false", "park_uncommented = false"])
+def test_a_job_of_whole_nodes_without_gpus_waits_for_its_turn(
+    make_filter: MakeFilter, more: str, fields: dict[str, Any], exclusive: set[str]
+) -> None:
+    outcome = make_filter(more=more).submit(**fields, exclusive=exclusive)
+    assert (outcome.rc, outcome.messages) == (SUCCESS, [TURN])
+    record = parse(outcome.job["admin_comment"])
+    assert record is not None
+    assert record.left == WHOLE_NODES
+    assert record.exclusive == (fields.get("shared") == 0)
+    assert outcome.job["licenses"] == "gpuaware:1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "exclusive"),
+    [
+        ({"shared": 2}, ()),  # --exclusive=user
+        ({"shared": 3}, ()),
+        ({"shared": 4}, ()),
+        ({"cpus_per_task": 16}, ()),
+        ({"partition": "cpu"}, {"gpu"}),
+        ({**WHOLE, "partition": "mixed"}, ()),
+        ({**WHOLE, "partition": "gpu,mixed"}, ()),
+        ({**WHOLE, "partition": "elsewhere"}, ()),
+        ({**WHOLE, "licenses": "a|b"}, ()),
+        ({**WHOLE, "immediate": 1}, ()),
+        ({**WHOLE, "het_job_offset": 1}, ()),
+        ({**WHOLE, "clusters": "a,b"}, ()),
+        ({**WHOLE, "cpus_per_task": 17}, ()),
+    ],
+)
+def test_other_jobs_without_gpus_are_not_touched(
+    make_filter: MakeFilter, fields: dict[str, Any], exclusive: set[str]
+) -> None:
+    lists = 'partitions = { "cpu", "gpu", "mixed" }, partitions_with_others = { "mixed" }'
+    outcome = make_filter(more=lists).submit(**fields, exclusive=exclusive)
+    assert (outcome.rc, outcome.messages, outcome.written) == (SUCCESS, [], [])
+
+
+def test_a_test_of_whole_nodes_is_held(make_filter: MakeFilter) -> None:
+    outcome = make_filter().submit(**WHOLE, comment="gpu:test-only")
+    assert (outcome.rc, outcome.messages, outcome.written) == (SUCCESS, [], ["priority"])

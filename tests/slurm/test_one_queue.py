@@ -147,6 +147,15 @@ def guarded(cluster: Cluster) -> dict[str, int]:
     return {node: int(gpus or 4) for node, gpus in found}
 
 
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def told_to_wait(cluster: Cluster, head: str) -> bool:
+    """Whether the plan has reserved GPUs for the first that waits."""
+    return "reserved:" in cluster.sh("ctl", ["gpu-aware", "explain", head])
+
+
 def node_of_head(cluster: Cluster, head: str) -> str | None:
     """The node whose GPUs the plan reserves for the first that waits."""
     told = re.search(r"reserved: (n\d)", cluster.sh("ctl", ["gpu-aware", "explain", head]))
@@ -219,6 +228,78 @@ def test_a_job_without_gpus_opens_no_way_past_the_first_that_waits(
     let_go(cluster, "alice", head)
     for job in (head, behind, second):
         cluster.wait(job, "COMPLETED", 90)
+
+
+def test_a_job_of_whole_nodes_waits_for_its_turn(
+    cluster: Cluster, full: dict[str, list[str]]
+) -> None:
+    """Without a word about GPUs Slurm gives it all of its nodes; one node of the head is free."""
+    free, busy, other = NODES[0], NODES[1], NODES[2]
+    head = cluster.submit("alice", ["-N2", "--gres=gpu:4", "-t", "60", "-w", f"{free},{busy}"])
+    for job in full[free]:
+        let_go(cluster, "bob", job)
+        cluster.wait(job, "COMPLETED")
+    cluster.wait_until(lambda: told_to_wait(cluster, head), 60, "a reservation for the head")
+    whole = cluster.submit("bob", ["--exclusive", "-N1", *LOWER])
+    assert GATE_LICENCE in cluster.job(whole)["Licenses"]
+    behind = f"past the start of job {head}"
+    waits = lambda: behind in flat(cluster.sh("ctl", ["gpu-aware", "explain", whole]))  # noqa: E731
+    cluster.wait_until(waits, 60, "the reason why it waits")
+    time.sleep(8)
+    assert cluster.job(whole)["JobState"] == "PENDING", story(cluster, [head, whole])
+    for job in full[busy]:
+        let_go(cluster, "bob", job)
+        cluster.wait(job, "COMPLETED")
+    cluster.wait(head, {"RUNNING", "COMPLETED"})
+    cluster.wait(whole, "COMPLETED", 90)
+    at = {run.job: run for run in accounted(cluster, {head, whole})}
+    assert at[whole].start >= at[head].start
+    assert at[whole].gpus == 4
+    again = cluster.submit("bob", ["--exclusive", "-N1", *LOWER])
+    for job in full[other]:
+        let_go(cluster, "bob", job)
+        cluster.wait(job, "COMPLETED")
+    cluster.wait(again, "COMPLETED")
+
+
+def test_a_job_of_whole_nodes_starts_as_soon_as_a_gpu_job(cluster: Cluster) -> None:
+    waited: dict[str, list[float]] = {"--gres=gpu:4": [], "--exclusive": []}
+    for _ in range(3):
+        for form, found in waited.items():
+            at = time.monotonic()
+            job = cluster.submit("bob", [form, "-N1", "-t", "5"], WAIT)
+            cluster.wait(job, "RUNNING")
+            found.append(time.monotonic() - at)
+            let_go(cluster, "bob", job)
+            cluster.wait(job, "COMPLETED")
+    print("\n", waited)
+    assert min(waited["--exclusive"]) <= min(waited["--gres=gpu:4"]) + SLACK_S
+
+
+def test_a_requeued_job_of_whole_nodes_is_parked_again(cluster: Cluster) -> None:
+    job = cluster.submit("bob", ["--exclusive", "-N1", "-t", "5"], WAIT)
+    cluster.wait(job, "RUNNING")
+    cluster.sh("ctl", ["scontrol", "requeue", job], "bob")
+    parked = lambda: GATE_LICENCE in cluster.job(job)["Licenses"]  # noqa: E731
+    cluster.wait_until(parked, 60, lambda: str(cluster.job(job)))
+    cluster.cancel_all()
+
+
+def test_a_component_without_gpus_needs_its_room_too(cluster: Cluster) -> None:
+    """No GPU is kept for a heterogeneous job that cannot start."""
+    cpus = [cluster.submit("bob", ["-c", "9", "-w", node, "-t", "60"], WAIT) for node in NODES]
+    for job in cpus:
+        cluster.wait(job, "RUNNING")
+    script = HET.replace("--gres=gpu:1 -t 60\nsleep", "-c 9 -t 60\nsleep")
+    het = cluster.sh("ctl", ["sbatch", "--parsable"], "alice", stdin=script).strip()
+    waits = lambda: "CPUs" in cluster.sh("ctl", ["gpu-aware", "explain", het])  # noqa: E731
+    cluster.wait_until(waits, 60, "the reason why it waits")
+    short = cluster.submit("bob", ["--gres=gpu:4", *LOWER, "-t", "1"])
+    cluster.wait(short, "COMPLETED", 30)
+    assert GATE_LICENCE in cluster.job(het)["Licenses"]
+    let_go(cluster, "bob", cpus[0])
+    cluster.wait(het, "COMPLETED", 120)
+    cluster.cancel_all()
 
 
 def test_they_count_under_a_power_limit(cluster: Cluster, limited: None) -> None:

@@ -73,7 +73,7 @@ LAYERS = {
     "simulator": "baselines/elastic",
     "page": "",
     "cli": """
-        energy/checks energy/text estimates/view models/commands models/views power/commands
+        energy/checks energy/text estimates/view models/commands power/commands
         power/run_tables queue_order/view shadow/view
     """,
 }
