@@ -228,22 +228,6 @@ def test_a_job_that_its_owner_changes_meanwhile_is_on_no_move(slurm: SlurmFolder
     assert error.detail == {"step": "return", "why": "its owner has changed it"}
 
 
-def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
-    """The limit leaves power for its two GPUs and a bit; what comes meanwhile waits for power."""
-    with slurm.config.open("a") as config:
-        watts = 8 * 60.0 + 2 * 240.0 + 200.0
-        config.write(f"[power]\npower_budget_watts = {watts}\nmargin = 0.0\n")
-    requeue_slow(slurm)
-    (begun,) = slurm.events("move_begun")
-    assert begun.detail["power_w"] == 480.0
-    again = parked("10", comment="class=A", priority=9_000)
-    slurm.write([*slurm.jobs.values(), again], NODES)
-    slurm.change("10", tres_per_node="gres/gpu:1", admin_comment="gpuaware/1;tn=gres/gpu:1;mc=1")
-    assert slurm.round(4) == 0, slurm.said
-    assert slurm.jobs["7"]["nodes"] == "n2", slurm.said
-    assert slurm.jobs["10"]["state"] == "PENDING"
-
-
 def test_a_short_job_starts_on_the_gpus_that_a_move_leaves(slurm: SlurmFolder) -> None:
     """On its way back the moved job is first; 8 waits for no more than its stop."""
     run_slow(slurm)

@@ -715,24 +715,6 @@ def test_nothing_is_explored_where_no_agent_obeys(powered: SlurmFolder) -> None:
     assert "exploring" not in powered.kinds()
 
 
-def test_a_refused_clock_ends_the_exploration(powered: SlurmFolder) -> None:
-    rounds, now = explored(powered)
-    powered.write([class_a("7", comment="class=A,model=bert,freq=auto")], NODES)
-    for _ in range(3):
-        answered(powered, rounds, now[0])
-        rounds.run()
-        now[0] += 5.0
-    assert answered(powered, rounds, now[0]) == 1530
-    ((node, (seq, _)),) = [one for one in orders(powered).items() if one[1][1]]
-    rounds.site.of(SitePower).clocks.heard(
-        "7", "clock_failed", {"node": node, "seq": seq, "error": "Not Supported"}
-    )
-    now[0] += 20.0
-    rounds.run()
-    assert powered.kinds()[-1] == "explored"
-    assert answered(powered, rounds, now[0]) == 0
-
-
 def test_a_job_that_refused_a_clock_counts_with_its_own_one(powered: SlurmFolder) -> None:
     limit(powered, IDLE_W + 1.1 * efficient_w(powered))
     rounds, now = explored(powered)
@@ -754,3 +736,4 @@ def test_a_job_that_refused_a_clock_counts_with_its_own_one(powered: SlurmFolder
         now[0] += 100.0  # a round is due, whatever happens
         expected = float(model_table(powered).power_w[0, CLOCKS.index(clock)]) - 100.0 + IDLE_W
         assert planned_w(rounds) == pytest.approx(expected, abs=0.2)
+    assert powered.kinds()[-1] == "explored"
