@@ -78,6 +78,11 @@ def limit(site: SlurmFolder, watts: float, margin: float = 0.0) -> None:
         )
 
 
+def set_limit(site: SlurmFolder, limit: str) -> None:
+    done = gpu_aware("power", "set", limit, config=site.config)
+    assert done.exit_code == 0, done.stderr
+
+
 def class_a(job_id: str, **fields: Any) -> dict[str, Any]:
     return parked(job_id, **{"comment": "class=A", **fields})
 
@@ -260,8 +265,7 @@ def test_without_a_limit_running_clocks_go_back_to_the_default(powered: SlurmFol
     node, gpus = start_one(powered)
     assert powered.round() == 0, powered.said
     before, _ = orders(powered)[node]
-    done = gpu_aware("power", "set", "off", config=powered.config)
-    assert done.exit_code == 0, done.stderr
+    set_limit(powered, "off")
     assert powered.round(2) == 0, powered.said
     assert powered.jobs["8"]["state"] == "RUNNING"
     seq, (line, *_) = orders(powered)[node]
@@ -659,8 +663,7 @@ def test_a_limit_that_is_lowered_ends_an_exploration(powered: SlurmFolder) -> No
     clocks_seen(powered, rounds, now, 3)
     assert powered.kinds()[-1] == "exploring"
     watts = round(IDLE_W + 1.1 * efficient_w(powered))
-    done = gpu_aware("power", "set", str(watts), config=powered.config)
-    assert done.exit_code == 0, done.stderr
+    set_limit(powered, str(watts))
     clock = clocks_seen(powered, rounds, now, 3)[-1]
     assert powered.kinds()[-1] == "explored"
     assert 0 < clock < 1530
@@ -724,8 +727,7 @@ def test_a_job_that_refused_a_clock_counts_with_its_own_one(powered: SlurmFolder
     low = running_clock(powered, "7")
     assert low is not None
     assert low < 1200
-    done = gpu_aware("power", "set", "5000", config=powered.config)
-    assert done.exit_code == 0, done.stderr
+    set_limit(powered, "5000")
     while clocks_seen(powered, rounds, now)[-1] != 1200:
         assert planned_w(rounds) <= IDLE_W + 500.0
     ((node, (seq, _)),) = [one for one in orders(powered).items() if one[1][1]]
