@@ -28,38 +28,29 @@ def _samples(rows: Rows, key: str, unit: float = 1.0) -> list[Sample]:
 
 DAY = Fact("energy of a day", ("store", "now"), _read, lambda store, now: int(now // 60))
 
-METRICS = (
-    Metric(
-        "gpu_aware_day_energy_joules",
-        "Energy of the placed jobs that ended in the last 24 hours and whose energy is known"
-        f" (the newest {_MOST}), by class.",
-        "gauge",
-        DAY,
-        lambda rows: _samples(rows, "kwh", _KWH_J),
-        ("class",),
-    ),
-    Metric(
-        "gpu_aware_day_saved_joules",
-        "Energy that clocks saved in these jobs, by the performance models.",
-        "gauge",
-        DAY,
-        lambda rows: _samples(rows, "saved_kwh", _KWH_J),
-        ("class",),
-    ),
-    Metric(
-        "gpu_aware_day_ended_jobs",
-        "Placed jobs that ended in the last 24 hours, by class; absent if no energy is known.",
-        "gauge",
-        DAY,
-        lambda rows: _samples(rows, "jobs"),
-        ("class",),
-    ),
-    Metric(
-        "gpu_aware_day_energy_known_jobs",
-        "Those whose energy is known completely.",
-        "gauge",
-        DAY,
-        lambda rows: _samples(rows, "measured"),
-        ("class",),
-    ),
+METRICS = tuple(
+    Metric(f"gpu_aware_day_{name}", text, "gauge", DAY, samples, ("class",))
+    for name, text, samples in (
+        (
+            "energy_joules",
+            "Energy of the placed jobs that ended in the last 24 hours and whose energy is known"
+            f" (the newest {_MOST}), by class.",
+            lambda rows: _samples(rows, "kwh", _KWH_J),
+        ),
+        (
+            "saved_joules",
+            "Energy that clocks saved in these jobs, by the performance models.",
+            lambda rows: _samples(rows, "saved_kwh", _KWH_J),
+        ),
+        (
+            "ended_jobs",
+            "Placed jobs that ended in the last 24 hours, by class; absent if no energy is known.",
+            lambda rows: _samples(rows, "jobs"),
+        ),
+        (
+            "energy_known_jobs",
+            "Those whose energy is known completely.",
+            lambda rows: _samples(rows, "measured"),
+        ),
+    )
 )

@@ -64,8 +64,6 @@ class PlannedPower:
 
     limit_w: float
     planned_w: float  # All GPUs, idle ones included.
-    now_w: float
-    """The same with the present clocks of running jobs and without the jobs that start."""
     unmet: bool = False
     """The limit cannot be met: idle GPUs and running jobs at their lowest clocks exceed it."""
     after_lowering: frozenset[str] = frozenset()

@@ -229,7 +229,7 @@ class _Sizing:
         if unmet := planned_w > power.limit_w + POWER_W:
             placed = [one.explained(OverLimit(planned_w, power.limit_w)) for one in placed]
         after = _after_lowering(more, budget.for_ours_w - now_w)
-        planned = PlannedPower(power.limit_w, planned_w, budget.base_w + now_w, unmet, after)
+        planned = PlannedPower(power.limit_w, planned_w, unmet, after)
         plan = replace(plan, assignments=tuple(placed), clocks=tuple(changes))
         return plan.put(PLANNED, planned)
 

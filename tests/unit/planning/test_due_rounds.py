@@ -25,14 +25,11 @@ from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.queue_order.stage import OrderRule, reordered
-from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
-from slurm_gpu_aware.planning.record import read_round, record_round, replay
 
 NOW, H = 1_790_000_000.0, 3600.0
 PACKED = PlanSettings(policy="packed")
@@ -200,19 +197,6 @@ def test_what_has_no_due_date_or_history_is_planned_as_before():
         assert sizes(plain) == sizes(other)
         assert [w.job_id for w in plain.waiting] == [w.job_id for w in other.waiting]
         assert (plain.get(DUE), plain.wake_s) == ({}, math.inf)
-
-
-def test_a_recorded_round_is_replayed():
-    queue, cluster = [movable_due(3.0), due_job("2")], full(3)
-    queue[0] = with_fields(
-        queue[0], due=replace(queue[0].get(DUE_DATE), epochs=(9, 1, 60.0), weight=2.0)
-    )
-    plan = plan_round(queue, cluster, PACKED, NOW)
-    recorded = read_round(
-        record_round(Round(queue, cluster, PACKED, NOW), plan, FEATURES), FEATURES
-    )
-    assert recorded.asked.queue[0].get(DUE_DATE) == queue[0].get(DUE_DATE)
-    assert replay(recorded, FEATURES) == []
 
 
 def movable_here(due_h, *, since_h, free=4, gpus=1, **more):

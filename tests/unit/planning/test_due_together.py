@@ -24,13 +24,10 @@ from slurm_gpu_aware.features.due_dates.due_date import DUE, DUE_DATE, DueDate, 
 from slurm_gpu_aware.features.due_dates.queue import accounted, due_accounts, in_order
 from slurm_gpu_aware.features.moves.movable import Movable
 from slurm_gpu_aware.features.power.power_budget import PowerState
-from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
 from slurm_gpu_aware.model.size_table import TABLE as OF_ONE
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import Round
 
 TOGETHER = replace(PACKED, due_order="together")
 FAST = replace(TABLE, time_s=TABLE.time_s / 4, power_w=2 * TABLE.power_w)
@@ -123,15 +120,6 @@ def test_a_running_job_keeps_its_gpu_model():
     (one,) = accounted([Movable(of_both("1", 3.0), here)], cluster, NOW)
     assert one.request.nodes.gpu_model == "b"
     assert one.account.runs == 1  # half an hour there is two of a
-
-
-def test_a_round_of_several_models_is_replayed():
-    queue, cluster = [of_both("1", 5.0), of_both("2", 3.0), due_job("3")], of_models(3, 2)
-    for settings in (PACKED, TOGETHER):
-        plan = plan_round(queue, cluster, settings, NOW)
-        one = Round(queue, cluster, settings, NOW)
-        recorded = read_round(record_round(one, plan, FEATURES), FEATURES)
-        assert replay(recorded, FEATURES) == []
 
 
 @pytest.mark.parametrize(

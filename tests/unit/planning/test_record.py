@@ -27,7 +27,7 @@ from slurm_gpu_aware.model.request import (
     PreemptionRights,
     Request,
 )
-from slurm_gpu_aware.model.size_table import TABLE, LimitedSettings, SizeTable
+from slurm_gpu_aware.model.size_table import TABLE, TABLES, LimitedSettings, SizeTable
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
@@ -282,7 +282,8 @@ def test_a_record_holds_every_field_and_facet_of_a_request():
         relaxed=True,
         policy="pal",
         options={"a": 1},
-        due=DueDate(90.0, ((1, 60.0),)),
+        due=DueDate(90.0, ((1, 60.0),), ("a",), epochs=(9, 1, 60.0), weight=2.0),
+        tables={"a": table},
         had_gpus=2,
         shards=3,
         preemption=PreemptionRights(groups=frozenset({"low"})),
@@ -294,12 +295,13 @@ def test_a_record_holds_every_field_and_facet_of_a_request():
     assert content["asked"]["queue"][2] == {"job_id": "2", "gpus": 1}
     one, found, bare, other = read_round(content, FEATURES).asked.queue
     assert found.get(TABLE) is one.get(TABLE) is not None
+    assert found.get(TABLES)["a"].gpus.tolist() == [1, 2]
     assert found.nodes.groups is other.nodes.groups is not None
     assert (found.nodes.eligible.tolist(), found.nodes.allowed.tolist()) == (
         mask.tolist(),
         (~mask).tolist(),
     )
-    shared = {"groups": None, "eligible": None, "allowed": None, "table": None}
+    shared = {"groups": None, "eligible": None, "allowed": None, "table": None, "tables": {}}
     for was, again in zip((full, usual), (found, one), strict=True):
         was, again = (with_fields(request, **shared) for request in (was, again))
         for field in fields(Request):

@@ -1,6 +1,5 @@
 """Jobs of shards fill used GPUs first, best fit, and delay no job before them."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,15 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make import job_request, plan_round, with_fields
 
-from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shards.declared import SHARDS
 from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.request import LeftToSlurm, Memory, Part, Request
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.record import read_round, record_round, replay
-from slurm_gpu_aware.planning.stages import plan_stages
 
 NOW = 1000.0
 
@@ -224,16 +220,6 @@ def test_no_job_behind_it_takes_its_cpus() -> None:
     assert given_to(plan) == {"a": (0, 0)}
     plan = plan_of([with_fields(whole("w"), cpus=2), part("a", 1, cpus=2)], cluster)
     assert given_to(plan) == {"w": (0, 1)}
-
-
-def test_a_recorded_round_with_jobs_of_shards_replays() -> None:
-    cluster = cluster_of([[1, 0, 0]], cpus_per_node=4)
-    queue = [part("a", 2, cpus=2), part("b", 4), whole("w"), part("c", 1)]
-    ranked = [replace(one, priority=-float(i)) for i, one in enumerate(queue)]
-    asked = Round(ranked, cluster, PlanSettings(), NOW)
-    record = json.loads(json.dumps(record_round(asked, plan_stages(asked, FEATURES), FEATURES)))
-    assert set(record["placed"]) == {"a", "b", "w"}
-    assert replay(read_round(record, FEATURES), FEATURES) == []
 
 
 SIZES = st.lists(st.integers(-3, 4).filter(bool), max_size=8)

@@ -186,7 +186,6 @@ def test_a_running_clock_falls_so_that_a_job_can_start():
     assert clocks(plan) == {"0": 900}
     assert plan.clocks == (ClockChange("r", 900, 150.0),)
     assert plan.get(PLANNED).after_lowering == {"0"}
-    assert plan.get(PLANNED).now_w == pytest.approx(450.0)
     assert plan.get(PLANNED).planned_w == pytest.approx(400.0)
     # A clock that nothing can change keeps its power, and the job waits.
     fixed = state(450.0, r=PoweredJob(1, 300.0, TABLE, 1200))

@@ -70,11 +70,16 @@ def requeues(slurm: SlurmFolder) -> int:
     return sum(call[0] == "requeue" for call in slurm.calls)
 
 
+def wants_four(slurm: SlurmFolder, job_id: str, **fields: Any) -> None:
+    """A job of high priority comes, which asks for all GPUs of a node."""
+    usual = {"comment": "class=A", "priority": 9_000, "tres_per_node": "gres/gpu:4"}
+    record = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1"}
+    slurm.write([*slurm.jobs.values(), parked(job_id, **usual, **record, **fields)], NODES)
+
+
 def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> None:
     run_slow(slurm)
-    more = {"comment": "class=A", "priority": 9_000, "time_limit": 24 * 60}
-    slurm.write([*slurm.jobs.values(), parked("8", **more)], NODES)
-    slurm.change("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    wants_four(slurm, "8", time_limit=24 * 60)
     # On the GPUs that the move would leave, 8 would lose more time than 7 saves.
     assert slurm.round() == 0, slurm.said
     assert (slurm.jobs["8"]["nodes"], requeues(slurm)) == ("n2", 0)
@@ -85,9 +90,7 @@ def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> No
     (begun,) = slurm.events("move_begun")
     assert (begun.detail["nodes"], begun.detail["left"]) == (["n2"], ["n1"])
     # Whatever comes now finds the new GPUs taken, and 7 before it.
-    again = parked("10", comment="class=A", priority=9_000)
-    slurm.write([*slurm.jobs.values(), again], NODES)
-    slurm.change("10", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    wants_four(slurm, "10")
     assert slurm.round(4) == 0, slurm.said
     assert slurm.jobs["7"]["nodes"] == "n2", slurm.said
     assert slurm.jobs["10"]["nodes"] == "n1"
@@ -106,9 +109,7 @@ def test_gpus_are_kept_before_slurm_tells_of_its_delay(slurm: SlurmFolder) -> No
     requeue_slow(slurm)
     assert requeues(slurm) == 1
     slurm.change("7", reason="None")
-    again = parked("10", comment="class=A", priority=9_000)
-    slurm.write([*slurm.jobs.values(), again], NODES)
-    slurm.change("10", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    wants_four(slurm, "10")
     assert slurm.round(2) == 0, slurm.said
     assert (slurm.jobs["7"]["state"], slurm.jobs["10"]["nodes"]) == ("PENDING", "n1"), slurm.said
     slurm.change("7", reason="BeginTime")
@@ -153,9 +154,7 @@ def test_nothing_is_kept_for_a_job_that_does_not_come_back(
         store.execute("UPDATE events SET at_unix = at_unix - 200 WHERE kind = 'move_begun'")
     later = int(time.time()) + put_off.pop("begin_time", 0)
     slurm.change("7", **put_off, eligible_time=later, stuck=True)
-    again = parked("10", comment="class=A", priority=9_000)
-    slurm.write([*slurm.jobs.values(), again], NODES)
-    slurm.change("10", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    wants_four(slurm, "10")
     assert slurm.round(2) == 0, slurm.said
     assert (slurm.jobs["7"]["state"], slurm.jobs["10"]["nodes"]) == ("PENDING", "n2"), slurm.said
     assert slurm.jobs["7"]["eligible_time"] == later
@@ -228,27 +227,10 @@ def test_a_job_that_its_owner_changes_meanwhile_is_on_no_move(slurm: SlurmFolder
     assert error.detail == {"step": "return", "why": "its owner has changed it"}
 
 
-def test_power_is_kept_for_a_job_on_a_move(slurm: SlurmFolder) -> None:
-    """The limit leaves power for its two GPUs and a bit; what comes meanwhile waits for power."""
-    with slurm.config.open("a") as config:
-        watts = 8 * 60.0 + 2 * 240.0 + 200.0
-        config.write(f"[power]\npower_budget_watts = {watts}\nmargin = 0.0\n")
-    requeue_slow(slurm)
-    (begun,) = slurm.events("move_begun")
-    assert begun.detail["power_w"] == 480.0
-    again = parked("10", comment="class=A", priority=9_000)
-    slurm.write([*slurm.jobs.values(), again], NODES)
-    slurm.change("10", tres_per_node="gres/gpu:1", admin_comment="gpuaware/1;tn=gres/gpu:1;mc=1")
-    assert slurm.round(4) == 0, slurm.said
-    assert slurm.jobs["7"]["nodes"] == "n2", slurm.said
-    assert slurm.jobs["10"]["state"] == "PENDING"
-
-
 def test_a_short_job_starts_on_the_gpus_that_a_move_leaves(slurm: SlurmFolder) -> None:
     """On its way back the moved job is first; 8 waits for no more than its stop."""
     run_slow(slurm)
-    slurm.write([*slurm.jobs.values(), parked("8", comment="class=A", priority=9_000)], NODES)
-    slurm.change("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    wants_four(slurm, "8")
     assert slurm.round() == 0, slurm.said
     assert (requeues(slurm), slurm.jobs["8"]["state"]) == (1, "PENDING"), slurm.said
     assert slurm.round(4) == 0, slurm.said

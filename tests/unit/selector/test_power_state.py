@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from commands import gpu_aware
 from memory_slurm import node_record
 from slurm_folder import SlurmFolder, parked
 from test_mover import requeues, runs_for_hours
@@ -19,6 +18,7 @@ from test_site_power import (
     fitted,
     limit,
     powered,
+    set_limit,
     show,
 )
 
@@ -77,8 +77,7 @@ def test_a_job_on_a_move_counts_with_what_is_kept_for_it(powered: SlurmFolder) -
 
 def test_a_job_on_a_move_is_not_explored(powered: SlurmFolder) -> None:
     rounds = running_7(powered, UNKNOWN)
-    done = gpu_aware("power", "set", "5000", config=powered.config)
-    assert done.exit_code == 0, done.stderr
+    set_limit(powered, "5000")
     there = hold("7", (0, (0, 1)))
     state_of(powered, rounds, there, job7=100.0)
     assert powered.events("exploring") == []

@@ -1,4 +1,4 @@
-"""PM scores and the combination of repeated runs."""
+"""PM scores, the combination of repeated runs, and scores from finished jobs."""
 
 import csv
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.variability.scores import pm_scores, run_medians
+from slurm_gpu_aware.variability.scores import JobRun, JobScore, job_scores, pm_scores, run_medians
 
 SHARED = Path(
     os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
@@ -69,3 +69,36 @@ def test_a_transient_of_a_node_does_not_make_its_gpus_slow() -> None:
     scores = pm_scores(times)
     assert max(value for _, value in rows) / np.median(times) == pytest.approx(3.57, abs=0.02)
     assert scores.max() == pytest.approx(1.12, abs=0.005)
+
+
+def run_of(slot: int, run_s: float, kind: str = "train", app_class: str = "A") -> JobRun:
+    return JobRun(app_class, kind, [("n1", slot)], run_s)
+
+
+def test_a_gpu_on_which_jobs_take_longer_has_a_higher_score() -> None:
+    runs = [run_of(slot, 100.0) for slot in (0, 1) for _ in range(4)]
+    runs += [run_of(2, seconds) for seconds in (118.0, 120.0, 122.0)]
+    assert job_scores(runs) == [
+        JobScore("n1", 0, "A", 1.0, 4),
+        JobScore("n1", 1, "A", 1.0, 4),
+        JobScore("n1", 2, "A", 1.2, 3),
+    ]
+
+
+def test_kinds_and_classes_are_compared_apart() -> None:
+    runs = [run_of(0, 100.0), run_of(0, 100.0), run_of(0, 100.0)]
+    runs += [run_of(1, 5000.0, kind="other")] * 3 + [run_of(1, 7.0, app_class="B")] * 3
+    assert [score.score for score in job_scores(runs)] == [1.0, 1.0, 1.0]
+
+
+def test_too_few_jobs_tell_nothing() -> None:
+    few_of_a_kind = [run_of(0, 100.0, kind=str(number)) for number in range(5)]
+    assert job_scores(few_of_a_kind) == []
+    assert job_scores([run_of(0, 100.0), run_of(0, 100.0), run_of(1, 100.0)]) == []
+
+
+def test_a_job_counts_for_each_of_its_gpus() -> None:
+    runs = [JobRun("A", "x", [("n1", 0), ("n2", 3)], seconds) for seconds in (90.0, 100.0, 130.0)]
+    found = job_scores(runs)
+    assert [(s.node, s.slot, s.jobs) for s in found] == [("n1", 0, 3), ("n2", 3, 3)]
+    assert found[0].score == pytest.approx(1.0)
