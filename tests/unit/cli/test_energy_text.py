@@ -4,7 +4,7 @@ import json
 import time
 from pathlib import Path
 
-from commands import gpu_aware
+from commands import gpu_aware, succeeded
 from store_samples import decision
 
 from slurm_gpu_aware.features.energy.accounts import JobEnergy
@@ -29,8 +29,7 @@ def test_words() -> None:
 def printed(folder: Path, *args: str) -> str:
     config = folder / "config.toml"
     config.write_text(f'[store]\npath = "{folder}/store.db"\n')
-    done = gpu_aware(*args, config=config)
-    assert done.exit_code == 0, done.output
+    done = succeeded(gpu_aware(*args, config=config))
     return done.stdout
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from commands import gpu_aware
+from commands import gpu_aware, succeeded
 from store_samples import decision
 
 from slurm_gpu_aware.cli.explain import explain_text
@@ -82,8 +82,7 @@ def test_a_waiting_job_and_a_placed_one_tell_their_estimate() -> None:
 def report(folder: Path, *args: str, stderr: bool = False) -> str:
     config = folder / "config.toml"
     config.write_text(f'[store]\npath = "{folder}/store.db"\n')
-    done = gpu_aware("report", *args, config=config)
-    assert done.exit_code == 0, done.output
+    done = succeeded(gpu_aware("report", *args, config=config))
     return done.stderr if stderr else done.stdout
 
 

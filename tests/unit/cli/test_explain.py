@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from command_server import run_command
+from commands import refusal, succeeded
 from memory_slurm import opened
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
@@ -182,8 +183,7 @@ def test_every_event_has_words(kind: str):
 
 
 def test_a_placed_job_tells_everything(filled: Path):
-    done = gpu_aware(filled, "explain", "7", "--details")
-    assert done.returncode == 0
+    done = succeeded(gpu_aware(filled, "explain", "7", "--details"))
     for text in (
         "Job 7: started",
         "gpus=2, class=A",
@@ -285,8 +285,7 @@ cli.main(["--config", sys.argv[1], "explain", "30"], standalone_mode=False)
 
 
 def test_a_parked_job_tells_why_it_waits(filled: Path):
-    done = gpu_aware(filled, "explain", "8")
-    assert done.returncode == 0
+    done = succeeded(gpu_aware(filled, "explain", "8"))
     assert "Job 8: waiting" in done.stdout
     assert "Why it waits: no 4 free GPUs" in done.stdout
     assert "2026-09-21 14:23:20 at the latest" in done.stdout
@@ -368,8 +367,7 @@ def test_an_inexact_placement_names_nodes_and_victims(filled: Path):
 
 
 def test_an_array_id_names_its_tasks(filled: Path):
-    done = gpu_aware(filled, "explain", "20")
-    assert done.returncode == 0
+    done = succeeded(gpu_aware(filled, "explain", "20"))
     assert "20_1, 20_2" in done.stdout
 
 
@@ -445,14 +443,11 @@ def test_an_unknown_job_is_exit_1(filled: Path):
 
 @pytest.mark.parametrize("bad", ["abc", "7;id", "7_", "-1x", "7_[x]", "7_[]", "../7"])
 def test_a_bad_job_id_is_wrong_usage(filled: Path, bad: str):
-    done = gpu_aware(filled, "explain", "--", bad)
-    assert done.returncode == 2
-    assert "job id" in done.stderr
+    assert "job id" in refusal(gpu_aware(filled, "explain", "--", bad), 2)
 
 
 def test_queue_without_slurm_shows_the_last_round(filled: Path):
-    done = gpu_aware(filled, "queue")
-    assert done.returncode == 0
+    done = succeeded(gpu_aware(filled, "queue"))
     assert "Slurm does not answer" in done.stderr
     assert "no 4 free GPUs" in done.stdout
     assert "n1: 1,3" in done.stdout
@@ -465,8 +460,7 @@ def test_queue_of_one_user(filled: Path):
 
 
 def test_status_without_slurm_shows_what_was_recorded(filled: Path):
-    done = gpu_aware(filled, "status")
-    assert done.returncode == 0
+    done = succeeded(gpu_aware(filled, "status"))
     assert "last recorded round" in done.stdout
     assert "Slurm does not answer" in done.stdout
     assert "submit" in done.stdout
@@ -504,9 +498,8 @@ def test_another_host_reads_the_shared_copy(filled: Path, tmp_path: Path):
     assert "From the selector's public copy" in gpu_aware(config, "queue").stderr
     assert [file.name for file in shared.parent.iterdir()] == ["s.db"]
     shared.unlink()
-    done = gpu_aware(config, "queue")
-    assert done.returncode == 1
-    assert f"there is no {shared} on this host: the selector writes it" in done.stderr
+    said = refusal(gpu_aware(config, "queue"))
+    assert f"there is no {shared} on this host: the selector writes it" in said
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
@@ -595,6 +588,4 @@ def test_text_from_users_cannot_steer_the_terminal(filled: Path):
 
 def test_a_damaged_store_is_one_line(filled: Path):
     (filled.parent / "store" / "store.db").write_bytes(b"not a database" * 100)
-    done = gpu_aware(filled, "status")
-    assert done.returncode == 1
-    assert "damaged" in done.stderr
+    assert "damaged" in refusal(gpu_aware(filled, "status"))

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from command_server import run_command
+from commands import succeeded
 
 COMMANDS = [
     "doctor",
@@ -26,15 +27,13 @@ def program(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_lists_every_command():
-    done = program("--help")
-    assert done.returncode == 0
+    done = succeeded(program("--help"))
     assert [c for c in COMMANDS if f"\n  {c} " not in done.stdout] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_help_with_an_example(command: str):
-    done = program(command, "--help")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(program(command, "--help"))
     assert f"gpu-aware {command}" in done.stdout
     assert "Example" in done.stdout
 
@@ -57,8 +56,7 @@ def test_bad_config_is_one_line_and_exit_1(tmp_path):
 
 
 def test_version():
-    done = program("--version")
-    assert done.returncode == 0
+    done = succeeded(program("--version"))
     assert done.stdout.startswith("gpu-aware, version ")
 
 

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from commands import gpu_aware
+from commands import gpu_aware, refusal, succeeded
 from store_samples import fit_models, ingest_sweep, watts
 
 from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
@@ -51,8 +51,7 @@ def fitted_config(tmp_path: Path, fitted_store: Path) -> Path:
 
 
 def shown(config: Path, *args: str) -> list[dict]:
-    done = gpu_aware("models", "show", "--json", *args, config=config)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(gpu_aware("models", "show", "--json", *args, config=config))
     return json.loads(done.stdout)
 
 
@@ -120,8 +119,7 @@ def test_the_tables(fitted_config: Path):
 
 def test_the_picture(fitted_config: Path, tmp_path: Path):
     pytest.importorskip("matplotlib")
-    done = gpu_aware("models", "plot", "A", str(tmp_path / "a.png"), config=fitted_config)
-    assert done.exit_code == 0, done.stderr
+    succeeded(gpu_aware("models", "plot", "A", str(tmp_path / "a.png"), config=fitted_config))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert (
         gpu_aware(
@@ -132,9 +130,8 @@ def test_the_picture(fitted_config: Path, tmp_path: Path):
 
 
 def test_without_models_and_with_a_wrong_name(fitted_config: Path):
-    done = gpu_aware("models", "show", "gpt2", config=fitted_config)
-    assert done.exit_code == 1
-    assert "no model of 'gpt2'; known: A, bert" in done.stderr
+    said = refusal(gpu_aware("models", "show", "gpt2", config=fitted_config))
+    assert "no model of 'gpt2'; known: A, bert" in said
 
 
 def test_nothing_to_fit(tmp_path: Path):
@@ -142,9 +139,7 @@ def test_nothing_to_fit(tmp_path: Path):
     file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     with open_store(tmp_path / "store.db"):
         pass
-    done = gpu_aware("models", "fit", config=file)
-    assert done.exit_code == 1
-    assert "nothing to fit" in done.stderr
+    assert "nothing to fit" in refusal(gpu_aware("models", "fit", config=file))
     assert "'gpu-aware models fit' makes them" in gpu_aware("models", "show", config=file).stderr
 
 
@@ -188,15 +183,13 @@ def test_hostile_samples_stop_nothing(site_config: Path, tmp_path: Path):
     with sqlite3.connect(tmp_path / "store.db") as connection:
         connection.execute("UPDATE model_samples SET time_s = 1e300, batch_size = -1, gpus = 0")
         connection.execute("UPDATE timings SET power_w = -1 WHERE clock_mhz = 900")
-    done = gpu_aware("models", "fit", config=site_config)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(gpu_aware("models", "fit", config=site_config))
     assert "no model of application bert on v100: no usable sample" in done.stderr
 
 
 def test_place_says_what_a_step_of_size_and_clock_would_bring(fitted_config: Path) -> None:
     arguments = ["--config", str(fitted_config), "place", "--gpus", "1", "--class", "A"]
-    done = gpu_aware(*arguments)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(gpu_aware(*arguments))
     text = " ".join(done.stdout.split())
     assert "A on v100: " in text
     assert ": 1 GPU at " in text

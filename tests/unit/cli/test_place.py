@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import gpu_aware
+from commands import gpu_aware, refusal, succeeded
 from store_samples import ingest, report
 
 from gpu_aware_profile.store_writer import recompute_scores
@@ -32,8 +32,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def answers(config: Path, *args: str) -> list[dict]:
-    done = gpu_aware("place", *args, "--json", config=config)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(gpu_aware("place", *args, "--json", config=config))
     return json.loads(done.stdout)["answers"]
 
 
@@ -209,11 +208,10 @@ def test_the_picture_is_written(config: Path, tmp_path: Path, name: str):
 
 
 def test_a_picture_that_cannot_be_written(config: Path, tmp_path: Path):
-    done = gpu_aware(
-        "place", "-g", "2", "--plot", str(tmp_path / "no" / "x.png"), *DGX, config=config
+    said = refusal(
+        gpu_aware("place", "-g", "2", "--plot", str(tmp_path / "no" / "x.png"), *DGX, config=config)
     )
-    assert done.exit_code == 1
-    assert "cannot be written" in done.stderr
+    assert "cannot be written" in said
 
 
 def test_gpus_that_no_probe_has_seen_are_left_out_and_told(config: Path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import gpu_aware
+from commands import gpu_aware, refusal, succeeded
 from matplotlib.figure import Figure
 
 from slurm_gpu_aware.simulator.files import load_results
@@ -22,16 +22,14 @@ from slurm_gpu_aware.simulator.report import page_text, plain_summary
 def saved_results(tmp_path_factory):
     made = tmp_path_factory.mktemp("results") / "out"
     args = "simulate --synthetic 30 --nodes 2 --gpus-per-node 4 -p packed -p pal --processes 1"
-    done = gpu_aware(*args.split(), "--out", str(made))
-    assert done.exit_code == 0, done.stderr
+    succeeded(gpu_aware(*args.split(), "--out", str(made)))
     head = json.loads((made / "summary.json").read_text())
     (made / "summary.json").write_text(json.dumps({**head, "trace": "<script>alert(1)</script>"}))
     return made
 
 
 def test_the_page_holds_everything_and_escapes_names(saved_results):
-    done = gpu_aware("report", str(saved_results), "--json")
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(gpu_aware("report", str(saved_results), "--json"))
     files = json.loads(done.stdout)["files"]
     assert len(files) == 7
     page = (saved_results / "report.html").read_text()
@@ -48,10 +46,9 @@ def test_the_page_holds_everything_and_escapes_names(saved_results):
 def test_no_folder_of_results_is_one_sentence(tmp_path, content):
     if content is not None:
         (tmp_path / "summary.json").write_text(content)
-    done = gpu_aware("report", str(tmp_path))
-    assert done.exit_code == 1
-    assert str(tmp_path) in done.stderr
-    assert "Traceback" not in done.stderr
+    said = refusal(gpu_aware("report", str(tmp_path)))
+    assert str(tmp_path) in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(("field", "of"), [("error", "gain"), ("low", "gain"), ("avg_jct_s", "")])
@@ -63,11 +60,10 @@ def test_a_folder_of_an_older_version_asks_for_a_new_simulation(saved_results, t
     summary["seeds"] = 8
     del (gain if of else summary["runs"][1])[field]
     (made / "summary.json").write_text(json.dumps(summary))
-    done = gpu_aware("report", str(made))
-    assert done.exit_code == 1
-    assert f"{made}: '{field}' is missing: an older version wrote the folder" in done.stderr
-    assert "simulate again: gpu-aware simulate" in done.stderr
-    assert "damaged" not in done.stderr
+    said = refusal(gpu_aware("report", str(made)))
+    assert f"{made}: '{field}' is missing: an older version wrote the folder" in said
+    assert "simulate again: gpu-aware simulate" in said
+    assert "damaged" not in said
 
 
 def head(*runs):
@@ -173,8 +169,7 @@ def young(tmp_path_factory):
     (folder / "history").write_text("\n".join(YOUNG))
     args = ["simulate", "--what-if", "--sacct", str(folder / "history"), "--days", "90"]
     args += ["-p", "pal", "--processes", "1", "--out", str(folder)]
-    done = gpu_aware(*args, "--nodes", "2", "--gpus-per-node", "4")
-    assert done.exit_code == 0, done.stderr
+    succeeded(gpu_aware(*args, "--nodes", "2", "--gpus-per-node", "4"))
     return load_results(folder)
 
 
@@ -324,8 +319,6 @@ def test_without_matplotlib_the_extra_is_named_as_the_readme_installs(saved_resu
         ["report", str(saved_results)],
         ["place", "-g2", "--machine", "dgx-1-v100", "--plot", "p"],
     ):
-        done = gpu_aware(*args)
-        assert done.exit_code == 1
-        assert f"{sys.prefix}/bin/pip install '.[plots]'" in done.stderr
+        assert f"{sys.prefix}/bin/pip install '.[plots]'" in refusal(gpu_aware(*args))
     readme = (Path(__file__).parents[3] / "README.md").read_text()
     assert "pip install '.[plots]'" in readme

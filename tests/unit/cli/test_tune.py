@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 from click.testing import Result
-from commands import gpu_aware
+from commands import gpu_aware, succeeded
 from store_samples import fit_models, ingest_sweep
 from tune_samples import write_config, write_history, write_store
 
@@ -54,8 +54,7 @@ def test_a_clear_winner_is_named_and_set_within_the_bounds(tmp_path: Path) -> No
     assert pal["harms"] == []
     assert not tuned_path(load_config(config)).exists()
 
-    done = tune(config, *options, "--apply")
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(tune(config, *options, "--apply"))
     assert "pal is the best: the average completion time is shorter" in done.stdout
     assert "It is set; the selector takes it within seconds." in " ".join(done.stdout.split())
     assert "seed 4 of 4: 2 x" in done.stderr
@@ -71,8 +70,7 @@ def test_a_clear_winner_is_named_and_set_within_the_bounds(tmp_path: Path) -> No
 
 def test_where_nothing_pays_nothing_changes(tmp_path: Path) -> None:
     config, options = slow_site(tmp_path, 1.0, "apply = true")
-    done = tune(config, *options, "--apply")
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(tune(config, *options, "--apply"))
     text = " ".join(done.stdout.split())
     assert "Placement does not pay here: no candidate is ahead of packed" in text
     assert not tuned_path(load_config(config)).exists()
@@ -92,8 +90,7 @@ def test_nothing_is_set_beyond_the_bounds(tmp_path: Path, keys: str, why: str) -
         assert (done.exit_code, done.stdout) == (1, "")
         assert f"--apply: {why}" in done.stderr
     else:
-        done = tune(config, *options, "--apply")
-        assert done.exit_code == 0, done.stderr
+        done = succeeded(tune(config, *options, "--apply"))
         assert "nothing will be set" in done.stderr
         assert f"It is not set: {why}." in " ".join(done.stdout.split())
     assert not (tmp_path / "tuned.json").exists()

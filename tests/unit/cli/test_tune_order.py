@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from click.testing import Result
-from commands import gpu_aware
+from commands import gpu_aware, succeeded
 from tune_samples import BEGIN_S, DAY_S, write_config, write_store
 
 from slurm_gpu_aware.config.load import load_config, tuned_path
@@ -61,8 +61,7 @@ def json_of(done: Result) -> dict[str, Any]:
 
 
 def test_shorter_first_is_proposed_with_what_each_account_pays(tmp_path: Path) -> None:
-    done = tune_order(tmp_path, "--order", "equal", "--order", "expected=1")
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(tune_order(tmp_path, "--order", "equal", "--order", "expected=1"))
     text = " ".join(done.stdout.split())
     assert "expected=1 is ahead of the present setting, slurm" in text
     assert "Among jobs of equal priority alone: 0.0%." in text  # no two come at once
@@ -99,8 +98,7 @@ def test_the_report_of_the_shadow_proposes_an_order(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("slurm_gpu_aware.features.queue_order.view.COMPARED", ("expected=1",))
     monkeypatch.setattr("slurm_gpu_aware.cli.tune._step_back", lambda: None)
-    done = gpu_aware("report", "--shadow", "--orders", config=file)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(gpu_aware("report", "--shadow", "--orders", config=file))
     assert "[queue]\n    order = " in done.stdout
     assert "slowest 10%" in done.stdout
     again = gpu_aware("report", "--shadow", "--orders", "--json", config=file)
@@ -113,8 +111,7 @@ def test_the_report_of_the_shadow_proposes_an_order(
 
 def test_where_no_job_waits_there_is_nothing_to_gain(tmp_path: Path) -> None:
     options = ["--order", "backfill", "--order", "expected=1"]
-    done = tune_order(tmp_path, *options, hour_s=200.0)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(tune_order(tmp_path, *options, hour_s=200.0))
     text = " ".join(done.stdout.split())
     assert "There is nothing to gain by another order: no candidate is ahead of slurm" in text
     assert "config.toml" not in text

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from commands import refusal, succeeded
 from memory_slurm import node_record
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
@@ -110,9 +111,7 @@ class Site:
         return done
 
     def remove(self) -> Result:
-        done = self.setup("--remove", "--yes")
-        assert done.exit_code == 0, done.stderr
-        return done
+        return succeeded(self.setup("--remove", "--yes"))
 
 
 @pytest.fixture
@@ -146,8 +145,7 @@ def add(site: Site, name: str, *lines: str) -> None:
 
 
 def install(site: Site) -> None:
-    done = site.setup("--install", "--yes")
-    assert done.exit_code == 0, done.stderr
+    succeeded(site.setup("--install", "--yes"))
     if (
         "Prolog=/" in (site.slurm / "slurm.conf").read_text()
         and (site.slurm / "prolog.sh").exists()
@@ -415,9 +413,7 @@ def test_a_call_in_another_form_is_named_before_anything_changes(own: Site) -> N
     install(own)
     add(own, "epilog.sh", f"nice {own.slurm}/epilog.d/50-gpu-aware &")
     before = own.files()
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 1
-    assert f"{own.slurm}/epilog.sh: take out line 4" in done.stderr
+    assert f"{own.slurm}/epilog.sh: take out line 4" in refusal(own.setup("--remove", "--yes"))
     assert (own.files(), own.calls()) == (before, [])
 
 
@@ -429,8 +425,7 @@ def test_lines_of_several_prologs_a_folder_and_a_function_go(own: Site) -> None:
     for path in (second, own.slurm / "job_submit.lua"):
         path.write_text("#!/bin/sh\n" if path == second else LUA_IN_FUNCTION)
     before = own.files()
-    done = own.setup("--install", "--yes")
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(own.setup("--install", "--yes"))
     assert "Prolog" not in done.stderr.replace("prolog.d", "")
     second.write_text(f"#!/bin/sh\n{hook_line(folder / '50-gpu-aware')}\n")
     lines = "\n".join(join_lines(own.slurm))
@@ -474,9 +469,7 @@ def test_an_unknown_distribution_command_is_named_before_anything_changes(own: S
     install(own)
     (own.bin / "push").unlink()
     before = own.files()
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 1
-    assert "setup.distribute" in done.stderr
+    assert "setup.distribute" in refusal(own.setup("--remove", "--yes"))
     assert own.files() == before
 
 
@@ -492,9 +485,7 @@ def test_a_step_that_fails_is_done_by_the_next_run(
             node["slurmd_start_time"] = 1
     own.command("scontrol", "false")
     (own.bin / "scontrol").write_text("#!/bin/sh\necho refused >&2\nexit 1\n")
-    done = own.setup("--remove", "--yes")
-    assert done.exit_code == 1
-    assert "scontrol reconfigure: refused" in done.stderr
+    assert "scontrol reconfigure: refused" in refusal(own.setup("--remove", "--yes"))
     assert "gpuaware" not in (own.slurm / "slurm.conf").read_text()
     assert (own.slurm / "epilog.d" / "50-gpu-aware").exists()
     own.command("scontrol", 'echo scontrol "$@"')
@@ -511,10 +502,9 @@ def test_no_node_is_drained_for_files_that_do_not_arrive(own: Site) -> None:
     (own.bin / "srun").write_text("#!/bin/sh\necho n1\n")
     (own.bin / "srun").chmod(0o755)
     before = own.files()
-    done = own.setup("--roll", "--yes")
-    assert done.exit_code == 1
-    assert "n1 has a" in done.stderr
-    assert "distribute = " in done.stderr
+    said = refusal(own.setup("--roll", "--yes"))
+    assert "n1 has a" in said
+    assert "distribute = " in said
     assert own.files() == before
     assert [c for c in own.memory.calls if "drain" in c[0]] == []
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_server import run_command
+from commands import refusal, succeeded
 from conf_text import parse_conf
 from store_samples import ingest, report
 
@@ -66,8 +67,7 @@ def site(tmp_path: Path) -> Site:
 
 def test_without_a_mode_nothing_is_written(site: Site):
     before = site.files()
-    done = site.setup()
-    assert done.returncode == 0
+    done = succeeded(site.setup())
     assert "+Licenses=gpuaware:100000" in done.stdout
     assert f"new file {site.slurm}/gpu_aware.lua" in done.stdout
     assert "files would change; --install writes them." in done.stderr
@@ -105,8 +105,7 @@ def test_a_setting_is_changed_where_it_counts(tmp_path: Path):
     (site.slurm / "c").mkdir()
     custom = site.slurm / "c" / "custom.conf"
     custom.write_text("SchedulerParameters=bf_continue\nLicenses=ansys:5\n")
-    done = site.setup("--install", "--yes")
-    assert done.returncode == 0, done.stderr
+    succeeded(site.setup("--install", "--yes"))
     assert custom.read_text() == (
         "SchedulerParameters=bf_continue,default_queue_depth=5000,batch_sched_delay=0\n"
         "Licenses=ansys:5,gpuaware:100000,gpuaware_pool:8\n"
@@ -120,9 +119,7 @@ def test_a_setting_is_changed_where_it_counts(tmp_path: Path):
 def test_what_slurm_does_not_read_stops_setup_with_the_line(tmp_path: Path):
     site = Site(tmp_path, f"{HEAD}SchedulerType=sched/backfill MaxJobCount=7\n")
     before = site.files()
-    done = site.setup("--install", "--yes")
-    assert done.returncode == 1
-    text = " ".join(done.stderr.split())
+    text = " ".join(refusal(site.setup("--install", "--yes")).split())
     assert "slurm.conf: line 'SchedulerType=sched/backfill MaxJobCount=7'" in text
     assert site.files() == before
 
@@ -148,29 +145,24 @@ def test_several_prologs_of_the_site_stay_and_are_named(tmp_path: Path):
 
 def test_review_without_the_sites_users_says_whose_uid_is_missing(tmp_path: Path):
     site = Site(tmp_path, "ClusterName=c\nSlurmUser=no-such-user\nGresTypes=gpu\n")
-    done = site.setup("--output", str(tmp_path / "review"))
-    assert done.returncode == 0, done.stderr
+    done = succeeded(site.setup("--output", str(tmp_path / "review")))
     text = " ".join(done.stderr.split())
     assert "note: no-such-user: no user of this host, so gpu_aware_conf.lua lacks the uid" in text
     assert "operators = { 0 }" in (tmp_path / "review" / "gpu_aware_conf.lua").read_text()
-    done = site.setup("--install", "--yes")
-    assert done.returncode == 1
-    assert "SlurmUser: no such user on this host: 'no-such-user'" in " ".join(done.stderr.split())
+    said = refusal(site.setup("--install", "--yes"))
+    assert "SlurmUser: no such user on this host: 'no-such-user'" in " ".join(said.split())
 
 
 def test_slurm_user_may_be_a_number(tmp_path: Path):
     """All files were written, and then it failed."""
     site = Site(tmp_path, "ClusterName=c\nSlurmUser=0\nGresTypes=gpu\n")
-    done = site.setup("--install", "--yes")
-    assert done.returncode == 0, done.stderr
+    succeeded(site.setup("--install", "--yes"))
     assert (tmp_path / "spool").is_dir()
 
 
 def test_install_asks_before_it_overwrites(site: Site):
     before = site.files()
-    done = site.setup("--install", answer="n\n")
-    assert done.returncode == 1
-    assert "Overwrite 1 file?" in done.stderr
+    assert "Overwrite 1 file?" in refusal(site.setup("--install", answer="n\n"))
     assert site.files() == before
 
 
@@ -207,16 +199,13 @@ def test_a_note_says_what_the_accounting_lacks(tmp_path: Path, conf: str, line: 
 def test_a_question_without_an_answer_writes_nothing(site: Site):
     """The end of stdin was called an interruption, with exit code 130."""
     before = site.files()
-    done = site.setup("--install", answer="")
-    assert done.returncode == 1
-    assert done.stderr.endswith("\nnothing was written\n")
+    assert refusal(site.setup("--install", answer="")).endswith("\nnothing was written\n")
     assert site.files() == before
 
 
 def test_install_writes_everything_and_keeps_the_first_version(site: Site):
     before = site.files()
-    done = site.setup("--install", answer="y\n")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(site.setup("--install", answer="y\n"))
     files = site.files()
     assert files["slurm.conf.before-gpu-aware"] == before["slurm.conf"]
     conf = parse_conf(files["slurm.conf"])
@@ -237,8 +226,7 @@ def test_install_writes_everything_and_keeps_the_first_version(site: Site):
 def test_install_twice_changes_nothing(site: Site):
     site.setup("--install", "--yes")
     before = site.files()
-    done = site.setup("--install")
-    assert done.returncode == 0
+    done = succeeded(site.setup("--install"))
     assert done.stdout == ""
     assert "nothing was written" in done.stderr
     assert site.files() == before
@@ -280,8 +268,7 @@ def test_nodes_only_leaves_types_and_gres_conf_to_the_site(tmp_path: Path):
     conf = f"{HEAD}NodeName=n1 {INDEXED}\nNodeName=n2 Gres=gpu:V100:2\n"
     site = Site(tmp_path, conf)
     site.config.write_text(site.config.read_text() + NODES_ONLY)
-    done = site.setup("--install", "--yes")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(site.setup("--install", "--yes"))
     assert "setup --roll" not in done.stderr
     files = site.files()
     assert "gres.conf" not in files
@@ -358,8 +345,7 @@ def test_a_changed_configuration_reloads_the_filter(site: Site):
 def test_output_is_a_folder_for_review(site: Site, tmp_path: Path):
     out = tmp_path / "review"
     before = site.files()
-    done = site.setup("--output", str(out))
-    assert done.returncode == 0, done.stderr
+    succeeded(site.setup("--output", str(out)))
     assert site.files() == before
     names = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
     assert {
@@ -408,8 +394,7 @@ def test_output_again_shows_a_diff_and_asks(site: Site, tmp_path: Path):
 
 def test_without_a_profile_setup_says_what_is_missing(site: Site):
     (site.config.parent.parent / "lib" / "store.db").unlink()
-    done = site.setup("--install", "--yes")
-    assert done.returncode == 0
+    done = succeeded(site.setup("--install", "--yes"))
     assert "no profile" in done.stderr
     assert "gres.conf" not in site.files()
 
@@ -425,9 +410,7 @@ def test_operators_come_from_the_configuration(site: Site):
     assert site.setup("--install", "--yes").returncode == 0
     assert "operators = { 0, 4711, 65534 }," in site.files()["gpu_aware_conf.lua"]
     site.config.write_text(text + '[site]\noperators = ["no-such-user-here"]\n')
-    done = site.setup("--install", "--yes")
-    assert done.returncode == 1
-    said = " ".join(done.stderr.split())
+    said = " ".join(refusal(site.setup("--install", "--yes")).split())
     assert f"{site.config}: site.operators: no such user on this host: 'no-such-user-here'" in said
 
 

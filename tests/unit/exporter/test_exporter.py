@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import gpu_aware
+from commands import gpu_aware, refusal
 from exposition import families, value
 from memory_slurm import node_record
 from slurm_folder import SlurmFolder, parked
@@ -386,9 +386,8 @@ def test_the_file_for_node_exporter_is_replaced_whole(slurm: SlurmFolder, tmp_pa
 
 def test_a_file_that_cannot_be_written_is_a_sentence(slurm: SlurmFolder, tmp_path: Path) -> None:
     target = tmp_path / "missing" / "gpu-aware.prom"
-    done = gpu_aware("metrics", "--textfile", str(target), config=slurm.config)
-    assert done.exit_code == 1
-    assert f"{target}: cannot be written: No such file or directory" in done.stderr
+    said = refusal(gpu_aware("metrics", "--textfile", str(target), config=slurm.config))
+    assert f"{target}: cannot be written: No such file or directory" in said
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from commands import gpu_aware, gpu_aware_profile
+from commands import gpu_aware, gpu_aware_profile, succeeded
 from page_samples import HOSTILE, MACHINES, SLOW
 from slurm_folder import SlurmFolder
 from store_samples import ingest, report
@@ -146,8 +146,7 @@ def test_what_watch_found_is_shown(site: SlurmFolder, tmp_path: Path) -> None:
 
 def test_public_pages_name_no_user_and_no_job(site: SlurmFolder, tmp_path: Path) -> None:
     folder = tmp_path / "public"
-    done = gpu_aware("page", "--public", str(folder), config=site.config)
-    assert done.exit_code == 0, done.stderr
+    succeeded(gpu_aware("page", "--public", str(folder), config=site.config))
     text = " ".join(Reading(page).text for page in all_pages(folder))
     for word in ("alice", "mallory", "train-resnet", "job-9100", "class=A"):
         assert word not in text
@@ -179,8 +178,7 @@ def test_jobs_and_rows_are_bounded(
 ) -> None:
     monkeypatch.setattr(page_command, "MOST_EXPLAINED", 4)
     monkeypatch.setattr(page_command, "MOST_ROWS", 2)
-    done = gpu_aware("page", str(tmp_path / "few"), config=site.config)
-    assert done.exit_code == 0, done.stderr
+    succeeded(gpu_aware("page", str(tmp_path / "few"), config=site.config))
     jobs = {page.stem for page in (tmp_path / "few/jobs").iterdir()}
     assert jobs == {"9001", "9002", "9100", "9101"}
     assert "... and 4 more: gpu-aware queue" in Reading(tmp_path / "few/queue.html").text
@@ -190,8 +188,7 @@ def test_without_slurm_the_store_is_shown(
     site: SlurmFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", _silent)
-    done = gpu_aware("page", str(tmp_path / "alone"), config=site.config)
-    assert done.exit_code == 0, done.stderr
+    succeeded(gpu_aware("page", str(tmp_path / "alone"), config=site.config))
     text = Reading(tmp_path / "alone/index.html").text
     assert "Slurm does not answer: slurmctld is away." in text
     assert "72 unknown" in text
@@ -211,8 +208,7 @@ def test_a_section_that_fails_does_not_stop_the_others(
 
     broken = replace(drift.DRIFT, read=lambda source: {}["what"])
     monkeypatch.setattr(drift, "DRIFT", broken)
-    done = gpu_aware("page", str(tmp_path / "most"), config=site.config)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(gpu_aware("page", str(tmp_path / "most"), config=site.config))
     said = "The section 'Drift' cannot be shown: 'what'."
     assert said in done.stderr
     assert said in Reading(tmp_path / "most/drift.html").text
@@ -228,10 +224,8 @@ def test_a_store_with_an_import_alone_is_shown(
     config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     rows = [f"{slot},{node},A,{100 + 60 * (slot == 2)}" for node in ("n1", "n2") for slot in (1, 2)]
     times.write_text("\n".join(["gpu,node,class,value_ms", *rows, "3,n1,A,99", "3,n2,A,99"]))
-    done = gpu_aware_profile("import", str(times), "--store", f"{tmp_path}/store.db")
-    assert done.exit_code == 0, done.stderr
-    done = gpu_aware("page", str(tmp_path / "out"), config=config)
-    assert done.exit_code == 0, done.stderr
+    succeeded(gpu_aware_profile("import", str(times), "--store", f"{tmp_path}/store.db"))
+    succeeded(gpu_aware("page", str(tmp_path / "out"), config=config))
     fleet = Reading(tmp_path / "out/index.html").text
     assert "class A: 60.0% slower than the median" in fleet
     assert "The links are not known" in Reading(tmp_path / "out/nodes/n1.html").text
@@ -247,8 +241,7 @@ def test_gpus_without_times_are_not_said_to_be_fast(
     config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     with open_store(tmp_path / "store.db") as store:
         ingest(store, report() | {"timings": []})
-    done = gpu_aware("page", str(tmp_path / "out"), config=config)
-    assert done.exit_code == 0, done.stderr
+    succeeded(gpu_aware("page", str(tmp_path / "out"), config=config))
     fleet = Reading(tmp_path / "out/index.html").text
     assert "slow not known ill none not measured 4" in fleet
     assert "No GPU is known to be ill; how fast they are is not measured." in fleet

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from command_server import run_command
-from commands import gpu_aware_profile
+from commands import gpu_aware_profile, refusal, succeeded
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
@@ -46,8 +46,7 @@ def test_import_then_show(profile_in: Run, tmp_path: Path) -> None:
     done = profile_in("import", "-", text=GOOD)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"imported 4 timings of 3 GPUs into {tmp_path}/store.db\n"
-    shown = profile_in("show")
-    assert shown.returncode == 0
+    shown = succeeded(profile_in("show"))
     assert shown.stderr == ""
     lines = shown.stdout.splitlines()
     assert lines[0].split() == [
@@ -154,17 +153,14 @@ def test_files_that_are_no_timings_are_refused(profile_in: Run, text: str, reaso
 
 def test_binary_files_are_refused(profile_in: Run, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"gpu,node,class,value_ms\n0,n\xff1,A,1\n")
-    done = profile_in("import", "x.csv")
-    assert done.returncode == 1
-    assert "not UTF-8" in done.stderr
+    assert "not UTF-8" in refusal(profile_in("import", "x.csv"))
 
 
 def test_a_file_without_a_class_column_and_from_a_spreadsheet(
     profile_in: Run, tmp_path: Path
 ) -> None:
     text = "\ufeffnode,extra,gpu,value_ms\r\nn1,?,0,100\r\n\r\nn1,?,1,120\r\n"
-    done = profile_in("import", "-", "--class", "B", "--taken-at", "1234.5", text=text)
-    assert done.returncode == 0
+    succeeded(profile_in("import", "-", "--class", "B", "--taken-at", "1234.5", text=text))
     with open_store(tmp_path / "store.db") as store:
         assert [(t.slot, t.app_class, t.value_ms) for t in newest_timings(store)] == [
             (0, "B", 100.0),
@@ -240,8 +236,7 @@ def test_wrong_use_ends_in_one_sentence(
 
 def test_an_empty_store_shows_what_to_do(profile_in: Run, tmp_path: Path) -> None:
     open_store(tmp_path / "store.db").close()
-    done = profile_in("show")
-    assert done.returncode == 0
+    done = succeeded(profile_in("show"))
     assert "gpu-aware-profile sweep" in done.stderr
     assert json.loads(profile_in("show", "--json").stdout)["gpus"] == []
 
@@ -275,9 +270,7 @@ FOUR = {(node, slot) for node in ("n1", "n2") for slot in (0, 1)}
 def test_a_wrong_line_of_an_import_becomes_no_hardware(profile_in: Run, tmp_path: Path) -> None:
     """Rows for GPUs that no sweep had seen silently added GPUs and nodes."""
     sweep(tmp_path / "store.db")
-    done = profile_in("import", "-", text=SWEPT)
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
+    assert refusal(profile_in("import", "-", text=SWEPT)).splitlines() == [
         "stdin: line 3: no sweep has seen GPU 9 of node n1, only 0, 1; sweep first, or give"
         " --new-gpus",
         "stdin: line 4: no sweep has seen node n9, only n1, n2; sweep first, or give --new-gpus",
@@ -286,8 +279,7 @@ def test_a_wrong_line_of_an_import_becomes_no_hardware(profile_in: Run, tmp_path
     assert known_gpus(tmp_path / "store.db") == FOUR
     assert profile_in("import", "-", "--skip-bad", text=SWEPT).returncode == 3
     assert known_gpus(tmp_path / "store.db") == FOUR
-    done = profile_in("import", "-", "--new-gpus", text=SWEPT)
-    assert done.returncode == 0
+    done = succeeded(profile_in("import", "-", "--new-gpus", text=SWEPT))
     assert " ".join(done.stderr.split()).endswith(
         "store.db note: place, setup and simulations of the store's cluster omit these GPUs"
         " until a sweep has seen them: n1:9, n9:0."
@@ -364,8 +356,7 @@ def test_the_pattern_of_an_application_is_told_with_the_comment_to_type(tmp_path
         "n1:42:43 [0] NCCL INFO AllReduce: 800 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
     )
     (tmp_path / "app.log").write_text(f"step 1\n{line}\nL\xf6ss\n", encoding="latin-1")
-    done = gpu_aware_profile("pattern", str(tmp_path / "app.log"))
-    assert done.exit_code == 0
+    done = succeeded(gpu_aware_profile("pattern", str(tmp_path / "app.log")))
     assert "pattern: ring (by the algorithms that NCCL took, in bytes)" in done.stdout
     assert "traffic: ring 100%" in done.stdout
     assert "--comment=pattern=ring" in done.stdout

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from commands import gpu_aware_profile
+from commands import gpu_aware_profile, refusal, succeeded
 from idle_clock import Stopwatch, all_end
 
 from gpu_aware_profile import counter_tools
@@ -241,12 +241,9 @@ def test_a_dcgm_that_hangs_or_fails(
 def test_centres_are_stored_once_for_the_site(centres: ClassifyFolder) -> None:
     centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
     app = centres.app(WRITES)
-    missing = centres.classify("--run", app)
-    assert missing.exit_code == 1
-    assert "an administrator stores them once" in missing.stderr
+    assert "an administrator stores them once" in refusal(centres.classify("--run", app))
     assert not (centres.folder / "ran").exists()
-    done = centres.classify("--centres", "centres.csv", "--save-centres")
-    assert done.exit_code == 0, done.output
+    succeeded(centres.classify("--centres", "centres.csv", "--save-centres"))
     with open_store(centres.store) as store:
         assert list(stored_centres(store).items()) == [
             ("A", (30.0, 80.0)),
@@ -264,8 +261,7 @@ def test_centres_are_stored_once_for_the_site(centres: ClassifyFolder) -> None:
 def test_a_class_is_saved_for_a_user_and_a_name(centres: ClassifyFolder) -> None:
     centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
     args = ("--centres", "centres.csv", "--run", centres.app(WRITES), "--save")
-    done = centres.classify(*args, "--name", "train", "--user", "ada")
-    assert done.exit_code == 0, done.output
+    done = succeeded(centres.classify(*args, "--name", "train", "--user", "ada"))
     assert "stored class A for the jobs of ada named train" in done.stderr
     with open_store(centres.store) as store:
         (saved,) = saved_classes(store)
@@ -277,9 +273,7 @@ def test_a_class_is_saved_for_a_user_and_a_name(centres: ClassifyFolder) -> None
         ("--name", "x", "--gpus", "a"): "--gpus: expected numbers",
         ("--name", "x", "--run", "'"): "--run: No closing quotation",
     }.items():
-        refused = centres.classify(*args, *wrong)
-        assert refused.exit_code == 2, refused.output
-        assert why in refused.stderr
+        assert why in refusal(centres.classify(*args, *wrong), 2)
 
 
 def test_who_may_not_write_the_store_is_told_another_way(

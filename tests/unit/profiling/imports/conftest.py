@@ -5,10 +5,30 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from commands import gpu_aware_profile
+from commands import gpu_aware_profile, succeeded
 
 
 @pytest.fixture
 def run_import(store_path: Path) -> Callable[..., Result]:
     """Run ``gpu-aware-profile import`` with options and a text on stdin."""
     return lambda *args, text=None: gpu_aware_profile("import", *args, text=text)
+
+
+@pytest.fixture
+def imported(run_import: Callable[..., Result]) -> Callable[..., str]:
+    """What an import says that must succeed."""
+
+    return lambda *args, **text: succeeded(run_import(*args, **text)).stderr
+
+
+@pytest.fixture
+def refused(run_import: Callable[..., Result]) -> Callable[..., str]:
+    """What an import says that must fail."""
+
+    def call(*args: str, **text: str) -> str:
+        done = run_import(*args, **text)
+        assert done.exit_code == 1
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    return call

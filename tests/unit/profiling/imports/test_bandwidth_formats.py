@@ -23,6 +23,7 @@ from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import newest_bandwidths, newest_collectives
 
 Call = Callable[..., click.testing.Result]
+Said = Callable[..., str]
 
 
 @pytest.fixture
@@ -106,11 +107,10 @@ def nvbandwidth_json() -> str:
 
 
 @pytest.mark.parametrize("text", [nvbandwidth_text(), nvbandwidth_json()])
-def test_a_read_goes_from_column_to_row(store_path: Path, run_import: Call, text: str) -> None:
+def test_a_read_goes_from_column_to_row(store_path: Path, imported: Said, text: str) -> None:
     """CUDA's GPUs 0, 1, 2 are Slurm's 2, 0, 1 here."""
-    done = run_import("-", *AT, text=text)
-    assert done.exit_code == 0, done.stderr
-    assert done.stderr.endswith(f"imported bandwidths of 3 pairs of GPUs into {store_path}\n")
+    said = imported("-", *AT, text=text)
+    assert said.endswith(f"imported bandwidths of 3 pairs of GPUs into {store_path}\n")
     with open_store(store_path) as store:
         assert newest_bandwidths(store) == [
             PairBandwidth("n1", 0, 1, 5000.0, ab_gbps=16.0, ba_gbps=14.0, both_gbps=42.5),
@@ -120,12 +120,12 @@ def test_a_read_goes_from_column_to_row(store_path: Path, run_import: Call, text
 
 
 def test_a_write_goes_from_row_to_column_and_the_fastest_test_counts(
-    store_path: Path, run_import: Call
+    store_path: Path, imported: Said
 ) -> None:
     text = nvbandwidth_text().replace("device_memcpy_write_sm.\nWaived:", "")
     write = [[0, 10.0, 10.0], [10.0, 0, 10.0], [17.0, 10.0, 0]]
     text += f"Running device_to_device_memcpy_write_ce.\nGPU(row) GPU(column)\n{matrix_text(write)}"
-    assert run_import("-", text=text).exit_code == 0
+    imported("-", text=text)
     with open_store(store_path) as store:
         of_pair = {(p.a, p.b): p for p in newest_bandwidths(store)}
     assert of_pair[1, 2].ab_gbps == 17.0  # CUDA's 2 to 0
@@ -133,38 +133,35 @@ def test_a_write_goes_from_row_to_column_and_the_fastest_test_counts(
     assert of_pair[0, 1].ab_gbps == 16.0
 
 
-def test_an_unknown_gpu_or_a_missing_list_is_refused(store_path: Path, run_import: Call) -> None:
-    unknown = run_import("-", text=nvbandwidth_text().replace(":02:00)", ":77:00)"))
-    assert unknown.exit_code == 1
-    assert "pair 1: no sweep has seen a GPU with the PCI address 0000:77:00" in unknown.stderr
-    assert "no sweep has seen a GPU" in run_import("-", text=nvbandwidth_text("n9")).stderr
-    assert (
-        "only times are of a class; leave --class out"
-        in run_import("-", "--class", "A", text=nvbandwidth_text()).stderr
+def test_an_unknown_gpu_or_a_missing_list_is_refused(store_path: Path, refused: Said) -> None:
+    said = refused("-", text=nvbandwidth_text().replace(":02:00)", ":77:00)"))
+    assert "pair 1: no sweep has seen a GPU with the PCI address 0000:77:00" in said
+    assert "no sweep has seen a GPU" in refused("-", text=nvbandwidth_text("n9"))
+    assert "only times are of a class; leave --class out" in refused(
+        "-", "--class", "A", text=nvbandwidth_text()
     )
 
 
 @pytest.mark.parametrize("listed", [5, True, {"0": 1}, "0: x (0000:01:00)"])
-def test_a_list_of_devices_that_is_none_is_refused(run_import: Call, listed: object) -> None:
+def test_a_list_of_devices_that_is_none_is_refused(refused: Said, listed: object) -> None:
     text = json.dumps({"nvbandwidth": {"GPU Device list": listed}})
-    done = run_import("-", text=text)
-    assert done.exit_code == 1
-    assert "does not name its node; give it with --node" in done.output
+    assert "does not name its node; give it with --node" in refused("-", text=text)
 
 
-def test_a_node_with_bits_for_bytes_is_refused(store_path: Path, run_import: Call) -> None:
-    assert run_import("-", text=nvbandwidth_text()).exit_code == 0
+def test_a_node_with_bits_for_bytes_is_refused(
+    store_path: Path, imported: Said, refused: Said
+) -> None:
+    imported("-", text=nvbandwidth_text())
     rows = "n2,0,1,112,112,\nn2,0,2,110,112,\nn2,1,2,110,112,\n"
     header = "node,a,b,ab_gbps,ba_gbps,both_gbps\n"
-    done = run_import("-", text=header + rows)
-    assert done.exit_code == 1
+    said = refused("-", text=header + rows)
     assert (
         "NV2 links of n2 have 8.22 times the bandwidth of the median node with v100"
         " (are bits and bytes mixed up?)"
-    ) in done.stderr
+    ) in said
     with open_store(store_path) as store:
         assert {pair.node for pair in newest_bandwidths(store)} == {"n1"}
-    assert run_import("-", "--accept-outliers", text=header + rows).exit_code == 0
+    imported("-", "--accept-outliers", text=header + rows)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +175,8 @@ def test_a_node_with_bits_for_bytes_is_refused(store_path: Path, run_import: Cal
         ("n;1,0,1,1,1,1", "'n;1' is not a node name"),
     ],
 )
-def test_bad_pairs(run_import: Call, row: str, why: str) -> None:
-    done = run_import("-", text=f"node,a,b,ab_gbps,ba_gbps,both_gbps\n{row}\n")
-    assert done.exit_code == 1
-    assert f"line 2: {why}" in done.stderr
+def test_bad_pairs(refused: Said, row: str, why: str) -> None:
+    assert f"line 2: {why}" in refused("-", text=f"node,a,b,ab_gbps,ba_gbps,both_gbps\n{row}\n")
 
 
 def nccl(
@@ -217,11 +212,10 @@ def nccl(
     )
 
 
-def test_the_largest_message_counts(store_path: Path, run_import: Call) -> None:
+def test_the_largest_message_counts(store_path: Path, imported: Said) -> None:
     second = nccl("all_gather", (("n2.site", "0000:00:00"), ("n2.site", "0000:01:00")))
-    done = run_import("-", *AT, text="+ srun all_reduce_perf\n" + nccl() + second)
-    assert done.exit_code == 0, done.stderr
-    assert "imported bandwidths of 2 collectives" in done.stderr
+    said = imported("-", *AT, text="+ srun all_reduce_perf\n" + nccl() + second)
+    assert "imported bandwidths of 2 collectives" in said
     with open_store(store_path) as store:
         assert newest_collectives(store, "all_reduce") == [
             Collective("n1", (0, 2), "all_reduce", 5000.0, 231.0, 1 << 30)
@@ -229,7 +223,7 @@ def test_the_largest_message_counts(store_path: Path, run_import: Call) -> None:
         assert newest_collectives(store, "all_gather")[0].node == "n2"
 
 
-def test_output_of_2021(store_path: Path, run_import: Call) -> None:
+def test_output_of_2021(store_path: Path, refused: Said, imported: Said) -> None:
     """Without operation and root, with the bus alone, and with an error instead of a count."""
     old = (
         "# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters:"
@@ -241,15 +235,11 @@ def test_output_of_2021(store_path: Path, run_import: Call) -> None:
         "   134217728      33554432   float     sum   1234.5   40.00   40.00  5e-07   1234.5"
         "   41.00   42.00  5e-07\n# Out of bounds values : 0 OK\n"
     )
-    assert (
-        "does not name the operation; give it with --value all_reduce"
-        in run_import("-", text=old).stderr
-    )
-    done = run_import("-", "--value", "all_reduce", text=old)
-    assert done.exit_code == 0, done.stderr
+    assert "does not name the operation; give it with --value all_reduce" in refused("-", text=old)
+    imported("-", "--value", "all_reduce", text=old)
     with open_store(store_path) as store:
         assert newest_collectives(store, "all_reduce")[0].gbps == 41.0
-    assert "--value takes all_reduce, " in run_import("-", "--value", "x", text=old).stderr
+    assert "--value takes all_reduce, " in refused("-", "--value", "x", text=old)
 
 
 @pytest.mark.parametrize(
@@ -263,19 +253,17 @@ def test_output_of_2021(store_path: Path, run_import: Call) -> None:
         (nccl(gpus=(("n1", "0000:00:00"), ("n1", "0000:09:00"))), "no sweep has seen a GPU"),
     ],
 )
-def test_a_run_without_a_place_is_refused(run_import: Call, text: str, why: str) -> None:
-    done = run_import("-", text=text)
-    assert done.exit_code == 1
-    assert why in done.stderr
-    assert "line " in done.stderr
+def test_a_run_without_a_place_is_refused(refused: Said, text: str, why: str) -> None:
+    said = refused("-", text=text)
+    assert why in said
+    assert "line " in said
 
 
-def test_a_slow_collective_is_refused(store_path: Path, run_import: Call) -> None:
-    assert run_import("-", text=nccl()).exit_code == 0
+def test_a_slow_collective_is_refused(store_path: Path, imported: Said, refused: Said) -> None:
+    imported("-", text=nccl())
     other = nccl(gpus=(("n2", "0000:02:00"), ("n2", "0000:00:00")), busbw=23.0)
-    done = run_import("-", text=other)
-    assert done.exit_code == 1
-    assert "all_reduce over GPUs 0 2 of n2 have 0.102 times the bandwidth" in done.stderr
+    said = refused("-", text=other)
+    assert "all_reduce over GPUs 0 2 of n2 have 0.102 times the bandwidth" in said
 
 
 @given(
@@ -327,11 +315,11 @@ def test_nvbandwidth_that_failed_before_its_first_test(run_import: Call) -> None
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_line_with_a_rank_that_is_missing(run_import: Call, rank: int) -> None:
+def test_a_line_with_a_rank_that_is_missing(refused: Said, rank: int) -> None:
     """The GPUs of the run are then not known, as if another program wrote into the line."""
     gpus = tuple(("n1", f"0000:0{n}:00") for n in range(3))
     text = nccl(gpus=gpus).replace(f"[0000:0{rank}:00]", "[0000:0NCCL WARN")
-    assert "lines with ranks are missing" in run_import("-", text=text).stderr
+    assert "lines with ranks are missing" in refused("-", text=text)
 
 
 OLD = """# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
@@ -352,10 +340,9 @@ OLD = """# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor) warmu
         nccl() + "n1: Test NCCL failure common.cu:958 'unhandled cuda error'\n",
     ],
 )
-def test_the_verdict_of_the_program_counts_before_its_numbers(run_import: Call, text: str) -> None:
-    done = run_import("-", "--value", "all_reduce", text=text)
-    assert done.exit_code == 1
-    assert "the program says that the run failed" in done.stderr
+def test_the_verdict_of_the_program_counts_before_its_numbers(refused: Said, text: str) -> None:
+    said = refused("-", "--value", "all_reduce", text=text)
+    assert "the program says that the run failed" in said
 
 
 @pytest.mark.parametrize(
@@ -368,13 +355,10 @@ def test_the_verdict_of_the_program_counts_before_its_numbers(run_import: Call, 
         (nvbandwidth_text().replace("device_to_device", "multinode"), "across nodes (3)"),
     ],
 )
-def test_what_the_store_has_no_place_for_is_left_out(
-    run_import: Call, text: str, what: str
-) -> None:
-    done = run_import("-", text=text)
-    assert done.exit_code == 0, done.stderr
-    assert what in done.stderr
-    assert "imported bandwidths of 0 " in done.stderr
+def test_what_the_store_has_no_place_for_is_left_out(imported: Said, text: str, what: str) -> None:
+    said = imported("-", text=text)
+    assert what in said
+    assert "imported bandwidths of 0 " in said
 
 
 def prefixed(text: str, prefix: str) -> str:
@@ -401,61 +385,57 @@ PREFIXES = (
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("text", [nccl(), nvbandwidth_text(), nvbandwidth_json()])
 def test_prefixes_of_launchers_are_skipped(
-    store_path: Path, run_import: Call, prefix: str, text: str
+    store_path: Path, imported: Said, prefix: str, text: str
 ) -> None:
-    done = run_import("-", text="srun: job 7 queued\n" + prefixed(text, prefix))
-    assert done.exit_code == 0, done.stderr
+    imported("-", text="srun: job 7 queued\n" + prefixed(text, prefix))
     with open_store(store_path) as store:
         found = newest_bandwidths(store), newest_collectives(store, "all_reduce")
     assert [len(one) for one in found] == ([0, 1] if text == nccl() else [3, 0])
 
 
-def test_tasks_whose_lines_are_mixed_are_told_apart(store_path: Path, run_import: Call) -> None:
+def test_tasks_whose_lines_are_mixed_are_told_apart(store_path: Path, imported: Said) -> None:
     both = zip(
         prefixed(nvbandwidth_text("n1"), "0: ").splitlines(),
         prefixed(nvbandwidth_text("n2").replace("11.00", "10.00"), "1: ").splitlines(),
         strict=True,
     )
-    done = run_import("-", text="\n".join(line for pair in both for line in pair))
-    assert done.exit_code == 0, done.stderr
+    imported("-", text="\n".join(line for pair in both for line in pair))
     with open_store(store_path) as store:
         found = {(p.node, p.a, p.b): p.ab_gbps for p in newest_bandwidths(store)}
     assert (found["n1", 0, 2], found["n2", 0, 2]) == (11.0, 10.0)
 
 
-def test_several_runs_in_one_text_are_told_apart(store_path: Path, run_import: Call) -> None:
+def test_several_runs_in_one_text_are_told_apart(
+    store_path: Path, imported: Said, refused: Said
+) -> None:
     slow = nvbandwidth_text("n1.cluster.site").replace("11.00", "10.00")
-    done = run_import("-", text=slow + "\n" + nvbandwidth_text("n2"))
-    assert done.exit_code == 0, done.stderr
+    imported("-", text=slow + "\n" + nvbandwidth_text("n2"))
     with open_store(store_path) as store:
         found = {(p.node, p.a, p.b): p.ab_gbps for p in newest_bandwidths(store)}
     assert (found["n1", 0, 2], found["n2", 0, 2]) == (10.0, 11.0)
     for text in (slow + nvbandwidth_text("n2"), nccl() + nccl().replace(" n1 ", " n2 ")):
-        refused = run_import("-", "--node", "n1", text=text)
-        assert "--node is for a file of one node; it has n1, n2" in refused.stderr
+        said = refused("-", "--node", "n1", text=text)
+        assert "--node is for a file of one node; it has n1, n2" in said
     unnamed = nvbandwidth_text().replace("Device ", "GPU ") * 2
-    refused = run_import("-", "--node", "n1", text=unnamed)
-    assert "2 runs that do not all name their node" in refused.stderr
-    assert "several JSON objects" in run_import("-", text=f"{nvbandwidth_json()}\n" * 2).stderr
-    mixed = run_import("-", text=nvbandwidth_text() + nccl())
-    assert "it holds nvbandwidth and nccl-tests; name one with --format" in mixed.stderr
+    assert "2 runs that do not all name their node" in refused("-", "--node", "n1", text=unnamed)
+    assert "several JSON objects" in refused("-", text=f"{nvbandwidth_json()}\n" * 2)
+    mixed = refused("-", text=nvbandwidth_text() + nccl())
+    assert "it holds nvbandwidth and nccl-tests; name one with --format" in mixed
 
 
-def test_one_direction_of_two_at_once_is_left_out(run_import: Call) -> None:
+def test_one_direction_of_two_at_once_is_left_out(imported: Said) -> None:
     """nvbandwidth 0.5 prints no total of both directions."""
     text = nvbandwidth_text().replace(" Total ", " ")
     assert text != nvbandwidth_text()
-    done = run_import("-", text=text)
-    assert done.exit_code == 0, done.stderr
-    assert "one direction of two at once, as before 0.6 (1)" in done.stderr
+    assert "one direction of two at once, as before 0.6 (1)" in imported("-", text=text)
 
 
-def test_a_failed_test_of_nvbandwidth_is_bad(run_import: Call) -> None:
+def test_a_failed_test_of_nvbandwidth_is_bad(run_import: Call, refused: Said) -> None:
     done = run_import("-", text=nvbandwidth_json().replace("Passed", "Error", 1))
     assert "test 1: device_to_device_memcpy_read_ce failed" in done.stderr
     assert done.exit_code == 1
     text = nvbandwidth_text().replace("Waived:", "Error: CUDA_ERROR_ILLEGAL_ADDRESS")
-    assert "test 1: device_to_device_memcpy_write_sm failed" in run_import("-", text=text).stderr
+    assert "test 1: device_to_device_memcpy_write_sm failed" in refused("-", text=text)
     for error in (
         "[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression x in y() : m.cpp:9",
         "[cudaErrorMemoryAllocation] out of memory in expression x in y() : m.cpp:9",
@@ -463,15 +443,13 @@ def test_a_failed_test_of_nvbandwidth_is_bad(run_import: Call) -> None:
         "ASSERT in expression x in y() : m.cpp:9",
     ):
         text = nvbandwidth_text().replace("Waived:", error)
-        assert (
-            "test 1: device_to_device_memcpy_write_sm failed" in run_import("-", text=text).stderr
-        )
+        assert "test 1: device_to_device_memcpy_write_sm failed" in refused("-", text=text)
     whole = {"nvbandwidth": {**json.loads(nvbandwidth_json())["nvbandwidth"], "error": "no GPU"}}
-    assert "nvbandwidth failed: 'no GPU'" in run_import("-", text=json.dumps(whole)).stderr
+    assert "nvbandwidth failed: 'no GPU'" in refused("-", text=json.dumps(whole))
 
 
 def test_without_addresses_all_gpus_of_the_node_are_counted(
-    store_path: Path, run_import: Call
+    store_path: Path, run_import: Call, refused: Said, imported: Said
 ) -> None:
     text = (
         "nvbandwidth Version: v0.10.0\n\nRunning device_to_device_memcpy_read_ce.\n"
@@ -479,9 +457,8 @@ def test_without_addresses_all_gpus_of_the_node_are_counted(
     )
     part = run_import("-", "--node", "n1", text=text + matrix_text([[0, 1.0], [1.0, 0]]))
     assert "has 2 GPUs, node n1 has 3: which ones is not known" in part.stderr
-    assert "does not name its node" in run_import("-", text=text + matrix_text(READ)).stderr
-    done = run_import("-", "--node", "n1", text=text + matrix_text(READ))
-    assert done.exit_code == 0, done.stderr
+    assert "does not name its node" in refused("-", text=text + matrix_text(READ))
+    imported("-", "--node", "n1", text=text + matrix_text(READ))
     with open_store(store_path) as store:
         pairs = {(p.a, p.b): (p.ab_gbps, p.ba_gbps) for p in newest_bandwidths(store)}
     assert pairs == {(0, 1): (13.0, 11.0), (0, 2): (15.0, 12.0), (1, 2): (16.0, 14.0)}
@@ -496,26 +473,24 @@ def counted_text(matrix: Sequence[Sequence[float]] = READ) -> str:
 
 
 def test_a_new_node_without_addresses_has_as_many_gpus_as_the_output(
-    store_path: Path, run_import: Call
+    store_path: Path, run_import: Call, refused: Said, imported: Said
 ) -> None:
     text = counted_text()
-    assert "or give --new-gpus" in run_import("-", "--node", "n9", text=text).stderr
-    done = run_import("-", "--node", "n9", "--new-nodes", text=text)
-    assert done.exit_code == 0, done.stderr
-    assert "until a sweep, GPUs 0 to 2 of n9 are those of the file" in done.stderr
-    assert run_import("-", "--node", "n9", text=text).exit_code == 0
+    assert "or give --new-gpus" in refused("-", "--node", "n9", text=text)
+    said = imported("-", "--node", "n9", "--new-nodes", text=text)
+    assert "until a sweep, GPUs 0 to 2 of n9 are those of the file" in said
+    imported("-", "--node", "n9", text=text)
     part = run_import("-", "--node", "n9", "--new-nodes", text=counted_text([[0, 1.0], [1.0, 0]]))
     assert "has 2 GPUs, node n9 has 3: which ones is not known" in part.stderr
-    addresses = run_import("-", "--new-nodes", text=nvbandwidth_text("n9"))
-    assert addresses.exit_code == 0, addresses.stderr
-    assert run_import("-", "--node", "n9", text=text).exit_code == 0
+    imported("-", "--new-nodes", text=nvbandwidth_text("n9"))
+    imported("-", "--node", "n9", text=text)
 
 
 @pytest.mark.parametrize(("other", "kept"), [(False, 3), (True, 0)])
 def test_a_sweep_with_other_indices_drops_bandwidths_by_count(
-    store_path: Path, run_import: Call, other: bool, kept: int
+    store_path: Path, imported: Said, other: bool, kept: int
 ) -> None:
-    assert run_import("-", "--node", "n9", "--new-nodes", text=counted_text()).exit_code == 0
+    imported("-", "--node", "n9", "--new-nodes", text=counted_text())
     swept = report("n9", times=dict.fromkeys(range(3), 100.0))
     if other:  # Slurm counts the other way round
         for gpu in swept["gpus"]:
@@ -526,7 +501,7 @@ def test_a_sweep_with_other_indices_drops_bandwidths_by_count(
 
 
 def test_buses_that_gpus_share_are_refused_unless_all_took_part(
-    store_path: Path, run_import: Call
+    store_path: Path, run_import: Call, imported: Said
 ) -> None:
     swept = report("n1")
     for gpu in swept["gpus"]:
@@ -537,24 +512,22 @@ def test_buses_that_gpus_share_are_refused_unless_all_took_part(
     done = run_import("-", "--value", "all_reduce", text=part)
     assert "prints the PCI bus alone (00), which 4 GPUs of n1 share" in done.stderr
     ranks = "".join(f"#   Rank {n} Pid 1 on n1 device {n} [0x00] A100\n" for n in (2, 3))
-    done = run_import(
-        "-", "--value", "all_reduce", text=part.replace("#       size", f"{ranks}# size")
-    )
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--value", "all_reduce", text=part.replace("#       size", f"{ranks}# size"))
     with open_store(store_path) as store:
         assert newest_collectives(store, "all_reduce")[0].gpus == (0, 1, 2, 3)
 
 
-def test_new_nodes_take_the_devices_of_the_file(store_path: Path, run_import: Call) -> None:
+def test_new_nodes_take_the_devices_of_the_file(
+    store_path: Path, run_import: Call, refused: Said, imported: Said
+) -> None:
     done = run_import("-", text=nvbandwidth_text("n9"))
     assert "sweep n9 first, import what 'gpu-aware-profile node --json' prints" in done.stderr
-    done = run_import("-", "--new-nodes", *AT, text=nvbandwidth_text("n9"))
-    assert done.exit_code == 0, done.stderr
-    assert "until a sweep, GPUs 0 to 2 of n9 are those of the file" in done.stderr
+    said = imported("-", "--new-nodes", *AT, text=nvbandwidth_text("n9"))
+    assert "until a sweep, GPUs 0 to 2 of n9 are those of the file" in said
     more = nccl(gpus=(("n9", "0000:02:00"), ("n9", "0000:00:00")))
-    assert run_import("-", text=more).exit_code == 0
+    imported("-", text=more)
     other = nccl(gpus=(("n9", "0000:02:00"), ("n9", "0000:07:00")))
-    assert "sweep n9 again" in run_import("-", "--new-gpus", text=other).stderr
+    assert "sweep n9 again" in refused("-", "--new-gpus", text=other)
     with open_store(store_path) as store:
         assert newest_bandwidths(store, "n9")[0][:5] == ("n9", 0, 1, 5000.0, 16.0)
         assert newest_collectives(store, "all_reduce", "n9")[0].gpus == (0, 2)
@@ -564,25 +537,23 @@ def test_new_nodes_take_the_devices_of_the_file(store_path: Path, run_import: Ca
 
 
 def test_a_sweep_that_finds_other_gpus_drops_what_was_imported(
-    store_path: Path, run_import: Call
+    store_path: Path, imported: Said
 ) -> None:
     gpus = (("n9", "0000:03:00"), ("n9", "0000:02:00"))
-    assert run_import("-", "--new-gpus", text=nccl(gpus=gpus)).exit_code == 0
+    imported("-", "--new-gpus", text=nccl(gpus=gpus))
     with open_store(store_path) as store:
         ingest(store, report("n9"))
         assert newest_collectives(store, "all_reduce", "n9") == []
 
 
-def test_of_several_runs_on_the_same_gpus_the_best_counts(
-    store_path: Path, run_import: Call
-) -> None:
+def test_of_several_runs_on_the_same_gpus_the_best_counts(store_path: Path, imported: Said) -> None:
     slow = nvbandwidth_text().replace("11.00", "10.00").replace("12.00", "12.50")
-    done = run_import("-", text=nvbandwidth_text() + slow)
-    assert "imported bandwidths of 3 pairs" in done.stderr
+    assert "imported bandwidths of 3 pairs" in imported("-", text=nvbandwidth_text() + slow)
     half = nccl(busbw=120.0)
     small = nccl(busbw=999.0).replace(f"{1 << 30:12d}", f"{1 << 26:12d}")
-    done = run_import("-", text=half + nccl() + half + small)
-    assert "imported bandwidths of 1 collective " in done.stderr
+    assert "imported bandwidths of 1 collective " in imported(
+        "-", text=half + nccl() + half + small
+    )
     with open_store(store_path) as store:
         found = {(p.a, p.b): p for p in newest_bandwidths(store)}
         assert newest_collectives(store, "all_reduce")[0].gbps == 231.0

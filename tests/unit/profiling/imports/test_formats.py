@@ -22,6 +22,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.store.database import open_store
 
 Call = Callable[..., click.testing.Result]
+Said = Callable[..., str]
 NO_OPTIONS = ReadOptions()
 
 
@@ -70,7 +71,7 @@ def dcgm3(gpu: int, info: str, name: str = "Diagnostic") -> str:
 
 
 def test_dcgm_rates_become_times_of_the_gpus_in_pci_order(
-    store_path: Path, run_import: Call, tmp_path: Path
+    store_path: Path, imported: Said, tmp_path: Path
 ) -> None:
     """DCGM counts in PCI order; here Slurm's index runs the other way."""
     swept = report("n1")
@@ -79,62 +80,55 @@ def test_dcgm_rates_become_times_of_the_gpus_in_pci_order(
     with open_store(store_path) as store:
         ingest(store, swept)
     (tmp_path / "n1.json").write_text(dcgm4({0: 20000.0, 1: 19000.0, 2: 20000.0, 3: 20000.0}))
-    done = run_import("n1.json", "--class", "B")
-    assert done.exit_code == 0, done.stderr
-    assert "imported 4 timings of 4 GPUs" in done.stderr
-    assert "the values were rates in gigaflops; stored are times, 1000 / rate" in done.stderr
+    said = imported("n1.json", "--class", "B")
+    assert "imported 4 timings of 4 GPUs" in said
+    assert "the values were rates in gigaflops; stored are times, 1000 / rate" in said
     with open_store(store_path) as store:
         found = {row.slot: row.value_ms for row in newest_timings(store) if row.app_class == "B"}
     assert found == {3: 0.05, 2: pytest.approx(1000 / 19000), 1: 0.05, 0: 0.05}
 
 
 def test_a_gpu_that_the_sweep_could_not_read_makes_the_order_uncertain(
-    store_path: Path, run_import: Call
+    store_path: Path, refused: Said
 ) -> None:
     lost = [{"index": 1, "call": "nvmlDeviceGetHandleByIndex", "error": "GPU is lost"}]
     with open_store(store_path) as store:
         ingest(store, report("n1", times={0: 100.0, 2: 100.0}, errors=lost))
-    done = run_import("-", "--node", "n1", "--class", "B", text=dcgm4({0: 20000.0, 1: 20000.0}))
-    assert done.exit_code == 1
-    assert "result 1: a GPU of n1 could not be read: nvml:0 is not certain" in done.stderr
+    said = refused("-", "--node", "n1", "--class", "B", text=dcgm4({0: 20000.0, 1: 20000.0}))
+    assert "result 1: a GPU of n1 could not be read: nvml:0 is not certain" in said
 
 
-def test_dcgm_3_and_several_iterations(store_path: Path, run_import: Call) -> None:
+def test_dcgm_3_and_several_iterations(store_path: Path, imported: Said) -> None:
     text = dcgm3(0, "GPU 0 calculated at approximately 20000.00 gigaflops during this test")
-    assert run_import("-", "--node", "n1", "--class", "A", text=text).exit_code == 0
+    imported("-", "--node", "n1", "--class", "A", text=text)
     assert times(store_path) == {("n1", 0): 0.05}
     three = {"iterations": [json.loads(dcgm4({0: rate})) for rate in (19000.0, 25000.0, 20000.0)]}
-    done = run_import("-", "--node", "n1", "--class", "A", text=json.dumps(three))
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--node", "n1", "--class", "A", text=json.dumps(three))
     assert times(store_path) == {("n1", 0): 0.05}  # the median of three runs
 
 
 @pytest.mark.parametrize(
     "info", ["GPU 0 relative stress level\t577", "GPU 0 relative stress level:\t577"]
 )
-def test_the_stress_tests_have_a_rate_too(store_path: Path, run_import: Call, info: str) -> None:
+def test_the_stress_tests_have_a_rate_too(store_path: Path, imported: Said, info: str) -> None:
     text = dcgm3(0, f"GPU 0 {info}", name="Targeted Stress")
-    done = run_import("-", "--node", "n1", "--class", "A", "--value", "targeted_stress", text=text)
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--node", "n1", "--class", "A", "--value", "targeted_stress", text=text)
     assert times(store_path) == {("n1", 0): pytest.approx(1000 / 577)}
 
 
 @pytest.mark.parametrize("status", ["Skip", "Not Run"])
-def test_what_dcgm_skips_is_left_out(run_import: Call, status: str) -> None:
+def test_what_dcgm_skips_is_left_out(imported: Said, status: str) -> None:
     text = dcgm4({0: 9000.0, 1: 9001.0})
     first = text.index('"Pass"', text.index("9000.00"))
     text = text[:first] + text[first:].replace("Pass", status, 1)
-    done = run_import("-", "--class", "A", "--node", "n1", text=text)
-    assert done.exit_code == 0, done.stderr
-    assert "diagnostic, which dcgmi diag has skipped (1)" in done.stderr
-    assert "imported 1 timing of 1 GPU into" in done.stderr
+    said = imported("-", "--class", "A", "--node", "n1", text=text)
+    assert "diagnostic, which dcgmi diag has skipped (1)" in said
+    assert "imported 1 timing of 1 GPU into" in said
 
 
-def test_what_dcgm_does_not_say_is_asked_for_or_refused(run_import: Call, tmp_path: Path) -> None:
+def test_what_dcgm_does_not_say_is_asked_for_or_refused(refused: Said, tmp_path: Path) -> None:
     def error(text: str, *options: str) -> str:
-        done = run_import("-", *options, text=text)
-        assert done.exit_code == 1
-        return done.stderr
+        return refused("-", *options, text=text)
 
     node = ("--node", "n1", "--class", "A")
     assert "does not name its node; give it with --node" in error(dcgm4({0: 1e4}), "--class", "A")
@@ -158,13 +152,12 @@ def test_what_dcgm_does_not_say_is_asked_for_or_refused(run_import: Call, tmp_pa
     assert "no result of the test diagnostic (of dcgmi diag -r 3); " in error(short, *node)
 
 
-def test_a_node_in_another_prefix_is_refused(run_import: Call, tmp_path: Path) -> None:
+def test_a_node_in_another_prefix_is_refused(refused: Said, tmp_path: Path) -> None:
     for node, rate in {"n1": 20000.0, "n2": 20.0}.items():
         (tmp_path / f"{node}.cluster.json").write_text(dcgm4({0: rate, 1: rate}))
-    done = run_import("n1.cluster.json", "n2.cluster.json", "--class", "A")
-    assert done.exit_code == 1
-    assert "n2:0, n2:1 take 1e+03 times as long" in done.stderr
-    assert "(are prefixes such as G and T mixed up?)" in done.stderr
+    said = refused("n1.cluster.json", "n2.cluster.json", "--class", "A")
+    assert "n2:0, n2:1 take 1e+03 times as long" in said
+    assert "(are prefixes such as G and T mixed up?)" in said
 
 
 LOG = """\
@@ -174,10 +167,9 @@ fail|2024-02-21T22:51:19||1708555879.5|n1|1|15.0|TF/s|19|71|degC|gemm
 """
 
 
-def test_a_perflog_with_the_gpu_as_a_parameter(store_path: Path, run_import: Call) -> None:
+def test_a_perflog_with_the_gpu_as_a_parameter(store_path: Path, imported: Said) -> None:
     """A failed test with a value counts: a slow GPU fails the reference."""
-    done = run_import("-", "--class", "A", "--value", "gemm", text=LOG)
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--class", "A", "--value", "gemm", text=LOG)
     assert times(store_path) == {
         ("n1", 0): pytest.approx(1000 / 19.5),
         ("n1", 1): pytest.approx(1000 / 15),
@@ -185,45 +177,42 @@ def test_a_perflog_with_the_gpu_as_a_parameter(store_path: Path, run_import: Cal
     with open_store(store_path) as store:
         assert {row.taken_at for row in newest_timings(store)} == {1708555876.5, 1708555879.5}
     later = LOG.replace("1708555876.5", "1708555999.5").replace("|19.5|", "|10.0|")
-    assert run_import("-", "--class", "A", "--value", "gemm", text=later).exit_code == 0
+    imported("-", "--class", "A", "--value", "gemm", text=later)
     assert times(store_path)["n1", 0] == 100.0  # the newest run counts, the others stay
     with open_store(store_path) as store:
         assert len(store.query("SELECT * FROM timings")) == 3
 
 
 def test_a_perflog_with_a_variable_per_gpu_and_another_delimiter(
-    store_path: Path, run_import: Call
+    store_path: Path, imported: Said
 ) -> None:
     text = (
         "result,job_completion_time,system:partition,environ,gpu0_t_value,gpu0_t_unit,gpu1_t_value,gpu1_t_unit\n"
         "pass,2024-02-26T22:39:52+00:00,cl:gpu,cuda,1.5,s,1.75,s\n"
     )
-    done = run_import("-", "--class", "A", "--node", "n7", "--value", "gpu{gpu}_t", text=text)
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--class", "A", "--node", "n7", "--value", "gpu{gpu}_t", text=text)
     assert times(store_path) == {("n7", 0): 1500.0, ("n7", 1): 1750.0}
     with open_store(store_path) as store:
         assert {row.taken_at for row in newest_timings(store)} == {1708987192.0}
 
 
-def test_numbers_of_nvidia_smi_are_those_in_pci_order(store_path: Path, run_import: Call) -> None:
+def test_numbers_of_nvidia_smi_are_those_in_pci_order(store_path: Path, imported: Said) -> None:
     swept = report("n1", times=dict.fromkeys(range(2), 100.0))
     for gpu in swept["gpus"]:
         gpu["pci"] = f"00000000:{0x40 - gpu['index']:02X}:00.0"
     with open_store(store_path) as store:
         ingest(store, swept)
     text = "job_nodelist|gpu0_value|gpu0_unit|gpu1_value|gpu1_unit\nn1|101|ms|102|ms\n"
-    done = run_import("-", "--class", "A", "--value", "gpu{nvml}", text=text)
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--class", "A", "--value", "gpu{nvml}", text=text)
     assert times(store_path) == {("n1", 0): 102.0, ("n1", 1): 101.0}
 
 
-def test_a_perflog_with_a_line_per_variable(store_path: Path, run_import: Call) -> None:
+def test_a_perflog_with_a_line_per_variable(store_path: Path, imported: Said) -> None:
     text = (
         "job_completion_time_unix|job_nodelist|perf_var|perf_value|perf_unit\n"
         "1708555876|n1|gpu2_ms|12.5|ms/iter\n1708555876|n1|gpu3_ms|13|ms/iter\n"
     )
-    done = run_import("-", "--class", "A", "--value", "gpu{gpu}_ms", text=text)
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--class", "A", "--value", "gpu{gpu}_ms", text=text)
     assert times(store_path) == {("n1", 2): 12.5, ("n1", 3): 13.0}
 
 
@@ -245,10 +234,9 @@ def reframe_report(**values: Any) -> str:
     return json.dumps({"session_info": session, "runs": [{"testcases": cases}]})
 
 
-def test_a_report_of_reframe(store_path: Path, run_import: Call) -> None:
+def test_a_report_of_reframe(store_path: Path, imported: Said) -> None:
     text = reframe_report(gpu0=500.0, gpu1=400.0, gpu_perf_min=400.0)
-    done = run_import("-", "--class", "C", "--value", "gpu{gpu}", text=text)
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--class", "C", "--value", "gpu{gpu}", text=text)
     assert times(store_path) == {("n1", 0): 2.0, ("n1", 1): 2.5}
 
 
@@ -274,63 +262,53 @@ def test_a_report_of_reframe(store_path: Path, run_import: Call) -> None:
     ],
 )
 def test_what_a_perflog_does_not_say_is_refused(
-    run_import: Call, store_path: Path, old: str, new: str, options: tuple[str, ...], error: str
+    refused: Said, store_path: Path, old: str, new: str, options: tuple[str, ...], error: str
 ) -> None:
-    done = run_import("-", "--class", "A", *options, text=LOG.replace(old, new))
-    assert done.exit_code == 1
-    assert error in done.stderr
-    assert "Traceback" not in done.stderr
+    said = refused("-", "--class", "A", *options, text=LOG.replace(old, new))
+    assert error in said
+    assert "Traceback" not in said
     if store_path.exists():
         assert times(store_path) == {}
 
 
-def test_a_unit_that_is_not_recorded_is_given(store_path: Path, run_import: Call) -> None:
+def test_a_unit_that_is_not_recorded_is_given(store_path: Path, imported: Said) -> None:
     text = LOG.replace("TF/s", "None")
-    done = run_import("-", "--class", "A", "--value", "gemm", "--unit", "s", text=text)
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--class", "A", "--value", "gemm", "--unit", "s", text=text)
     assert times(store_path) == {("n1", 0): 19500.0, ("n1", 1): 15000.0}
 
 
-def test_gpus_are_named_by_pci_address_too(store_path: Path, run_import: Call) -> None:
+def test_gpus_are_named_by_pci_address_too(store_path: Path, imported: Said, refused: Said) -> None:
     with open_store(store_path) as store:
         ingest(store, report("n1"))
     text = "gpu,node,value_ms,taken_at\n0000:02:00.0,n1,101,\nnvml:3,n1,102,2000\n"
-    done = run_import("-", "--class", "A", text=text)
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--class", "A", text=text)
     assert times(store_path) == {("n1", 0): 100, ("n1", 1): 100, ("n1", 2): 101, ("n1", 3): 102}
     for gpu, why in {
         "0000:09:00.0": "no sweep has seen a GPU with the PCI address 0000:09:00.0 on node n1",
         "nvml:4": "node n1 has 4 GPUs",
         "nvml:x": "neither an index (0, 1, ...) nor UUID or PCI address",
     }.items():
-        bad = run_import("-", "--class", "A", text=f"gpu,node,value_ms\n{gpu},n1,101\n")
-        assert bad.exit_code == 1
-        assert why in bad.stderr
+        assert why in refused("-", "--class", "A", text=f"gpu,node,value_ms\n{gpu},n1,101\n")
 
 
-def test_a_perflog_whose_lines_have_a_variable_and_no_value_is_refused(run_import: Call) -> None:
-    done = run_import("--class", "A", "-", text="gemm_value|perf_var\n1|gemm\n")
-    assert done.exit_code == 1
-    assert "the field perf_var needs perf_value" in done.output
+def test_a_perflog_whose_lines_have_a_variable_and_no_value_is_refused(refused: Said) -> None:
+    said = refused("--class", "A", "-", text="gemm_value|perf_var\n1|gemm\n")
+    assert "the field perf_var needs perf_value" in said
 
 
-def test_the_format_is_checked_if_it_is_given(run_import: Call) -> None:
-    assert (
-        "not a file of the format dcgm-diag"
-        in run_import("-", "--format", "dcgm-diag", text=LOG).stderr
-    )
-    assert (
-        "none of the formats probe-report, dcgm-diag, " in run_import("-", text='{"a": 1}').stderr
-    )
-    assert "not JSON" in run_import("-", text="{").stderr
+def test_the_format_is_checked_if_it_is_given(refused: Said) -> None:
+    assert "not a file of the format dcgm-diag" in refused("-", "--format", "dcgm-diag", text=LOG)
+    assert "none of the formats probe-report, dcgm-diag, " in refused("-", text='{"a": 1}')
+    assert "not JSON" in refused("-", text="{")
 
 
-def test_files_of_one_import_measure_one_thing(run_import: Call, tmp_path: Path) -> None:
+def test_files_of_one_import_measure_one_thing(
+    run_import: Call, refused: Said, tmp_path: Path
+) -> None:
     (tmp_path / "n1.json").write_text(dcgm4({0: 1e4}))
     (tmp_path / "n1.csv").write_text("gpu,node,value_ms\n0,n1,100\n")
-    done = run_import("n1.json", "n1.csv", "--class", "A")
-    assert done.exit_code == 1
-    assert "the files differ in what they measure or in its unit" in done.stderr
+    said = refused("n1.json", "n1.csv", "--class", "A")
+    assert "the files differ in what they measure or in its unit" in said
     assert run_import("n1.json", "n1.csv", "--node", "n1").exit_code == 2
 
 
@@ -463,46 +441,41 @@ def test_large_files_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         ("gpu,node,klass\n0,n1,A\n", "no column "),
     ],
 )
-def test_a_file_that_is_not_recognised_is_named_as_such(
-    run_import: Call, text: str, why: str
-) -> None:
-    done = run_import("-", "--class", "A", "--node", "n1", text=text)
-    assert done.exit_code == 1
-    assert why in done.stderr
+def test_a_file_that_is_not_recognised_is_named_as_such(refused: Said, text: str, why: str) -> None:
+    assert why in refused("-", "--class", "A", "--node", "n1", text=text)
 
 
-def test_lines_around_json_are_skipped(store_path: Path, run_import: Call) -> None:
+def test_lines_around_json_are_skipped(store_path: Path, refused: Said, imported: Said) -> None:
     text = f"WARNING: from nvvs\n{dcgm4({0: 20000.0})}\nsrun: done\n"
-    done = run_import("-", "--node", "n1", "--class", "A", text=text)
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--node", "n1", "--class", "A", text=text)
     assert times(store_path) == {("n1", 0): 0.05}
-    assert "not JSON" in run_import("-", text=dcgm4({0: 1.0}) + "}").stderr
+    assert "not JSON" in refused("-", text=dcgm4({0: 1.0}) + "}")
 
 
-def test_nodes_with_dots(store_path: Path, run_import: Call, tmp_path: Path) -> None:
+def test_nodes_with_dots(store_path: Path, imported: Said, tmp_path: Path) -> None:
     with open_store(store_path) as store:
         ingest(store, report("r1.gpu01"))
     files = ("10.140.71.103.json", "10.140.79.152.json", "r1.gpu01.json", "n1.site.org.json")
     for name in files:
         (tmp_path / name).write_text(dcgm4({0: 20000.0}))
-    done = run_import(*files, "--class", "B", "--new-gpus")
-    assert done.exit_code == 0, done.stderr
+    said = imported(*files, "--class", "B", "--new-gpus")
     assert {node for node, _ in times(store_path)} == {
         *("10.140.71.103", "10.140.79.152", "r1.gpu01", "n1")
     }
-    assert "n1.site.org.json: taken for node n1; if that is wrong, give --node" in done.stderr
-    assert done.stderr.count("taken for node") == 1
+    assert "n1.site.org.json: taken for node n1; if that is wrong, give --node" in said
+    assert said.count("taken for node") == 1
 
 
-def test_reframe_before_4_7_has_a_list_of_variables(store_path: Path, run_import: Call) -> None:
+def test_reframe_before_4_7_has_a_list_of_variables(
+    store_path: Path, run_import: Call, imported: Said
+) -> None:
     variables = [
         {"name": f"gpu{n}_gemm", "reference": 0, "unit": "Gflop/s", "value": value}
         for n, value in enumerate((19000.0, 18000.0))
     ]
     case = {"name": "Gemm", "job_nodelist": ["nid001"], "perfvars": variables, "result": "success"}
     old = {"session_info": {"version": "4.6.0"}, "runs": [{"testcases": [case]}]}
-    done = run_import("-", "--class", "A", "--value", "gpu{gpu}_gemm", text=json.dumps(old))
-    assert done.exit_code == 0, done.stderr
+    imported("-", "--class", "A", "--value", "gpu{gpu}_gemm", text=json.dumps(old))
     assert times(store_path) == {
         ("nid001", 0): pytest.approx(1000 / 19000),
         ("nid001", 1): pytest.approx(1000 / 18000),
@@ -513,13 +486,11 @@ def test_reframe_before_4_7_has_a_list_of_variables(store_path: Path, run_import
 
 
 def test_reports_of_nodes_enter_the_store_without_slurm(
-    store_path: Path, run_import: Call, tmp_path: Path
+    store_path: Path, refused: Said, imported: Said, tmp_path: Path
 ) -> None:
     for node in ("n1", "n2"):
         (tmp_path / f"{node}.json").write_text(json.dumps(report(node, times={0: 100.0, 1: 101.0})))
-    done = run_import("n1.json", "n2.json")
-    assert done.exit_code == 0, done.stderr
-    assert "imported reports of 2 nodes" in done.stderr
+    assert "imported reports of 2 nodes" in imported("n1.json", "n2.json")
     assert times(store_path) == {
         ("n1", 0): 100.0,
         ("n1", 1): 101.0,
@@ -527,7 +498,7 @@ def test_reports_of_nodes_enter_the_store_without_slurm(
         ("n2", 1): 101.0,
     }
     (tmp_path / "t.csv").write_text("gpu,node,class,value_ms\n0,n1,A,1\n")
-    assert "apart from other files" in run_import("n1.json", "t.csv").stderr
+    assert "apart from other files" in refused("n1.json", "t.csv")
     broken = json.dumps(report("n1") | {"gpus": 7})
-    assert "probe report of n1: " in run_import("-", text=broken).stderr
-    assert "leave --node, --value out" in run_import("n1.json", "--node", "n1").stderr
+    assert "probe report of n1: " in refused("-", text=broken)
+    assert "leave --node, --value out" in refused("n1.json", "--node", "n1")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click.testing
 import pytest
+from commands import succeeded
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
@@ -16,6 +17,7 @@ from slurm_gpu_aware.store.measurements import newest_bandwidths, newest_collect
 from slurm_gpu_aware.store.profiles import load_profile
 
 Call = Callable[..., click.testing.Result]
+Said = Callable[..., str]
 
 LISTED = "".join(
     f"GPU {i}: NVIDIA A100-PCIE-40GB (UUID: GPU-5c1e6b3a-0000-0000-0000-00000000000{i})\n"
@@ -68,14 +70,12 @@ def run_import(store_path: Path) -> Call:
     return call
 
 
-def test_a_matrix_gives_a_placement(store_path: Path, run_import: Call) -> None:
-    refused = run_import(LISTED + TOPO, "--node", "n1")
-    assert refused.exit_code == 1
-    assert "no sweep has seen n1; give --new-nodes to add it" in refused.stderr
-    done = run_import(LISTED + TOPO, "--node", "n1", "--new-nodes")
-    assert done.exit_code == 0, done.stderr
-    assert "until a sweep, GPUs 0 to 3 of n1 are those of the file" in done.stderr
-    assert "left out 1 measurement for which the store has no place: path of a NIC" in done.stderr
+def test_a_matrix_gives_a_placement(store_path: Path, imported: Said, refused: Said) -> None:
+    said = refused(LISTED + TOPO, "--node", "n1")
+    assert "no sweep has seen n1; give --new-nodes to add it" in said
+    said = imported(LISTED + TOPO, "--node", "n1", "--new-nodes")
+    assert "until a sweep, GPUs 0 to 3 of n1 are those of the file" in said
+    assert "left out 1 measurement for which the store has no place: path of a NIC" in said
     with open_store(store_path) as store:
         profile = load_profile(store)
     assert {(x.a, x.b): (x.link_class, x.gbps) for x in profile.links["n1"]} == {
@@ -103,18 +103,16 @@ def test_a_matrix_gives_a_placement(store_path: Path, run_import: Call) -> None:
         re.sub(r"\t+", "   ", TOPO),
     ],
 )
-def test_other_forms_of_the_matrix(store_path: Path, run_import: Call, text: str) -> None:
-    done = run_import(text, "--node", "n1", "--new-nodes")
-    assert done.exit_code == 0, done.stderr
+def test_other_forms_of_the_matrix(store_path: Path, imported: Said, text: str) -> None:
+    imported(text, "--node", "n1", "--new-nodes")
     with open_store(store_path) as store:
         profile = load_profile(store)
     assert [link.link_class for link in profile.links["n1"]].count("NV12") == 2
     assert (profile.gpus["n1", 3].numa, profile.gpus["n1", 3].cpus) == (1, "32-63")
 
 
-def test_numa_nodes_of_memory_on_the_gpu(store_path: Path, run_import: Call) -> None:
-    done = run_import(GB200, "--node", "n1", "--new-nodes")
-    assert done.exit_code == 0, done.stderr
+def test_numa_nodes_of_memory_on_the_gpu(store_path: Path, imported: Said) -> None:
+    imported(GB200, "--node", "n1", "--new-nodes")
     with open_store(store_path) as store:
         gpus = load_profile(store).gpus
     assert [(gpus["n1", i].numa, gpus["n1", i].cpus) for i in (0, 1)] == [
@@ -122,18 +120,17 @@ def test_numa_nodes_of_memory_on_the_gpu(store_path: Path, run_import: Call) -> 
     ]
 
 
-def test_cpus_that_alternate_and_none(store_path: Path, run_import: Call) -> None:
+def test_cpus_that_alternate_and_none(store_path: Path, imported: Said) -> None:
     even = ",".join(map(str, range(0, 256, 2)))
     text = PAIR.replace("0-7\nGPU1", f"{even}\nGPU1").replace("X \t0-7", "X \tN/A\tN/A")
-    assert run_import(text, "--node", "n1", "--new-nodes").exit_code == 0
+    imported(text, "--node", "n1", "--new-nodes")
     with open_store(store_path) as store:
         gpus = load_profile(store).gpus
     assert (gpus["n1", 0].cpus, gpus["n1", 1].cpus, gpus["n1", 1].numa) == (even, None, None)
 
 
-def test_the_old_word_of_another_socket(store_path: Path, run_import: Call) -> None:
-    done = run_import(PAIR.replace("PHB", "SOC"), "--node", "n1", "--new-nodes")
-    assert done.exit_code == 0, done.stderr
+def test_the_old_word_of_another_socket(store_path: Path, imported: Said) -> None:
+    imported(PAIR.replace("PHB", "SOC"), "--node", "n1", "--new-nodes")
     with open_store(store_path) as store:
         assert load_profile(store).links["n1"][0].link_class == "SYS"
 
@@ -147,52 +144,50 @@ def test_the_note_holds_for_a_second_import_and_for_one_gpu(run_import: Call) ->
     assert "until a sweep, GPU 0 of n2 is that of the file in" in one.stderr
 
 
-def test_other_boards_on_a_known_node_are_refused(run_import: Call) -> None:
-    assert run_import(LISTED + TOPO, "--node", "n1", "--new-nodes").exit_code == 0
+def test_other_boards_on_a_known_node_are_refused(imported: Said, refused: Said) -> None:
+    imported(LISTED + TOPO, "--node", "n1", "--new-nodes")
     other = LISTED.replace("000002)", "000009)") + TOPO
-    done = run_import(other, "--node", "n1", "--new-nodes")
-    assert done.exit_code == 1
-    assert "n1 is known with 4 GPUs, the matrix has 4, 3 of them the same; " in done.stderr
-    fewer = run_import(PAIR, "--node", "n1", "--new-nodes").stderr
+    said = refused(other, "--node", "n1", "--new-nodes")
+    assert "n1 is known with 4 GPUs, the matrix has 4, 3 of them the same; " in said
+    fewer = refused(PAIR, "--node", "n1", "--new-nodes")
     assert "n1 is known with 4 GPUs, the matrix has 2, 2 of them the same; " in fewer
 
 
 def test_a_name_that_is_cut_at_a_dot_is_said(store_path: Path) -> None:
     Path("gpu.a1.txt").write_text(PAIR)
     args = ["import", "--new-nodes", "gpu.a1.txt"]
-    done = click.testing.CliRunner().invoke(cli, args)
-    assert done.exit_code == 0, done.output
+    done = succeeded(click.testing.CliRunner().invoke(cli, args))
     assert "gpu.a1.txt: taken for node gpu; if that is wrong, give --node" in done.stderr
     done = click.testing.CliRunner().invoke(cli, [*args, "--node", "gpu.a1"])
     assert (done.exit_code, "taken for node" in done.stderr) == (0, False)
 
 
-def test_a_uuid_is_on_one_node(store_path: Path, run_import: Call) -> None:
-    assert run_import(LISTED + TOPO, "--node", "n1", "--new-nodes").exit_code == 0
-    assert run_import(LISTED + TOPO, "--node", "n1", "--new-nodes").exit_code == 0
-    done = run_import(LISTED + TOPO, "--node", "n2", "--new-nodes")
-    assert done.exit_code == 1
-    assert "000000000000' is GPU 0 of n2 and GPU 0 of n1, but a UUID belongs" in done.stderr
-    assert "'gpu-aware-profile forget n1' if it has moved" in done.stderr
+def test_a_uuid_is_on_one_node(store_path: Path, imported: Said, refused: Said) -> None:
+    imported(LISTED + TOPO, "--node", "n1", "--new-nodes")
+    imported(LISTED + TOPO, "--node", "n1", "--new-nodes")
+    said = refused(LISTED + TOPO, "--node", "n2", "--new-nodes")
+    assert "000000000000' is GPU 0 of n2 and GPU 0 of n1, but a UUID belongs" in said
+    assert "'gpu-aware-profile forget n1' if it has moved" in said
     with open_store(store_path) as store:
         assert {node for node, _ in load_profile(store).gpus} == {"n1"}
 
 
-def test_links_have_the_bandwidth_of_their_generation(store_path: Path, run_import: Call) -> None:
+def test_links_have_the_bandwidth_of_their_generation(store_path: Path, imported: Said) -> None:
     text = LISTED.replace("A100-PCIE-40GB", "B200") + TOPO
-    assert run_import(text, "--node", "n1", "--new-nodes").exit_code == 0
+    imported(text, "--node", "n1", "--new-nodes")
     with open_store(store_path) as store:
         assert load_profile(store).links["n1"][1].gbps == 600.0
 
 
-def test_nccl_tests_and_the_matrix_in_both_orders(store_path: Path, run_import: Call) -> None:
-    assert run_import(NCCL, "--new-nodes").exit_code == 0
-    assert run_import(PAIR, "--node", "n1").exit_code == 0
-    assert run_import(PAIR, "--node", "n2", "--new-nodes").exit_code == 0
+def test_nccl_tests_and_the_matrix_in_both_orders(
+    store_path: Path, refused: Said, imported: Said
+) -> None:
+    imported(NCCL, "--new-nodes")
+    imported(PAIR, "--node", "n1")
+    imported(PAIR, "--node", "n2", "--new-nodes")
     second = NCCL.replace("  n1 ", "  n2 ")
-    assert "no sweep has seen" in run_import(second).stderr
-    done = run_import(second, "--new-nodes")
-    assert done.exit_code == 0, done.stderr
+    assert "no sweep has seen" in refused(second)
+    imported(second, "--new-nodes")
     with open_store(store_path) as store:
         profile = load_profile(store)
         assert {one.node: one.gpus for one in newest_collectives(store, "all_reduce")} == {
@@ -206,18 +201,19 @@ def test_nccl_tests_and_the_matrix_in_both_orders(store_path: Path, run_import: 
         ]
 
 
-def test_bandwidths_without_addresses_after_a_matrix(store_path: Path, run_import: Call) -> None:
+def test_bandwidths_without_addresses_after_a_matrix(
+    store_path: Path, run_import: Call, imported: Said
+) -> None:
     text = (
         "nvbandwidth Version: v0.10.0\n\nRunning device_to_device_memcpy_read_ce.\n"
         "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n"
         "           0         1\n 0       N/A     19.00\n 1     18.00       N/A\n\nSUM x 1\n"
     )
-    assert run_import(PAIR, "--node", "n1", "--new-nodes").exit_code == 0
-    done = run_import(text, "--node", "n1")
-    assert done.exit_code == 0, done.stderr
+    imported(PAIR, "--node", "n1", "--new-nodes")
+    imported(text, "--node", "n1")
     with open_store(store_path) as store:
         assert [pair[:3] for pair in newest_bandwidths(store)] == [("n1", 0, 1)]
-    assert run_import(TOPO, "--node", "n2", "--new-nodes").exit_code == 0
+    imported(TOPO, "--node", "n2", "--new-nodes")
     part = run_import(text, "--node", "n2", "--new-nodes")
     assert "has 2 GPUs, node n2 has 4: which ones is not known" in part.stderr
     part = run_import(NCCL.replace("  n1 ", "  n2 "), "--new-nodes")
@@ -229,18 +225,17 @@ def test_a_matrix_is_of_no_class(run_import: Call) -> None:
     assert "a report or matrix of a node is of no class; leave --class out" in done.stderr
 
 
-def test_collectives_of_some_gpus_of_a_matrix_are_refused(run_import: Call) -> None:
-    assert run_import(TOPO, "--node", "n1", "--new-nodes").exit_code == 0
-    assert run_import(NCCL, "--new-nodes").exit_code == 1
+def test_collectives_of_some_gpus_of_a_matrix_are_refused(imported: Said, refused: Said) -> None:
+    imported(TOPO, "--node", "n1", "--new-nodes")
+    refused(NCCL, "--new-nodes")
 
 
-def test_what_a_sweep_has_read_stays(store_path: Path, run_import: Call) -> None:
+def test_what_a_sweep_has_read_stays(store_path: Path, refused: Said) -> None:
     with open_store(store_path) as store:
         ingest(store, report("n1"))
         before = load_profile(store).links
-    done = run_import(PAIR, "--node", "n1", "--new-nodes")
-    assert done.exit_code == 1
-    assert "a sweep has read n1 and its links; there is nothing to import" in done.stderr
+    said = refused(PAIR, "--node", "n1", "--new-nodes")
+    assert "a sweep has read n1 and its links; there is nothing to import" in said
     with open_store(store_path) as store:
         assert load_profile(store).links == before
 
@@ -273,17 +268,16 @@ def test_what_a_sweep_has_read_stays(store_path: Path, run_import: Call) -> None
         ("n1: GPU0 GPU1\n", "none of the formats"),  # blanks were squeezed
     ],
 )
-def test_damaged_matrices_are_refused(run_import: Call, text: str, reason: str) -> None:
-    done = run_import(text, "--node", "n1", "--new-nodes")
-    assert done.exit_code == 1
-    assert reason in done.stderr
+def test_damaged_matrices_are_refused(refused: Said, text: str, reason: str) -> None:
+    assert reason in refused(text, "--node", "n1", "--new-nodes")
 
 
-def test_the_matrices_of_all_nodes_in_one_file(store_path: Path, run_import: Call) -> None:
+def test_the_matrices_of_all_nodes_in_one_file(
+    store_path: Path, run_import: Call, imported: Said
+) -> None:
     """As pdsh writes them, lines of the nodes mixed."""
     text = "".join(f"{node}: {line}\n" for line in TOPO.split("\n") for node in ("n1", "n2"))
-    done = run_import(text, "--new-nodes")
-    assert done.exit_code == 0, done.stderr
+    imported(text, "--new-nodes")
     with open_store(store_path) as store:
         assert sorted(load_profile(store).links) == ["n1", "n2"]
     refused = run_import(text, "--new-nodes", "--node", "n3")
@@ -313,8 +307,8 @@ def test_a_host_before_each_line_names_the_node(
         assert list(load_profile(store).links) == [node]
 
 
-def test_a_matrix_behind_a_launchers_prefix(store_path: Path, run_import: Call) -> None:
+def test_a_matrix_behind_a_launchers_prefix(store_path: Path, imported: Said) -> None:
     text = "".join(f"n1: {line}\n" for line in (LISTED + TOPO).split("\n"))
-    assert run_import(text, "--node", "n1", "--new-nodes").exit_code == 0
+    imported(text, "--node", "n1", "--new-nodes")
     with open_store(store_path) as store:
         assert load_profile(store).gpus["n1", 2].model == "a100"

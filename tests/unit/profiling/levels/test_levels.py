@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from commands import gpu_aware, gpu_aware_profile
+from commands import gpu_aware, gpu_aware_profile, refusal, succeeded
 from slurm_folder import SlurmFolder, parked
 from store_samples import ingest, report
 
@@ -45,9 +45,7 @@ def profile(*args: str, text: str | None = None) -> Result:
 
 
 def done(*args: str, text: str | None = None) -> Result:
-    result = profile(*args, text=text)
-    assert result.exit_code == 0, result.stderr
-    return result
+    return succeeded(profile(*args, text=text))
 
 
 def configure(site: Path, text: str) -> None:
@@ -142,11 +140,8 @@ def test_bad_rows_are_refused_with_what_is_valid(two_nodes: Path, rows: str) -> 
 
 def test_models_of_a_class_begin_at_the_same_level(two_nodes: Path) -> None:
     rows = "A,node,1,v100\nA,cluster,2,v100\nA,socket,1,a100\nA,cluster,2,a100\n"
-    result = profile("import", "-", text=f"class,level,value_ms,model\n{rows}")
-    assert result.exit_code == 1
-    assert (
-        "class A on v100 was timed at node, cluster, and at socket on another model"
-        in result.stderr
+    assert "class A on v100 was timed at node, cluster, and at socket on another model" in refusal(
+        profile("import", "-", text=f"class,level,value_ms,model\n{rows}")
     )
 
 
@@ -168,21 +163,16 @@ def test_skip_bad_leaves_out_rows_and_classes_that_cannot_be_compared(two_nodes:
     ],
 )
 def test_wrong_use(two_nodes: Path, args: tuple[str, ...], words: str) -> None:
-    result = profile(*args)
-    assert result.exit_code == 2
-    assert words in result.stderr
+    assert words in refusal(profile(*args), 2)
 
 
 def test_an_unknown_class_is_named(two_nodes: Path) -> None:
-    result = profile("show", "--levels", "--class", "Z")
-    assert result.exit_code == 1
-    assert "class 'Z' is not one of A, B, C" in result.stderr
+    assert "class 'Z' is not one of A, B, C" in refusal(profile("show", "--levels", "--class", "Z"))
 
 
 def test_a_file_that_is_neither_names_both_kinds(two_nodes: Path) -> None:
-    result = profile("import", "-", text="class,lvl,value_ms\nA,node,1\n")
-    assert result.exit_code == 1
-    assert "expected gpu,node,class,value_ms (or class,level,value_ms" in result.stderr
+    said = refusal(profile("import", "-", text="class,lvl,value_ms\nA,node,1\n"))
+    assert "expected gpu,node,class,value_ms (or class,level,value_ms" in said
 
 
 def test_import_tells_where_the_configuration_wins(two_nodes: Path) -> None:
@@ -194,8 +184,7 @@ def test_import_tells_where_the_configuration_wins(two_nodes: Path) -> None:
 
 
 def place_json(*args: str) -> dict[str, Any]:
-    result = gpu_aware("place", *args, "--json")
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(gpu_aware("place", *args, "--json"))
     found: dict[str, Any] = json.loads(result.stdout)["answers"][0]
     return found
 
@@ -230,8 +219,7 @@ TOPOLOGY = (
 def simulate(site: Path, *args: str) -> tuple[dict[str, Any], str]:
     trace = site / "trace.csv"
     trace.write_text("job_id,submit_s,gpus,duration_s,class\n1,0,8,100,A\n2,1000,8,100,C\n")
-    result = gpu_aware("simulate", str(trace), "-p", "pal", "--json", *args)
-    assert result.exit_code == 0, result.stderr
+    result = succeeded(gpu_aware("simulate", str(trace), "-p", "pal", "--json", *args))
     return json.loads(result.stdout), result.stderr
 
 
@@ -263,9 +251,8 @@ def test_a_locality_penalty_below_that_of_a_tighter_level_is_refused(two_nodes: 
     trace = two_nodes / "trace.csv"
     trace.write_text("job_id,submit_s,gpus,duration_s\n1,0,8,100\n")
     args = ["simulate", str(trace), "--locality-penalty", "1.2"]
-    result = gpu_aware(*args)
-    assert result.exit_code == 1
-    assert "--locality-penalty 1.2 is less than placement.levels.rack (1.4)" in result.stderr
+    said = refusal(gpu_aware(*args))
+    assert "--locality-penalty 1.2 is less than placement.levels.rack (1.4)" in said
 
 
 def test_the_selector_plans_with_a_measured_penalty(

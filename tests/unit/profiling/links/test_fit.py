@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from commands import gpu_aware_profile
+from commands import gpu_aware_profile, refusal, succeeded
 from store_samples import ingest, report
 
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
@@ -87,8 +87,7 @@ def test_saved_centres_classify_as_the_fit_did(files: Path) -> None:
         ).exit_code
         == 0
     )
-    done = gpu_aware_profile("classify", "--centres", "c.csv", "-", text=NCU)
-    assert done.exit_code == 0
+    done = succeeded(gpu_aware_profile("classify", "--centres", "c.csv", "-", text=NCU))
     row = next(line for line in done.stdout.splitlines() if line.startswith("stdin"))
     assert row.split()[:3] == ["stdin", "30.0", "80.0"]
     assert row.split()[-1] == "A"
@@ -134,8 +133,7 @@ def rings_csv(rings: list[tuple[int, int, int]]) -> str:
 
 
 def test_a_fit_gives_back_what_was_measured(files: Path) -> None:
-    done = gpu_aware_profile("fit-effbw", "-", "--json", text=rings_csv(RINGS))
-    assert done.exit_code == 0, done.output
+    done = succeeded(gpu_aware_profile("fit-effbw", "-", "--json", text=rings_csv(RINGS)))
     answer = json.loads(done.stdout)
     assert answer["samples"] == len(RINGS)
     assert answer["mae_gbps"] == pytest.approx(answer["published_mae_gbps"], abs=1e-3)
@@ -146,8 +144,7 @@ def test_a_fit_gives_back_what_was_measured(files: Path) -> None:
 
 
 def test_what_is_printed_is_what_the_policy_takes(files: Path) -> None:
-    done = gpu_aware_profile("fit-effbw", "-", text=rings_csv(RINGS[:9]))
-    assert done.exit_code == 0
+    done = succeeded(gpu_aware_profile("fit-effbw", "-", text=rings_csv(RINGS[:9])))
     sections = tomllib.loads(done.stdout[done.stdout.index("[policies") :])["policies"]
     assert set(sections) == {"pal+mapa", "mapa-preserve"}
     for policy, options in sections.items():
@@ -248,8 +245,7 @@ def test_measured_rings_that_follow_eq_2_are_fitted_by_it(files: Path) -> None:
 
 def test_where_the_slowest_link_decides_no_line_is_printed(files: Path) -> None:
     stored(files / "store.db", "dgx-1-v100", by_slowest_link)
-    done = fit_measured()
-    assert done.exit_code == 0, done.output
+    done = succeeded(fit_measured())
     assert "[policies" not in done.stdout
     assert "the bottleneck model, which is the default, is at least as good" in done.stderr
     answer = json.loads(fit_measured("--json").stdout)
@@ -268,9 +264,8 @@ def test_behind_a_switch_there_is_nothing_to_fit(files: Path) -> None:
 
 def test_each_model_has_a_fit_of_its_own(files: Path) -> None:
     stored(files / "store.db", "dgx-1-v100", by_eq2, n3="a100")
-    done = fit_measured()
-    assert done.exit_code == 1
-    assert "several GPU models were measured (a100, v100); choose one by --model" in done.stderr
+    said = refusal(fit_measured())
+    assert "several GPU models were measured (a100, v100); choose one by --model" in said
     assert json.loads(fit_measured("--model", "a100", "--json").stdout)["samples"] == 56
     done = fit_measured("--model", "h100")
     assert "no all-reduce was measured on model 'h100'; measured: a100, v100" in done.stderr

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from commands import gpu_aware_profile
+from commands import gpu_aware_profile, succeeded
 from store_samples import ingest, report
 
 from slurm_gpu_aware.store.database import open_store
@@ -42,8 +42,7 @@ def show(path: Path, *options: str) -> Result:
 
 
 def test_the_matrix_of_a_node(linked_store: Path) -> None:
-    done = show(linked_store, "--node", "n1")
-    assert done.exit_code == 0, done.output
+    done = succeeded(show(linked_store, "--node", "n1"))
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0] == ["n1:"]
     assert lines[1] == ["GPU0", "GPU2", "NIC0", "CPU", "Affinity", "NUMA", "Affinity"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import succeeded
 from fake_nvml import ROOT, FakeNode, machines
 
 from gpu_aware_profile.devices.driver import PeerLink
@@ -233,8 +234,7 @@ def test_a_node_whose_driver_is_missing(library, tmp_path):
 
 def test_the_table_for_people(library, tmp_path):
     node = FakeNode(library, tmp_path)
-    done = node.run("gpu_aware_profile.cli", "node")
-    assert done.returncode == 0
+    done = succeeded(node.run("gpu_aware_profile.cli", "node"))
     assert "Tesla V100-SXM2-16GB" in done.stdout
     assert "NV3" in done.stdout
     assert done.stderr == ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from commands import refusal, succeeded
 from store_samples import ingest, report
 
 from gpu_aware_profile.cli import cli
@@ -77,23 +78,20 @@ def test_what_is_older_is_no_drift_since_then(path: Path) -> None:
 
 def test_a_change_of_all_gpus_is_said_in_a_line(path: Path) -> None:
     measure_twice(path, {slot: [108.0, 108.3, 107.8] for slot in range(12)})
-    done = called(path)
-    assert done.exit_code == 0
+    done = succeeded(called(path))
     assert "class A: the median of all 12 GPUs v100 moved by +8.0%, which no score" in done.stderr
 
 
 def test_what_cannot_be_judged_is_said(path: Path) -> None:
     measure_twice(path, {5: [115.0]})
-    done = called(path)
-    assert done.exit_code == 0
+    done = succeeded(called(path))
     assert "slower in fewer than 3 runs, so not counted: n1:5" in done.stderr
 
 
 def test_one_measurement_is_nothing_to_compare(path: Path) -> None:
     with open_store(path) as store:
         measure(store, 1)
-    done = called(path)
-    assert done.exit_code == 0
+    done = succeeded(called(path))
     assert "nothing to compare" in done.stderr
 
 
@@ -105,9 +103,7 @@ def test_the_site_sets_the_least_rise(path: Path) -> None:
 
 @pytest.mark.parametrize("since", ["30", "d", "-1d", "1y", "999999d"])
 def test_an_age_has_a_unit(path: Path, since: str) -> None:
-    done = called(path, "--since", since)
-    assert done.exit_code == 2
-    assert "is not an age such as 30d, 12h or 90m" in done.stderr
+    assert "is not an age such as 30d, 12h or 90m" in refusal(called(path, "--since", since), 2)
 
 
 def test_a_store_that_is_named_is_read_whatever_the_site_publishes(path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from commands import gpu_aware_profile
+from commands import gpu_aware_profile, succeeded
 from store_samples import ingest, report
 
 from gpu_aware_profile.commands import report as commands_report
@@ -144,8 +144,7 @@ def test_gpus_under_a_power_profile_are_named(path: Path, tmp_path: Path) -> Non
 
 def test_a_page_needs_no_other_file(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = called(path, "report", "--html", str(tmp_path / "gpus.html"))
-    assert done.exit_code == 0, done.output
+    succeeded(called(path, "report", "--html", str(tmp_path / "gpus.html")))
     text = (tmp_path / "gpus.html").read_text(encoding="utf-8")
     assert not re.search(r"(?:src|href)='(?!data:)", text)
     assert text.count("src='data:image/png;base64,") == 8
@@ -156,8 +155,7 @@ def test_a_page_needs_no_other_file(path: Path, tmp_path: Path) -> None:
 
 def test_pictures_are_written(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = called(path, "report", "--png", str(tmp_path / "png"))
-    assert done.exit_code == 0, done.output
+    succeeded(called(path, "report", "--png", str(tmp_path / "png")))
     files = sorted((tmp_path / "png").iterdir())
     assert [f.stem for f in files] == sorted(
         ["change", "distribution", "jobs", "map", "neighbours", "racks", "runs", "violins"]
@@ -170,8 +168,7 @@ def test_without_matplotlib_the_page_has_the_tables(
 ) -> None:
     for name in ("matplotlib", "matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(sys.modules, name, None)
-    done = called(path, "report", "--html", str(tmp_path / "gpus.html"))
-    assert done.exit_code == 0, done.output
+    done = succeeded(called(path, "report", "--html", str(tmp_path / "gpus.html")))
     assert "no pictures: matplotlib is not installed" in done.stderr
     text = (tmp_path / "gpus.html").read_text(encoding="utf-8")
     assert "<td>r2-1:2</td>" in text
@@ -186,8 +183,7 @@ def test_one_gpu_with_one_run_is_enough(tmp_path: Path) -> None:
         ingest(store, report("n1", time.time(), {0: 100.0}))
         recompute_scores(store)
     (tmp_path / "config.toml").write_text("")
-    done = called(path, "report", "--html", str(tmp_path / "gpus.html"))
-    assert done.exit_code == 0, done.output
+    succeeded(called(path, "report", "--html", str(tmp_path / "gpus.html")))
     text = (tmp_path / "gpus.html").read_text(encoding="utf-8")
     assert text.count("src='data:image/png") == 3  # distribution, violins, map
     assert "no GPU was measured twice" in text

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from commands import succeeded
 from fake_nvml import FakeNode, machines
 
 from gpu_aware_profile.watch import measuring, one_pass
@@ -123,8 +124,7 @@ def test_gpus_with_jobs_are_not_timed_and_throttling_is_named(watched_node):
     assert found["state"] == "ill"
     assert found["why"].startswith("throttles: it is too hot, at 1005 MHz and ")
     argv = ["watch", "--check", "--store", str(watched_node.store)]
-    check = watched_node.run("gpu_aware_profile.cli", *argv)
-    assert check.returncode == 0, check.stdout
+    check = succeeded(watched_node.run("gpu_aware_profile.cli", *argv))
     assert "1 throttled under jobs" in check.stdout
     machines.heal(watched_node.state)
     (watched_node.state / "gpu2.processes").unlink()
@@ -199,8 +199,7 @@ def test_a_state_that_cannot_be_read_fails_no_node(watched_node):
     watched_node.store.parent.mkdir()
     watched_node.store.with_name("watch.json").write_text("{")
     argv = ["watch", "--store", str(watched_node.store)]
-    done = watched_node.run("gpu_aware_profile.cli", *argv, "--check")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(watched_node.run("gpu_aware_profile.cli", *argv, "--check"))
     assert done.stdout.startswith("OK n1: unknown: ")
     assert done.stdout.count("\n") == 1
     assert watched_node.run("gpu_aware_profile.cli", *argv, "--hostlist").returncode == 1
