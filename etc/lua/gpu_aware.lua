@@ -127,13 +127,14 @@ local function decide_submit(job, part_list, uid, conf)
         return { refuse = true, text = sentence }
     end
     hint = not hints and hint or nil
-    local reason = unsupported.passes_gate(job, conf)
+    local reason, later = unsupported.passes_gate(job, conf)
     if reason or is_test then -- Slurm tests at once where the job can start, with closed gate
         reason = reason or #parts > 0 and unsupported.reason(job, parts, besides, hints, conf)
         reason = not whole and reason
         local verdict = left(reason and unsupported.sentence(reason, job, parts, conf) or hint)
+        verdict.new = verdict.new or {}
+        verdict.new.begin_time = later and not is_test and defer.behind_guard(job, conf) or nil
         if is_test then -- Slurm tests a held job as it does others, and a real one must not start
-            verdict.new = verdict.new or {}
             verdict.new.priority = 0
         end
         verdict.wakes = true -- it must take no GPU that is kept for the first job that waits

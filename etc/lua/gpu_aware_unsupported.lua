@@ -163,7 +163,8 @@ local function unsupported_bound(job, form)
     return nil
 end
 
---- Why a GPU job cannot wait at the gate, in words that complete a sentence; nil: it can.
+--- Why a GPU job cannot wait at the gate, in words that complete a sentence; nil: it can. And whether it
+--- may begin some seconds later; of several clusters sbatch would choose the one without a filter.
 function L.passes_gate(job, conf)
     local clusters = conf.several_clusters and text_of(job.clusters) or ""
     if (number32(job.het_job_offset) or 0) > 0 then
@@ -176,7 +177,7 @@ function L.passes_gate(job, conf)
     elseif (number16(job.immediate) or 0) > 0 then
         return "--immediate" -- Slurm refuses it at a closed gate
     elseif (text_of(job.licenses) or ""):find("|", 1, true) then
-        return "licences with |" -- no other licence can stand beside them
+        return "licences with |", true -- no other licence can stand beside them
     end
     return nil
 end
