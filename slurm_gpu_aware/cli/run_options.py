@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import click
 
@@ -20,6 +20,20 @@ if TYPE_CHECKING:
 
 Option = tuple[int, Callable[[Any], Any]]
 """(place in the help among those of all features, ``click.option``)."""
+
+Runs: TypeAlias = "tuple[SimSettings, ...]"
+
+
+class Prepared(NamedTuple):
+    """What all runs have."""
+
+    trace: Trace
+    cluster: Cluster
+    settings: SimSettings
+
+    def but(self, **fields: Any) -> Prepared:
+        """The same with other settings."""
+        return self._replace(settings=replace(self.settings, **fields))
 
 
 def option(place: int, name: str, text: str, **more: Any) -> Option:
@@ -37,8 +51,6 @@ class RunOptions:
     options: ClassVar[tuple[Option, ...]] = ()
     needs: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = ()
     """(option, those of which one has to be given, too): otherwise it would have no effect."""
-    fields: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """(field of `SimSettings`, option that is its value)."""
 
     def __init__(self, config: Config, given: Mapping[str, Any]) -> None:
         """``given``: the values of all options. Raises RequestError."""
@@ -48,13 +60,11 @@ class RunOptions:
     def read(self) -> None:
         """Check the options. Raises RequestError."""
 
-    def prepared(
-        self, trace: Trace, cluster: Cluster, base: SimSettings
-    ) -> tuple[Trace, SimSettings]:
-        """The trace, and the settings that all runs have. Raises RequestError, PolicyError."""
-        return trace, replace(base, **{name: self.given[own] for name, own in self.fields})
+    def prepared(self, one: Prepared) -> Prepared:
+        """The same with what the options say of it. Raises RequestError, PolicyError."""
+        return one
 
-    def swept(self, runs: tuple[SimSettings, ...]) -> tuple[SimSettings, ...]:
+    def swept(self, runs: Runs) -> Runs:
         """Each run with each value of an option; the first ones of all runs come first."""
         return runs
 

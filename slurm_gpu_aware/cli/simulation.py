@@ -9,6 +9,7 @@ import numpy as np
 
 from slurm_gpu_aware.cli.cluster_options import stored_cluster
 from slurm_gpu_aware.cli.output import say
+from slurm_gpu_aware.cli.run_options import Prepared
 from slurm_gpu_aware.cli.simulate import RUN_OPTIONS
 from slurm_gpu_aware.config.settings import Config, PlacementConfig
 from slurm_gpu_aware.errors import RequestError, SourceError
@@ -113,8 +114,10 @@ def gather(config: Config, given: Given, source: Trace | None = None) -> Inputs:
     offered = {"seed": given["seed"], **({"interference": profile} if profile else {})}
     if given["interference_scope"]:
         offered["interference_scope"] = given["interference_scope"]
+    one = Prepared(trace, site.cluster, base)
     for feature in features:
-        trace, base = feature.prepared(trace, site.cluster, base)
+        one = feature.prepared(one)
+    trace, _, base = one
     modes = [parse_policy(name, base) for name in names]
     settings = tuple(with_options(mode, site_options, offered) for mode in modes)
     for feature in reversed(features):

@@ -1,15 +1,6 @@
 """Option of ``gpu-aware simulate``: due dates of jobs that have none."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from slurm_gpu_aware.cli.run_options import RunOptions, option
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.model.cluster import Cluster
-    from slurm_gpu_aware.simulator.settings import SimSettings
-    from slurm_gpu_aware.simulator.trace import Trace
+from slurm_gpu_aware.cli.run_options import Prepared, RunOptions, option
 
 
 class DueOptions(RunOptions):
@@ -32,15 +23,13 @@ class DueOptions(RunOptions):
         text = self.given["due"]
         self.factors = None if text is None else parse_factors(text)
 
-    def prepared(
-        self, trace: Trace, cluster: Cluster, base: SimSettings
-    ) -> tuple[Trace, SimSettings]:
-        """The trace with due dates."""
+    def prepared(self, one: Prepared) -> Prepared:
+        """With due dates of the jobs."""
         from slurm_gpu_aware.features.due_dates.simulated import with_due_dates
 
-        if self.factors is not None:
-            trace = with_due_dates(trace, self.factors, self.given["seed"])
-        return trace, base
+        if self.factors is None:
+            return one
+        return one._replace(trace=with_due_dates(one.trace, self.factors, self.given["seed"]))
 
 
 RUN_OPTIONS = DueOptions

@@ -48,16 +48,17 @@ def on_best_models(
     """
     found, accounts, several = [], dict[str, DueAccount](), dict[str, There]()
     for asked in queue:
-        best = asked, None if asked.get(TABLES) else due_account(asked, now)
-        if asked.get(TABLES):
-            each = ((model, on_model(asked, model, cluster)) for model in asked.get(TABLES))
+        if models := asked.get(TABLES):
+            each = ((model, on_model(asked, model, cluster)) for model in models)
             there = {model: (one, due_account(one, now)) for model, one in each}
-            best, several[asked.job_id] = max(there.values(), key=_hope), there
-        request, account = best
+            (request, account), several[asked.job_id] = max(there.values(), key=_hope), there
+            if not (account and account.in_time):
+                request = asked
+        else:
+            request, account = asked, due_account(asked, now)
         if account is not None:
             accounts[asked.job_id] = account
-        hopeless = asked.job_id in several and not (account and account.in_time)
-        found.append(asked if hopeless else request)
+        found.append(request)
     return found, accounts, several
 
 

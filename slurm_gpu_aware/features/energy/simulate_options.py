@@ -1,14 +1,7 @@
 """Option of ``gpu-aware simulate``: bounds on time of clocks that save energy."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from slurm_gpu_aware.cli.run_options import RunOptions, option, shares
+from slurm_gpu_aware.cli.run_options import RunOptions, Runs, option, shares
 from slurm_gpu_aware.features.energy.declared import MOST_PERCENT
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.simulator.settings import SimSettings
 
 
 def parse_bounds(text: str) -> tuple[float, ...]:
@@ -34,7 +27,7 @@ class EnergyOptions(RunOptions):
         text = self.given["slowdown"]
         self.bounds = () if text is None else parse_bounds(text)
 
-    def swept(self, runs: tuple[SimSettings, ...]) -> tuple[SimSettings, ...]:
+    def swept(self, runs: Runs) -> Runs:
         """Each run with each bound."""
         from slurm_gpu_aware.features.energy.simulated import with_bound
 

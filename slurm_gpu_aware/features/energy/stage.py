@@ -167,7 +167,9 @@ def bounded(table: SizeTable | None, clock_mhz: int | None) -> SizeTable | None:
 
 def setting_for(request: Request, one: Round) -> Chosen | None:
     """The setting with which a job of a round saves energy; None: there is none."""
-    return None if _is_fixed(request, one) else _chosen(request, one)
+    if request.get(TABLE) is None or _is_fixed(request, one):  # most jobs have no table
+        return None
+    return _chosen(request, one)
 
 
 def _is_fixed(request: Request, one: Round) -> bool:

@@ -1,6 +1,6 @@
 """Option of ``gpu-aware simulate``: what the planner knows of run times."""
 
-from slurm_gpu_aware.cli.run_options import RunOptions, option
+from slurm_gpu_aware.cli.run_options import Prepared, RunOptions, option
 
 
 class EstimateOptions(RunOptions):
@@ -15,7 +15,10 @@ class EstimateOptions(RunOptions):
             metavar="KIND",
         ),
     )
-    fields = (("estimate", "estimate"),)
+
+    def prepared(self, one: Prepared) -> Prepared:
+        """With that kind."""
+        return one.but(estimate=self.given["estimate"])
 
 
 RUN_OPTIONS = EstimateOptions

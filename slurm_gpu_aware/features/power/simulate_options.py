@@ -1,17 +1,9 @@
 """Options of ``gpu-aware simulate``: power limits, by the store's models."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from slurm_gpu_aware.cli.run_options import RunOptions, option, shares
-
-if TYPE_CHECKING:
-    from slurm_gpu_aware.model.cluster import Cluster
-    from slurm_gpu_aware.simulator.settings import SimSettings
-    from slurm_gpu_aware.simulator.trace import Trace
+from slurm_gpu_aware.cli.run_options import Prepared, RunOptions, Runs, option, shares
 
 
 class PowerOptions(RunOptions):
@@ -42,19 +34,17 @@ class PowerOptions(RunOptions):
         self.known = text is not None or self.given["slowdown"] is not None
         self.etas = tuple(shares("--eta", "none" if text is None else text, 1.0, math.inf))
 
-    def prepared(
-        self, trace: Trace, cluster: Cluster, base: SimSettings
-    ) -> tuple[Trace, SimSettings]:
-        """The trace with the size tables of its jobs, and the settings with the power of GPUs."""
+    def prepared(self, one: Prepared) -> Prepared:
+        """With the size tables of the jobs, and the power of GPUs."""
         from slurm_gpu_aware.features.power.run_tables import simulated_power
 
         if not self.known:
-            return trace, base
+            return one
         gpu_model = self.given["gpu_model"]
-        power, trace = simulated_power(self.config, trace, cluster, gpu_model)
-        return trace, replace(base, power=power)
+        power, trace = simulated_power(self.config, one.trace, one.cluster, gpu_model)
+        return one._replace(trace=trace).but(power=power)
 
-    def swept(self, runs: tuple[SimSettings, ...]) -> tuple[SimSettings, ...]:
+    def swept(self, runs: Runs) -> Runs:
         """Each run with each limit."""
         return tuple(
             replace(run, power=run.power and replace(run.power, eta=eta))
