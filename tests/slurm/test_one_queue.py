@@ -147,7 +147,7 @@ def guarded(cluster: Cluster) -> dict[str, int]:
     return {node: int(gpus or 4) for node, gpus in found}
 
 
-def flat(text: str) -> str:
+def in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -243,7 +243,7 @@ def test_a_job_of_whole_nodes_waits_for_its_turn(
     whole = cluster.submit("bob", ["--exclusive", "-N1", *LOWER])
     assert GATE_LICENCE in cluster.job(whole)["Licenses"]
     behind = f"past the start of job {head}"
-    waits = lambda: behind in flat(cluster.sh("ctl", ["gpu-aware", "explain", whole]))  # noqa: E731
+    waits = lambda: behind in in_one_line(cluster.sh("ctl", ["gpu-aware", "explain", whole]))  # noqa: E731
     cluster.wait_until(waits, 60, "the reason why it waits")
     time.sleep(8)
     assert cluster.job(whole)["JobState"] == "PENDING", story(cluster, [head, whole])
