@@ -111,12 +111,12 @@ def _parts(
     whole = any(part.whole for part in parts)
     if any(part.gpus for part in parts):
         return parts
-    if not whole and (components or reason == WHOLE_NODES):
+    if reason != WHOLE_NODES and not components:  # its request was too long for our record
+        return (replace(first, gpus=0 if whole else 1, elsewhere=False),)
+    if not whole:
         raise CannotPlanError("it asks for no GPUs")
-    if all(part.elsewhere for part in parts) and whole:
+    if all(part.elsewhere for part in parts):
         raise CannotPlanError("it asks for no GPUs, and nodes without GPUs may have room for it")
-    if not whole:  # its request was too long for our record
-        return (replace(first, gpus=1, elsewhere=False),)
     return parts
 
 

@@ -197,6 +197,7 @@ def test_a_released_job_holds_no_gpu_that_a_reservation_keeps_from_it(own, flags
     assert [*het.nodes] == ["n1", "n2", "n3"]
 
 
+RECORD_OF_A_PART = "gpuaware/1;lf=x;pt=1"
 WHOLE = {"tres_per_node": None, "record": f"gpuaware/1;ex=1;lf={quote(WHOLE_NODES)}"}
 
 
@@ -238,6 +239,9 @@ def test_nodes_without_gpus_may_have_room(fields, elsewhere: bool) -> None:
         with pytest.raises(CannotPlanError, match="nodes without GPUs may have room") as left:
             left_job(where, exclusive=True, reason=WHOLE_NODES, **WHOLE, **fields)
         assert left.value.leave
+    found = left_job(where, exclusive=True, tres_per_node=None, record=RECORD_OF_A_PART, **fields)
+    assert found.left is not None
+    assert [(part.whole, part.elsewhere) for part in found.left.parts] == [(True, False)]
 
 
 def test_a_released_job_of_whole_nodes_holds_the_emptiest() -> None:
