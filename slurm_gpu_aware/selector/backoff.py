@@ -92,6 +92,7 @@ class Backoff:
         blocked: bool = False,
         misplaced: bool = False,
         unexplained: bool = False,
+        silent: bool = False,
         why: str = "",
         held_by: str = "",
         nodes: Collection[str] | None = (),
@@ -99,8 +100,9 @@ class Backoff:
         """Hold a job back once more; return for how many seconds.
 
         ``blocked``: Slurm showed by what. ``misplaced``: its place was the cause. ``unexplained``:
-        Slurm showed no cause. ``why``: for its user. ``held_by``: Slurm's reason. ``nodes``: where
-        it did not start, as far as it was bound; None: no job's end there ends its wait.
+        Slurm showed no cause. ``silent``: parked, it never shows ``Licenses``. ``why``: for its
+        user. ``held_by``: Slurm's reason. ``nodes``: where it did not start, as far as it was
+        bound; None: no job's end there ends its wait.
         """
         waits = self._waits.setdefault(job_id, _Waits())
         now = self.timer()
@@ -118,7 +120,7 @@ class Backoff:
         waits.nodes = frozenset(nodes) if few and nodes is not None else None
         waits.misplaced |= misplaced
         # What the parked job shows tells of a limit, and nothing of the room on its nodes.
-        doubtful_s = wait_s if blocked and unexplained else long_s
+        doubtful_s = wait_s if blocked and (unexplained or silent) else long_s
         waits.punished, waits.until, waits.doubtful_until = now, now + wait_s, now + doubtful_s
         return wait_s
 

@@ -297,6 +297,7 @@ class StartMonitor:
             blocked=blocked,
             misplaced=not blocked or cause.held_by == _NEVER_THERE,
             unexplained=not held,
+            silent=job.job.het,
             why=why,
             held_by=cause.held_by,
             nodes=None if job.job.het else job.job.req_nodes,  # its try keeps jobs off all nodes

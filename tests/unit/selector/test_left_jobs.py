@@ -329,7 +329,11 @@ def test_what_holds_a_later_component_at_the_open_gate_is_seen_at_once(
     slurm.change("8", **waits)
     assert bench.rounds.start_monitor.poll() == 1
     assert not is_open(slurm, "7")
+    bench.steady += 3.0
     assert bench.rounds.run().placed == []
+    slurm.change("8", priority=500, dependency="", eligible_time=0)
+    slurm.change("7", reason="Resources")  # never Licenses
+    assert bench.rounds.run().placed == ["7"]
 
 
 def test_a_heterogeneous_job_that_does_not_start_holds_up_no_job_before_it(
