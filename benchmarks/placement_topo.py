@@ -23,7 +23,7 @@ from placement_profile import show_profile
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb import bipartition as drb
-from slurm_gpu_aware.placement.drb import interference
+from slurm_gpu_aware.placement.drb import utility
 from slurm_gpu_aware.placement.drb.utility import InterferenceProfile, Weights
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology import locality as distances
@@ -59,7 +59,7 @@ def profile_of(gpus: tuple[int, ...]) -> InterferenceProfile:
 
 def forget() -> None:
     """Empty all caches of the policy."""
-    for module in (drb, interference, distances):
+    for module in (drb, utility, distances):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()
@@ -79,8 +79,8 @@ def every_set(cluster: Cluster, gpus: int) -> None:
     """The plain way: the cost of every free set of every machine."""
     graph = machine("ibm-minsky-4xp100")
     full = (1 << graph.n) - 1
-    t_best, t_worst, w_worst = interference.extremes(graph, full, gpus)
-    scale = interference.Scale(t_best, t_worst, 1.0, w_worst)
+    t_best, t_worst, w_worst = utility.extremes(graph, full, gpus)
+    scale = utility.Scale(t_best, t_worst, 1.0, w_worst)
     for row in cluster.free:
         free = np.flatnonzero(row).tolist()
         this = drb.Machine(graph, full, sum(1 << s for s in free), full)

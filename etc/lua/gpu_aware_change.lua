@@ -81,6 +81,7 @@ local NUMBERS = base.set_of(base.split(
 local AGAIN = "; cancel the job and submit it again"
 local ON_ITS_WAY = "gpu-aware: this job is on its way back to the queue; try again in some seconds"
 local BACK_S = 120 -- a requeued job without a record after this time is none of the selector's
+local PARKS_S = 10 -- time in which the selector parks a requeued job, by its rounds
 
 --- Is a field of an update given? A 32 bit number may be 65534.
 local function is_set(value, unset)
@@ -363,9 +364,9 @@ local function decide(job, record, part_list, conf)
 end
 
 --- Was a requeued job requeued just now? The selector parks it within seconds, unless it never was parked.
-local function comes_back(record)
+local function comes_back(record, within_s)
     local since = base.number32(record.submit_time) -- Slurm sets it anew
-    return not since or os.time() - since < BACK_S
+    return not since or os.time() - since < (within_s or BACK_S)
 end
 
 --- What becomes of an update of a job that was requeued and has no record: the selector, which took
@@ -454,6 +455,16 @@ local function is_for_the_gate(fields, record, part_list, conf)
     return whole or is_managed_gpu_job(fields, record, part_list, conf)
 end
 
+--- Would an update end the delay of a job that was requeued just now, and that may get whole nodes
+--- with their GPUs?
+local function may_pass(update, record, part_list, conf)
+    local _, some = settings.is_managed(record, part_list, conf)
+    local let_go = is_set(update.priority) and update.priority ~= 0
+    local starts = let_go or (base.number32(update.begin_time) or 0) ~= 0
+    local whole = setmetatable({ shared = 0 }, { __index = record })
+    return some and starts and comes_back(record, PARKS_S) and settings.takes_gpus(whole, part_list, conf)
+end
+
 --- The refusal of an update by which a waiting job that is not at the gate would become such a job, or,
 --- where it is and stays one, ask for something else, and pass those that wait there: Slurm keeps what no
 --- node can have as long as a hold or a limit holds it. A later component of a heterogeneous job
@@ -523,8 +534,8 @@ function C.decide(job, record, part_list, uid, conf)
         return { refuse = true, text = marked }
     end
     local bound = is_bound(record)
-    local back = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    back = back and (forbidden.index_type(record) or is_for_the_gate({}, record, part_list, conf))
+    local requeued = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
+    local back = requeued and (forbidden.index_type(record) or is_for_the_gate({}, record, part_list, conf))
     -- Without a phase the first component stands at the gate, and is read, for all.
     local counts = not follows or again and phase_of(record)
     local verdict = back and not follows and released_again(update, record, conf)
@@ -541,10 +552,10 @@ function C.decide(job, record, part_list, uid, conf)
     if wrong then
         return { refuse = true, text = wrong }
     end
-    if back and not base.is_record(record.admin_comment) then
-        verdict = decide_back(update, record)
-        if verdict.refuse then
-            return verdict
+    if requeued and not base.is_record(record.admin_comment) then
+        verdict = back and decide_back(update, record) or {}
+        if verdict.refuse or may_pass(update, record, part_list, conf) then
+            return { refuse = true, text = ON_ITS_WAY }
         end
     end
     if is_pending(record) and base.is_record(record.admin_comment) and (phase_of(record) or not follows) then

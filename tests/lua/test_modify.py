@@ -316,6 +316,26 @@ def test_a_requeued_job_that_was_never_parked_is_not_told_to_try_again_for_good(
         assert filter_.modify(since, **release).job["licenses"] == "matlab:1,gpuaware:1"
 
 
+def test_a_requeued_job_of_whole_nodes_keeps_its_delay_until_it_is_parked(
+    make_filter: MakeFilter,
+) -> None:
+    """Its record does not show ``--exclusive``, so any job without GPUs may be one."""
+    lists = 'partitions = { "gpu", "mixed" }, partitions_with_others = { "mixed" }'
+    filter_ = make_filter(more=lists)
+    back = {"tres_per_node": "", "restart_cnt": 1, "partition": "gpu"}
+    back["submit_time"] = int(time.time()) - 2
+    for change in ({"begin_time": 1_900_000_000}, {"priority": 4294967295, "bitflags": 1}):
+        out = filter_.modify(back, **change)
+        assert (out.rc, out.written) == (ERROR, [])
+        assert "on its way back to the queue; try again" in out.messages[0]
+        later = {"submit_time": int(time.time()) - 12}
+        for other in (later, {"restart_cnt": 0}, {"partition": "mixed"}, {"partition": "cpu"}):
+            assert filter_.modify(back | other, **change).rc == SUCCESS, other
+        assert filter_.modify(back, OPERATOR, **change).rc == SUCCESS
+    for more in ({"comment": "mine"}, {"time_limit": 5}, {"priority": 0}):
+        assert filter_.modify(back, **more).rc == SUCCESS, more
+
+
 def test_a_gres_of_another_name_is_no_gpu(filter_: Filter) -> None:
     other = REQUEUED | {"tres_per_node": "gres/gpubw:1", "tres_fmt_req_str": "gres/gpubw=1"}
     assert filter_.modify(other, req_nodes="n1").rc == SUCCESS
@@ -338,7 +358,7 @@ def test_a_requeued_job_keeps_its_delay_until_it_is_parked(
     out = filter_.modify(back, begin_time=1_900_000_000)
     assert out.rc == ERROR
     assert "on its way back to the queue; try again" in out.messages[0]
-    none = {"tres_per_node": "", "tres_fmt_req_str": ""}
+    none = {"tres_per_node": "", "tres_fmt_req_str": "", "submit_time": int(time.time()) - 12}
     assert filter_.modify(back | none, begin_time=1_900_000_000).rc == SUCCESS
     assert filter_.modify(back | {"restart_cnt": 0}, begin_time=1_900_000_000).rc == SUCCESS
     assert filter_.modify(back, OPERATOR, begin_time=1_900_000_000).rc == SUCCESS
@@ -370,7 +390,7 @@ def test_a_requeued_job_that_its_owner_releases_waits_at_the_gate(
             assert out.rc == ERROR
         if shown != RECORD + MARKER:
             assert "on its way back to the queue; try again" in out.messages[0]
-    none = {"tres_per_node": "gres/tmp:1"}
+    none = {"tres_per_node": "gres/tmp:1", "submit_time": int(time.time()) - 12}
     assert filter_.modify(FOREIGN | none | {"restart_cnt": 1}, **release).written == []
 
 

@@ -315,7 +315,7 @@ def test_shards_that_slurm_chooses_prolong_no_gpu_that_the_head_waits_for(limit_
     assert [one.job_id for one in plan.assignments] == (["2"] if limit_s < 300.0 else [])
 
 
-def without_gpus(number, *, whole, cpus=1, **kwargs):
+def gpuless(number, *, whole, cpus=1, **kwargs):
     part = Part(0, cpus=cpus, whole=whole)
     one = exact(number, 2, whole=whole, **kwargs)
     return replace(one, left=LeftToSlurm("whole nodes", (part,)))
@@ -327,18 +327,18 @@ def idle():
 
 def test_a_job_of_whole_nodes_takes_no_free_node_of_the_first_that_waits():
     busy = with_held(idle(), ("9", 1, [0], NOW + 60))
-    queue = [exact(1, 4, priority=9.0), without_gpus(2, whole=True)]
+    queue = [exact(1, 4, priority=9.0), gpuless(2, whole=True)]
     plan = planned(queue, busy)
     assert plan.assignments == ()
     assert [one.job_id for one in plan.waiting] == ["1", "2"]
-    short = without_gpus(2, whole=True, limit=50.0)
+    short = gpuless(2, whole=True, limit=50.0)
     assert [one.slots for one in planned([queue[0], short], busy).assignments] == [((0, 1),)]
 
 
 def test_nothing_is_left_beside_a_job_of_whole_nodes():
     """It asks for one CPU, and gets all."""
-    wholes = [without_gpus(n, whole=True, priority=9.0) for n in (1, 2)]
-    beside = without_gpus(3, whole=False, cpus=2)
+    wholes = [gpuless(n, whole=True, priority=9.0) for n in (1, 2)]
+    beside = gpuless(3, whole=False, cpus=2)
     plan = planned([*wholes, beside], idle())
     assert [one.job_id for one in plan.assignments] == ["1", "2"]
     assert [one.job_id for one in planned([wholes[0], beside], idle()).assignments] == ["1", "3"]
