@@ -369,13 +369,23 @@ local function comes_back(record, within_s)
     return not since or os.time() - since < (within_s or BACK_S)
 end
 
+--- Was a job requeued since the selector last marked it? It is parked again within seconds.
+local function is_again(record)
+    local restarts = (text_of(record.admin_comment) or ""):match(";sel=%l+:(%d+):%d+$")
+    return (base.number32(record.restart_cnt) or 0) > (tonumber(restarts) or 0)
+end
+
+--- Would an update end the delay that Slurm sets at a requeue?
+local function starts_sooner(update)
+    return (base.number32(update.begin_time) or 0) ~= 0
+end
+
 --- What becomes of an update of a job that was requeued and has no record: the selector, which took
 --- it from the running job, returns it in a second and restores the request then. GPUs of an index
 --- type, for which no user asks, tell such a job. Of any other GPU job only the start time counts:
 --- Slurm delays requeued jobs, so that the selector parks it before Slurm may start it.
 local function decide_back(job, record)
-    local starts = (base.number32(job.begin_time) or 0) ~= 0
-    local touches = starts or asks(job, record) and forbidden.index_type(record)
+    local touches = starts_sooner(job) or asks(job, record) and forbidden.index_type(record)
     if not touches or not comes_back(record) then
         return {}
     end
@@ -386,11 +396,9 @@ end
 --- the selector has parked it: its licences put it back at the gate, as Slurm could start it at once.
 --- An update that changes more is for `decide`, or too early; nil: it is none of these.
 local function released_again(update, record, conf)
-    local restarts = (text_of(record.admin_comment) or ""):match(";sel=%l+:(%d+):%d+$")
-    local again = (base.number32(record.restart_cnt) or 0) > (tonumber(restarts) or 0)
     local own = text_of(record.licenses)
     local let_go = is_set(update.priority) and update.priority ~= 0
-    if not (again and let_go) or gate_count(record, conf) > 0 or (own or ""):find("|", 1, true) then
+    if not (is_again(record) and let_go) or gate_count(record, conf) > 0 or (own or ""):find("|", 1, true) then
         return nil
     elseif asks(update, record) and is_bound(record) then
         return nil
@@ -460,7 +468,7 @@ end
 local function may_pass(update, record, part_list, conf)
     local _, some = settings.is_managed(record, part_list, conf)
     local let_go = is_set(update.priority) and update.priority ~= 0
-    local starts = let_go or (base.number32(update.begin_time) or 0) ~= 0
+    local starts = let_go or starts_sooner(update)
     local whole = setmetatable({ shared = 0 }, { __index = record })
     return some and starts and comes_back(record, PARKS_S) and settings.takes_gpus(whole, part_list, conf)
 end
@@ -535,9 +543,16 @@ function C.decide(job, record, part_list, uid, conf)
     end
     local bound = is_bound(record)
     local requeued = is_pending(record) and (base.number32(record.restart_cnt) or 0) > 0
-    local back = requeued and (forbidden.index_type(record) or is_for_the_gate({}, record, part_list, conf))
+    local has_record = base.is_record(record.admin_comment) -- until a round has seen the job run
+    local ours = has_record or forbidden.index_type(record)
+    local back = requeued and (ours or is_for_the_gate({}, record, part_list, conf))
     -- Without a phase the first component stands at the gate, and is read, for all.
     local counts = not follows or again and phase_of(record)
+    if has_record and back and not follows and is_again(record) and gate_count(record, conf) == 0 then
+        if starts_sooner(update) and comes_back(record) then
+            return { refuse = true, text = ON_ITS_WAY }
+        end
+    end
     local verdict = back and not follows and released_again(update, record, conf)
     if not verdict and is_pending(record) and (bound or gate_count(record, conf) > 0) and counts then
         verdict = decide(update, record, part_list, conf)
@@ -552,13 +567,13 @@ function C.decide(job, record, part_list, uid, conf)
     if wrong then
         return { refuse = true, text = wrong }
     end
-    if requeued and not base.is_record(record.admin_comment) then
+    if requeued and not has_record then
         verdict = back and decide_back(update, record) or {}
         if verdict.refuse or may_pass(update, record, part_list, conf) then
             return { refuse = true, text = ON_ITS_WAY }
         end
     end
-    if is_pending(record) and base.is_record(record.admin_comment) and (phase_of(record) or not follows) then
+    if is_pending(record) and has_record and (phase_of(record) or not follows) then
         -- Its gate is open for good: another request would pass the jobs that wait.
         if changes_request(update, record) then
             return { refuse = true, text = rules.sentences.opened }
@@ -566,8 +581,8 @@ function C.decide(job, record, part_list, uid, conf)
     elseif is_pending(record) then
         wrong = passes_by(update, record, part_list, conf, follows)
         if wrong then
-            local early = back and not follows and comes_back(record)
-            return { refuse = true, text = early and ON_ITS_WAY or wrong }
+            local soon = back and not follows and comes_back(record)
+            return { refuse = true, text = soon and ON_ITS_WAY or wrong }
         end
     end
     local _, clock = extra_parts(record)

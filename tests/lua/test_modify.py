@@ -316,6 +316,23 @@ def test_a_requeued_job_that_was_never_parked_is_not_told_to_try_again_for_good(
         assert filter_.modify(since, **release).job["licenses"] == "matlab:1,gpuaware:1"
 
 
+@pytest.mark.parametrize("tres", ["gres/gpu:g1:1", ""], ids=["exact", "whole nodes"])
+@pytest.mark.parametrize("marker", [MARKER, ";sel=left:0:1790000000"], ids=["bound", "left"])
+def test_a_job_requeued_before_a_round_has_seen_it_run_keeps_its_delay(
+    filter_: Filter, tres: str, marker: str
+) -> None:
+    """Its record is still there, of the start before."""
+    back = REQUEUED | {"admin_comment": RECORD + marker, "tres_per_node": tres}
+    out = filter_.modify(back, begin_time=1_900_000_000)
+    assert (out.rc, out.written) == (ERROR, [])
+    assert "on its way back to the queue; try again" in out.messages[0]
+    long_ago = back | {"submit_time": int(time.time()) - 130}
+    for other in (long_ago, back | {"restart_cnt": 0}, back | {"licenses": "gpuaware:1"}):
+        assert filter_.modify(other, begin_time=1_900_000_000).rc == SUCCESS, other
+    out = filter_.modify(back, priority=4294967295, bitflags=1)
+    assert (out.rc, out.job["licenses"]) == (SUCCESS, "matlab:1,gpuaware:1")
+
+
 def test_a_requeued_job_of_whole_nodes_keeps_its_delay_until_it_is_parked(
     make_filter: MakeFilter,
 ) -> None:
