@@ -12,6 +12,7 @@ Jobs without GPUs start at their submission. While nothing but such jobs holds u
 (`Waiting.held_up`), its GPUs and CPUs are held, so that no more of them come.
 
 - Before a job is placed on a node, its reservation goes.
+- Another share of a node is held before the former one goes: Slurm starts jobs within milliseconds.
 - Each ends with the gate's lease: a dead selector leaves none behind.
 """
 
@@ -34,6 +35,7 @@ from slurm_gpu_aware.slurm.updates import NewReservation
 
 log = logging.getLogger(__name__)
 
+_NAMES = f"{HEAD}_", f"{HEAD}__"  # of a node's reservation, and of one that takes its place
 _MOST = 64  # nodes with a reservation; 5 ms each
 _BUSY = "Requested nodes are busy"
 _SOON_S = 10.0  # two rounds (`selector.round_s`)
@@ -45,6 +47,12 @@ class _Share(NamedTuple):
     cpus: int
 
 
+class _Held(NamedTuple):
+    share: _Share | None  # None: the whole node.
+    end_s: float
+    name: str
+
+
 @dataclass
 class HeadGuard:
     """The reservations that there are."""
@@ -52,8 +60,9 @@ class HeadGuard:
     client: SlurmClient
     enabled: bool = True
     timer: Callable[[], float] = time.monotonic
-    _held: dict[str, tuple[_Share | None, float]] = field(default_factory=dict)
-    """Node -> (what is held, end); None: the whole node."""
+    _held: dict[str, _Held] = field(default_factory=dict)
+    _doubled: set[str] = field(default_factory=set)
+    """Names of those beside one that is known, as a selector left them that ended meanwhile."""
     _refused: dict[str, float] = field(default_factory=dict)
     """Node -> when Slurm refused one, in seconds of the timer."""
     _busy: set[str] = field(default_factory=set)
@@ -61,21 +70,30 @@ class HeadGuard:
 
     def take_over(self, reservations: Iterable[SlurmReservation]) -> None:
         """Note those that Slurm has, also of an earlier selector."""
-        there = [one for one in reservations if guards_head(one.name)]
-        shares = {node: _share_of(one) for one in there for node in one.nodes}
-        for node, (made, _) in self._held.items():
-            if made and (share := shares.get(node)) and share.gpus == made.gpus:
-                shares[node] = made  # Slurm shows the CPUs of whole cores
-        self._held = {node: (shares[node], one.end_s) for one in there for node in one.nodes}
+        before, self._held = self._held, {}
+        for one in reservations:
+            for node in one.nodes if guards_head(one.name) else ():
+                share = _share_of(one)
+                made = before[node].share if node in before else None
+                if made and share and share.gpus == made.gpus:
+                    share = made  # Slurm shows the CPUs of whole cores
+                if node in self._held:
+                    self._doubled.add(self._held[node].name)
+                self._held[node] = _Held(share, one.end_s, one.name)
 
     def drop(self, nodes: Iterable[str]) -> None:
         """Remove the reservations of nodes, before jobs are placed there."""
         for node in [node for node in nodes if node in self._held]:
-            try:
-                self.client.delete_reservation(_name(node))
+            if self._delete(self._held[node].name):
                 del self._held[node]
-            except SourceError as exc:
-                log.warning("reservation %s is not removed: %s", _name(node), exc)
+
+    def _delete(self, name: str) -> bool:
+        try:
+            self.client.delete_reservation(name)
+        except SourceError as exc:
+            log.warning("reservation %s is not removed: %s", name, exc)
+            return False
+        return True
 
     def keep(self, kept: Mapping[str, Guarded], until_s: float) -> None:
         """Hold what a round keeps for the head, until a time.
@@ -90,7 +108,8 @@ class HeadGuard:
                 wanted[node] = None
             elif held := free if refused else gpus:
                 wanted[node] = _Share(held, max(held, cpus))
-        self.drop([n for n, (is_, _) in self._held.items() if n not in wanted or wanted[n] != is_])
+        self.drop([node for node in self._held if node not in wanted])
+        self._doubled = {name for name in self._doubled if not self._delete(name)}
         now = self.timer()
         self._refused = {node: at for node, at in self._refused.items() if now - at < _AGAIN_S}
         accepted = [node for node in wanted if self.enabled and node not in self._refused]
@@ -102,24 +121,33 @@ class HeadGuard:
                     self._busy.add(node)
                     continue
                 self._refused[node] = now
+                if node in self._held and self._held[node].share != wanted[node]:
+                    self.drop([node])  # it may keep more than the head needs
                 log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
 
     def _hold(self, node: str, share: _Share | None, until_s: float) -> None:
         """Make a reservation, or put its end off. Raises SourceError."""
-        if node in self._held:
-            if self._held[node][1] < until_s and self.client.move_reservation(_name(node), until_s):
-                self._held[node] = share, until_s
+        held = self._held.get(node)
+        if held is not None and held.share == share:
+            if held.end_s < until_s and self.client.move_reservation(held.name, until_s):
+                self._held[node] = held._replace(end_s=until_s)
             return
+        name, flags = _NAMES[0] + node, {"IGNORE_JOBS", "PURGE_COMP"}
+        if held is not None:
+            name = _NAMES[held.name == name] + node
+            flags.add("OVERLAP")
         wanted = NewReservation(
-            _name(node),
+            name,
             until_s,
             nodes=node,
             # With CPUs: else Slurm takes more cores, and refuses a node without free ones.
             tres="" if share is None else f"gres/gpu={share.gpus},cpu={share.cpus}",
-            flags=frozenset({"IGNORE_JOBS", "PURGE_COMP"}),
+            flags=frozenset(flags),
         )
         self.client.create_reservation(wanted)
-        self._held[node] = share, until_s
+        self._held[node] = _Held(share, until_s, name)
+        if held is not None and not self._delete(held.name):
+            self._doubled.add(held.name)
 
 
 def _share_of(reservation: SlurmReservation) -> _Share | None:
@@ -157,7 +185,3 @@ def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
         if job.state == "PENDING" and job.priority and not job.dependency
         if (job.eligible_s or 0.0) <= context.now + _SOON_S
     )
-
-
-def _name(node: str) -> str:
-    return f"{HEAD}_{node}"

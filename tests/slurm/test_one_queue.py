@@ -143,7 +143,7 @@ def test_a_job_that_its_owner_requeues_as_a_special_one_is_parked_again(cluster:
 def guarded(cluster: Cluster) -> dict[str, int]:
     """Node -> GPUs that a reservation holds for the head of the queue; a whole node has four."""
     shown = cluster.sh("ctl", ["scontrol", "-o", "show", "res"])
-    found = re.findall(r"ReservationName=gpuaware_head_(\S+) (?:.*?gres/gpu=(\d+))?", shown)
+    found = re.findall(r"ReservationName=gpuaware_head__?(\S+) (?:.*?gres/gpu=(\d+))?", shown)
     return {node: int(gpus or 4) for node, gpus in found}
 
 
