@@ -241,6 +241,7 @@ def part_of(job: SlurmJob) -> Part:
         max_nodes=job.max_nodes,
         cpus=job.cpus,
         memory_mb=0 if job.memory_mb_per_node == 0 else job.req_tres.get("mem", 0),
+        node_memory_mb=job.memory_mb_per_node or 0,
         shards=shards,
         tasks=1 if gpus else job.tasks,
     )

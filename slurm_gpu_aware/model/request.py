@@ -133,6 +133,7 @@ class Part:
     max_nodes: int | None = None
     cpus: int = 0  # CPUs of all its nodes together.
     memory_mb: int = 0  # Memory of all its nodes together.
+    node_memory_mb: int = 0  # Memory of each node (``--mem``); 0: as its GPUs or tasks are spread.
     shards: int = 0  # Shards of one GPU of each node; 0: whole GPUs.
     tasks: int = 1  # Without GPUs: tasks of all its nodes, each with as many CPUs.
     whole: bool = False  # It gets whole nodes, which are free of other jobs.

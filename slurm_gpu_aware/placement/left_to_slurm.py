@@ -5,17 +5,20 @@ A part without GPUs is spread by its tasks; one of whole nodes gets nodes on whi
 Slurm chooses the nodes, too, but on these the job fits, so a round can keep them for it. GPUs of
 several nodes may be spread unevenly, as Slurm spreads them. The fullest node that suffices comes
 first; a job that needs several nodes gets the emptiest, which are the fewest.
+
+A search part by part may miss a place of several parts. Where it misses one even on the idle
+cluster, each part counts alone, so that no job is called impossible by the order of a search.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.assignment import Assignment
-from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.cluster import Cluster, Gpus
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.node_users import left_open
 from slurm_gpu_aware.model.request import Part, Request
@@ -33,7 +36,7 @@ class LeftPolicy(Policy):
     name = "slurm"
 
     def place(self, request: Request, cluster: Cluster) -> Assignment | None:
-        found = _Room(request, cluster).place()
+        found = _place(request, cluster)
         if found is None:
             return None
         nodes = tuple(sorted(found))
@@ -52,12 +55,11 @@ class LeftPolicy(Policy):
         )
 
     def why_not(self, request: Request, cluster: Cluster) -> Reason:
-        if cluster.starting is not None:
-            started = _Room(request, replace(cluster, starting=None))
-            if started.place() is not None:
-                return Reason("other jobs are about to start on its nodes")
+        started = replace(cluster, starting=None)
+        if cluster.starting is not None and _place(request, started) is not None:
+            return Reason("other jobs are about to start on its nodes")
         room = _Room(request, cluster)
-        if request.nodes.whole:
+        if request.nodes.whole and len(room.parts) == 1:
             return Reason(room.whole_words())
         needs = f"needs {request.gpus} free GPU{'' if request.gpus == 1 else 's'}"
         if room.exists < request.gpus:
@@ -79,37 +81,50 @@ def _first(free: BoolArray, count: int) -> list[int]:
     return found
 
 
+def _place(request: Request, cluster: Cluster) -> _Counts | None:
+    """Node -> GPUs of the whole job; None: it has no place."""
+    found = _Room(request, cluster).place()
+    several = request.left is not None and len(request.left.parts) > 1
+    if found is None and several and _Room(request, cluster.empty()).place() is None:
+        return _Room(request, cluster).place(alone=True)
+    return found
+
+
 class _Room:
     """What is free for one job, less the parts that have a place."""
 
     def __init__(self, request: Request, cluster: Cluster) -> None:
         assert request.left is not None  # noqa: S101 - the policy of such requests
-        self.request, self.cluster, self.left = request, cluster, request.left
+        self.request, self.cluster, self.parts = request, cluster, request.left.parts
+        if request.nodes.whole and len(self.parts) == 1:  # older records say it of the job only
+            self.parts = (replace(self.parts[0], whole=True),)
         allowed = request.nodes.eligible
         self.allowed = np.ones(cluster.shape[0], np.bool_) if allowed is None else allowed
         self.exists = int(np.count_nonzero(cluster.exists & self.allowed[:, None]))
         """Usable GPUs of the nodes that it may use."""
         self.allowed = left_open(self.allowed, cluster.users, request)
         here = self.allowed if cluster.starting is None else self.allowed & ~cluster.starting
-        self.closed = self.left.fixed and not np.array_equal(here, self.allowed)
+        self.closed = request.left.fixed and not np.array_equal(here, self.allowed)
         """It might get a node on which another job is about to start."""
         self.counts: IntArray = np.where(here, cluster.not_held.sum(axis=1), 0)
         self.cpus, self.memory_mb = cluster.free_cpus.copy(), cluster.free_memory_mb.copy()
         self.here: BoolArray = here & cluster.exists.any(axis=1)
 
-    def place(self) -> _Counts | None:
-        """Node -> GPUs of the whole job; None: it has no place."""
-        if self.closed:
+    def place(self, *, alone: bool = False) -> _Counts | None:
+        """Node -> GPUs of the whole job; None: none is found. ``alone``: as if each part were."""
+        least = sum(part.gpus for part in self.parts if not part.shards)
+        if self.closed or (alone and int(self.counts.sum()) < least):
             return None
         found: _Counts = {}
-        wanted = [self.request.nodes.required, *((),) * len(self.left.parts)]  # of the first one
-        order = sorted(zip(self.left.parts, wanted, strict=False), key=_hardest_first)
+        wanted = [self.request.nodes.required, *((),) * len(self.parts)]  # of the first one
+        order = sorted(zip(self.parts, wanted, strict=False), key=_hardest_first)
         for part, required in order:
-            nodes = self._part(part, required)
+            room = _Room(self.request, self.cluster) if alone else self
+            nodes = room._part(part, required)
             if nodes is None:
                 return None
             for node, units in nodes.items():
-                found[node] = found.get(node, 0) + self._take(part, node, units)
+                found[node] = found.get(node, 0) + room._take(part, node, units)
         return found
 
     def _take(self, part: Part, node: int, units: int) -> int:
@@ -119,8 +134,9 @@ class _Room:
             gpus = int(self.counts[node])
             self.cpus[node] = self.memory_mb[node] = 0
         else:
-            self.cpus[node] -= _share(part.cpus, units, _units(part))
-            self.memory_mb[node] -= _share(part.memory_mb, units, _units(part))
+            cpus, memory_mb = _needs(part, units)
+            self.cpus[node] -= cpus
+            self.memory_mb[node] -= memory_mb
         self.counts[node] -= gpus
         return gpus
 
@@ -145,17 +161,20 @@ class _Room:
         if self.cluster.shards is None:
             return None
         enough = (self.cluster.shards.free >= part.shards).any(axis=1) & (self.counts == 0)
-        enough &= self.here & (self.cpus >= part.cpus) & (self.memory_mb >= part.memory_mb)
+        cpus, memory_mb = _needs(part, _units(part))
+        enough &= self.here & (self.cpus >= cpus) & (self.memory_mb >= memory_mb)
         nodes = np.flatnonzero(enough)
         return int(nodes[0]) if len(nodes) else None
 
     def _capacity(self, part: Part) -> IntArray:
         """(N,) units of each node that GPUs, CPUs and memory allow; whole nodes: all or none."""
         most = self.counts.copy() if part.gpus else np.where(self.here, _units(part), 0)
-        for free, total in ((self.cpus, part.cpus), (self.memory_mb, part.memory_mb)):
+        by_units = 0 if part.node_memory_mb else part.memory_mb
+        for free, total in ((self.cpus, part.cpus), (self.memory_mb, by_units)):
             if total > 0:
                 most = np.minimum(most, np.maximum(free, 0) * _units(part) // total)
-        return np.where(self._wholly_free(), most, 0) if part.whole else most
+        able = np.maximum(self.memory_mb, 0) >= part.node_memory_mb
+        return np.where(able & self._wholly_free() if part.whole else able, most, 0)
 
     def _wholly_free(self) -> BoolArray:
         """(N,) nodes on which no job holds anything, as far as is known."""
@@ -166,9 +185,14 @@ class _Room:
 
     def whole_words(self) -> str:
         """What a job of whole nodes needs, and what is there."""
-        nodes = max(1, sum(part.min_nodes for part in self.left.parts if part.whole))
-        free, there = int(self._wholly_free().sum()), int(self.allowed.sum())
+        required, mask = self.request.nodes.required, self._wholly_free()
+        nodes = max(self.parts[0].min_nodes, len(required))
+        free, there = int(mask.sum()), int(self.allowed.sum())
         needs = f"needs {nodes} wholly free node{'' if nodes == 1 else 's'}"
+        if used := [self.cluster.nodes[node] for node in required if not mask[node]]:
+            return f"{needs}; {used[0]} is not free"
+        if free >= nodes:
+            return f"{needs}, with the CPUs and memory that it asks for"
         return f"{needs}; of the {there} that it may use {free} {'is' if free == 1 else 'are'} free"
 
     def _by_fit(self, able: BoolArray, required: Sequence[int]) -> list[int]:
@@ -216,20 +240,36 @@ def _units(part: Part) -> int:
     return part.gpus or max(part.tasks, part.min_nodes)
 
 
-def _hardest_first(one: tuple[Part, Sequence[int]]) -> tuple[bool, bool]:
-    """Whole nodes, then parts with GPUs: others find room beside them."""
-    return not one[0].whole, one[0].gpus == 0
+def _hardest_first(one: tuple[Part, Sequence[int]]) -> tuple[bool, bool, int, bool]:
+    """Named nodes, whole nodes, many CPUs at once: others find room beside them."""
+    part, required = one
+    return not required, not part.whole, -part.cpus // _units(part), part.gpus == 0
 
 
 def _share(total: int, units: int, of: int) -> int:
     return -(-total * units // of) if of else total
 
 
-def left_demand(request: Request, gpus_here: int) -> tuple[int, int]:
-    """CPUs and memory (MB) that the job takes on a node that gives ``gpus_here`` of its GPUs."""
+def _needs(part: Part, units: int) -> tuple[int, int]:
+    """CPUs and memory (MB) of so many units of a part on one node."""
+    memory_mb = part.node_memory_mb or _share(part.memory_mb, units, _units(part))
+    return _share(part.cpus, units, _units(part)), memory_mb
+
+
+def left_demand(request: Request, gpus: Gpus) -> Mapping[int, tuple[int, int]]:
+    """Node -> CPUs and memory (MB) that the job takes there, if it gets these GPUs.
+
+    The nodes that give no GPU share what the parts without GPUs take, or the shards of used GPUs.
+    """
     assert request.left is not None  # noqa: S101 - the policy of such requests
-    cpus = sum(part.cpus for part in request.left.parts)
-    memory_mb = sum(part.memory_mb for part in request.left.parts)
-    if gpus_here == 0:  # shards of a used GPU
-        return cpus, memory_mb
-    return _share(cpus, gpus_here, request.gpus), _share(memory_mb, gpus_here, request.gpus)
+    bare = sum(not slots for _, slots in gpus)
+    every = [part for part in request.left.parts if not part.elsewhere]
+    with_gpus = [part for part in every if part.gpus] if 0 < bare < len(gpus) else every
+    without = [part for part in every if not part.gpus] or every
+    node_mb = every[0].node_memory_mb if len(every) == 1 else 0
+    found = {}
+    for node, slots in gpus:
+        parts, units, of = (with_gpus, len(slots), request.gpus) if slots else (without, 1, bare)
+        cpus, memory_mb = sum(p.cpus for p in parts), sum(p.memory_mb for p in parts)
+        found[node] = _share(cpus, units, of), node_mb or _share(memory_mb, units, of)
+    return found

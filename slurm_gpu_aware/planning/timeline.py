@@ -76,10 +76,10 @@ def _hold_by_slurm(cluster: Cluster, request: Request, gpus: Gpus) -> Mapping[in
     """Mark GPUs of a job whose GPUs Slurm chooses: which of its nodes' GPUs it gets is open."""
     assert cluster.by_slurm is not None  # noqa: S101 - see `place_round`
     assert request.left is not None  # noqa: S101 - the caller has checked
-    held = {}
+    held, demand = {}, left_demand(request, gpus)
     for node, slots in gpus:
         cluster.choose(node, slots)
-        share = NodeShare(*left_demand(request, len(slots)))
+        share = NodeShare(*demand[node])
         if request.nodes.whole:  # nothing is left beside it
             cpus, memory_mb = cluster.free_cpus[node], cluster.free_memory_mb[node]
             share = NodeShare(max(0, int(cpus)), max(0, int(memory_mb)))

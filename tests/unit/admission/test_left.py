@@ -58,6 +58,10 @@ def left_job(
             Part(1, 1, cpus=1, memory_mb=900),
         ),
         (
+            {"tres_per_job": "gres/gpu:3", "req_tres": {"mem": 900}, "memory_mb_per_node": 450},
+            Part(3, cpus=1, memory_mb=900, node_memory_mb=450),
+        ),
+        (
             {"tres_per_node": "gres/gpu:1", "memory_mb_per_node": 0, "req_tres": {"mem": 1 << 40}},
             Part(1, 1, cpus=1),
         ),

@@ -12,6 +12,7 @@ from make import job_request
 from slurm_gpu_aware.model.cluster import Cluster, Shards
 from slurm_gpu_aware.model.request import LeftToSlurm, Part
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy, left_demand
+from slurm_gpu_aware.planning.timeline import take
 
 
 def left_job(*parts, job_id="1", fixed=False, whole=False, **kwargs):
@@ -50,17 +51,20 @@ def machines(draw):
 
 @st.composite
 def parts(draw, n, width):
+    """With GPUs, or without."""
     least = draw(st.integers(1, n))
     even = draw(st.booleans())
-    each = draw(st.integers(1, width))
-    gpus = each * least if even else draw(st.integers(1, n * width))
+    each = draw(st.integers(0, width))
+    gpus = each * least if even else draw(st.integers(0, n * width))
     return Part(
         gpus,
-        per_node=each if even else None,
+        per_node=each if even and gpus else None,
         min_nodes=least,
         max_nodes=draw(st.none() | st.integers(least, n)),
-        cpus=draw(st.sampled_from([0, 1, 4, 9])),
+        cpus=draw(st.integers(0, 9)),
         memory_mb=draw(st.sampled_from([0, 0, 6])),
+        node_memory_mb=draw(st.sampled_from([0, 0, 5])),
+        tasks=draw(st.integers(1, 5)),
     )
 
 
@@ -80,40 +84,68 @@ def one_left(draw, most_parts=1):
     return cluster, one
 
 
-def usable(request, cluster):
-    """(N,) GPUs of each node that it may get now."""
-    allowed = (
-        np.ones(cluster.shape[0], bool)
-        if request.nodes.eligible is None
-        else request.nodes.eligible
-    )
+def usable(request, cluster, *, whole):
+    """(N,) whether the job may get something of a node now, and its free GPUs."""
+    here = cluster.exists.any(axis=1)
+    if request.nodes.eligible is not None:
+        here &= request.nodes.eligible
     if cluster.starting is not None:
-        allowed = allowed & ~cluster.starting
-    counts = np.where(allowed, cluster.not_held.sum(axis=1), 0)
-    if request.nodes.whole:
-        whole = (counts == cluster.exists.sum(axis=1)) & (cluster.free_cpus >= cluster.cpus)
-        counts = np.where(whole, counts, 0)
-    return counts
+        here &= ~cluster.starting
+    counts = cluster.not_held.sum(axis=1)
+    if whole:
+        here &= (counts == cluster.exists.sum(axis=1)) & (cluster.free_cpus >= cluster.cpus)
+    return here, np.where(here, counts, 0)
 
 
-def spreads(part, request, cluster):
-    """Every spread of one part that its numbers allow: GPUs of each node."""
-    for chosen in product(*(range(int(most) + 1) for most in usable(request, cluster))):
-        nodes = [i for i, gpus in enumerate(chosen) if gpus]
-        if sum(chosen) != part.gpus or not {*request.nodes.required} <= {*nodes}:
+def units_of(part):
+    return part.gpus or max(part.tasks, part.min_nodes)
+
+
+def spreads(part, required, request, cluster):
+    """Every spread of one part that its numbers allow: GPUs, or tasks without, of each node."""
+    here, counts = usable(request, cluster, whole=part.whole)
+    units = units_of(part)
+    able = counts if part.gpus else np.where(here, units, 0)
+    top = cluster.shape[0] if part.max_nodes is None else part.max_nodes
+    for chosen in product(*(range(int(most) + 1) for most in able)):
+        nodes = [i for i, here in enumerate(chosen) if here]
+        if sum(chosen) != units or not {*required} <= {*nodes}:
             continue
         if part.per_node is not None:
             fine = all(chosen[i] == part.per_node for i in nodes)
         else:
-            most = cluster.shape[0] if part.max_nodes is None else part.max_nodes
-            fine = part.min_nodes <= len(nodes) <= most
+            fine = part.min_nodes <= len(nodes) <= top
         if fine and all(
-            chosen[i] * part.cpus <= free[0] * part.gpus
-            and chosen[i] * part.memory_mb <= free[1] * part.gpus
+            chosen[i] * part.cpus <= cluster.free_cpus[i] * units
+            and memory_of(part, chosen[i]) <= cluster.free_memory_mb[i]
             for i in nodes
-            for free in [(cluster.free_cpus[i], cluster.free_memory_mb[i])]
         ):
             yield chosen
+
+
+def memory_of(part, units):
+    """``--mem`` is of each node, ``--mem-per-cpu`` goes by the CPUs."""
+    return part.node_memory_mb or -(-part.memory_mb * units // units_of(part))
+
+
+def fit_together(parts, required, request, cluster):
+    """Whether some spread of all parts over the cluster leaves each its own."""
+    if not parts:
+        return True
+    part, *others = parts
+    for chosen in spreads(part, required, request, cluster):
+        after = cluster.copy()
+        for node, units in enumerate(chosen):
+            if units and part.whole:
+                after.free[node] = False
+                after.free_cpus[node] = after.free_memory_mb[node] = 0
+            elif units:
+                after.free[node, np.flatnonzero(after.free[node])[: units * bool(part.gpus)]] = 0
+                after.free_cpus[node] -= -(-part.cpus * units // units_of(part))
+                after.free_memory_mb[node] -= memory_of(part, units)
+        if fit_together(others, (), request, after):
+            return True
+    return False
 
 
 @settings(max_examples=400, deadline=None)
@@ -121,18 +153,43 @@ def spreads(part, request, cluster):
 def test_it_finds_a_place_exactly_if_there_is_one(situation):
     cluster, request = situation
     (part,) = request.left.parts
-    possible = list(spreads(part, request, cluster))
+    possible = list(spreads(part, request.nodes.required, request, cluster))
     found = spread(request, cluster)
     if found is None:
         assert possible == []
         assert LeftPolicy().why_not(request, cluster).text
         return
-    chosen = tuple(found.get(i, 0) for i in range(cluster.shape[0]))
-    if request.nodes.whole:  # it gets all GPUs of the nodes of one of these
-        exists = cluster.exists.sum(axis=1)
-        possible = [tuple(np.where(one, exists, 0).tolist()) for one in possible]
-    assert chosen in possible
     assert len(found) == min(sum(map(bool, one)) for one in possible)
+    exists = cluster.exists.sum(axis=1)
+    if part.whole:  # it gets all GPUs of the nodes of one of these
+        possible = [tuple(np.where(one, exists, 0).tolist()) for one in possible]
+    elif part.gpus == 0:
+        assert {*found.values()} == {0}
+        found = dict.fromkeys(found, 1)
+        possible = [tuple(map(bool, one)) for one in possible]
+    assert tuple(found.get(i, 0) for i in range(cluster.shape[0])) in possible
+
+
+@st.composite
+def several(draw):
+    """An idle cluster, and parts of a job, the first of which may name nodes."""
+    n, width = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    cluster = Cluster.uniform(n, width, cpus_per_node=8, cpus=np.full(n, 8))
+    cluster = replace(cluster, memory_mb=np.full(n, 8))
+    cluster.free_memory_mb[:] = 8
+    wanted = [draw(parts(n, width)) for _ in range(draw(st.integers(2, 3)))]
+    wanted = [replace(one, whole=draw(st.booleans())) for one in wanted]
+    required = tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=wanted[0].min_nodes))))
+    return cluster, left_job(*wanted, required=required)
+
+
+@settings(max_examples=400, deadline=None)
+@given(several())
+def test_no_job_of_several_parts_is_called_impossible_by_mistake(situation):
+    cluster, request = situation
+    if spread(request, cluster) is None:
+        asked = request.left.parts, request.nodes.required
+        assert not fit_together(*asked, request, cluster)
 
 
 @settings(max_examples=200, deadline=None)
@@ -142,11 +199,11 @@ def test_parts_never_share_gpus_cpus_or_memory(situation):
     found = LeftPolicy().place(request, cluster)
     if found is None:
         return
-    got = sum(map(len, found.slots))
-    assert got >= request.gpus if request.nodes.whole else got == request.gpus
+    if len(request.left.parts) == 1 and not request.nodes.whole:
+        assert sum(map(len, found.slots)) == sum(part.gpus for part in request.left.parts)
     for node, slots in found.gpus:
         assert cluster.not_held[node, list(slots)].all()
-        assert len(slots) <= usable(request, cluster)[node]
+        assert len(slots) <= usable(request, cluster, whole=request.nodes.whole)[1][node]
 
 
 @settings(max_examples=200, deadline=None)
@@ -221,80 +278,30 @@ def test_shards_go_to_a_used_gpu_if_it_has_enough(free_shards, gpu_free, expecte
 def test_shards_of_a_used_gpu_take_cpus_and_memory():
     request = left_job(Part(1, 1, cpus=2, memory_mb=30, shards=2))
     cluster = shared(4, gpu_free=False)
-    assert left_demand(request, 0) == (2, 30)
+    assert left_demand(request, ((1, ()),)) == {1: (2, 30)}
     cluster.free_cpus[1] = 1
     assert spread(request, cluster) is None
 
 
 def test_demand_is_shared_by_gpus():
     request = left_job(Part(4, cpus=8, memory_mb=100))
-    assert left_demand(request, 1) == (2, 25)
-    assert left_demand(request, 4) == (8, 100)
+    assert left_demand(request, ((0, (0,)), (2, (0, 1, 2)))) == {0: (2, 25), 2: (6, 75)}
+    by_node = left_job(Part(4, cpus=8, memory_mb=100, node_memory_mb=50))
+    assert left_demand(by_node, ((0, (0,)), (2, (0, 1, 2)))) == {0: (2, 50), 2: (6, 50)}
 
 
-@st.composite
-def without_gpus(draw):
-    """A cluster, and a job without GPUs; whole nodes or not."""
-    cluster = draw(machines())
-    n = cluster.shape[0]
-    least = draw(st.integers(1, n))
-    part = Part(
-        0,
-        min_nodes=least,
-        max_nodes=draw(st.none() | st.integers(least, n)),
-        cpus=draw(st.integers(0, 9)),
-        tasks=draw(st.integers(1, 6)),
-        memory_mb=draw(st.sampled_from([0, 0, 6])),
-    )
-    required = tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=least))))
-    return cluster, left_job(part, required=required, whole=draw(st.booleans()))
-
-
-@settings(max_examples=400, deadline=None)
-@given(without_gpus())
-def test_a_job_without_gpus_is_spread_by_its_tasks(situation):
-    """It finds nodes exactly if some spread of its tasks over nodes suits, and the fewest."""
-    cluster, request = situation
-    (part,) = request.left.parts
-    units = max(part.tasks, part.min_nodes)
-    usable_here = cluster.exists.any(axis=1)
-    if cluster.starting is not None:
-        usable_here &= ~cluster.starting
-    if request.nodes.whole:
-        usable_here &= cluster.not_held.sum(axis=1) == cluster.exists.sum(axis=1)
-        usable_here &= cluster.free_cpus >= cluster.cpus
-    most = [
-        max(
-            (
-                k
-                for k in range(1, units + 1)
-                if k * part.cpus <= cluster.free_cpus[i] * units
-                and k * part.memory_mb <= cluster.free_memory_mb[i] * units
-            ),
-            default=0,
-        )
-        if usable_here[i]
-        else 0
-        for i in range(cluster.shape[0])
-    ]
-    top = cluster.shape[0] if part.max_nodes is None else part.max_nodes
-    sets = [
-        chosen
-        for chosen in product((False, True), repeat=len(most))
-        if part.min_nodes <= sum(chosen) <= min(top, units)
-        and all(chosen[i] for i in request.nodes.required)
-        and all(most[i] for i, there in enumerate(chosen) if there)
-        and sum(most[i] for i, there in enumerate(chosen) if there) >= units
-    ]
-    found = spread(request, cluster)
-    if found is None:
-        assert sets == []
-        assert LeftPolicy().why_not(request, cluster).text
-        return
-    assert tuple(i in found for i in range(len(most))) in sets
-    assert len(found) == min(map(sum, sets))
-    for node, gpus in found.items():
-        assert gpus == (cluster.exists[node].sum() if request.nodes.whole else 0)
+def test_nodes_of_a_component_without_gpus_are_charged_its_share_only():
+    """``--gres=gpu:1 -c2 : -N2 -n28``"""
+    more = Part(0, min_nodes=2, cpus=28, memory_mb=8, tasks=28)
+    request = left_job(Part(1, 1, cpus=2, memory_mb=3), more)
+    gpus = (0, (0,)), (1, ()), (2, ())
+    assert left_demand(request, gpus) == {0: (2, 3), 1: (14, 4), 2: (14, 4)}
+    away = left_job(Part(1, 1, cpus=2), replace(more, elsewhere=True))
+    assert left_demand(away, gpus[:1]) == {0: (2, 0)}
+    cluster = Cluster.uniform(3, 2, cpus_per_node=16)
+    cluster = replace(cluster, by_slurm=np.zeros_like(cluster.free))
+    take(cluster, request, LeftPolicy().place(request, cluster))
+    assert sorted(cluster.free_cpus.tolist()) == [2, 2, 14]
 
 
 @pytest.mark.parametrize(
@@ -314,16 +321,57 @@ def test_a_job_without_gpus_is_spread_by_its_tasks(situation):
     ],
 )
 def test_components_fit_together(parts, fits):
-    """Two nodes of 16 CPUs, two GPUs and 20 MB."""
-    cluster = Cluster.uniform(2, 2, cpus_per_node=16, cpus=np.full(2, 16))
+    """Two idle nodes of 16 CPUs, two GPUs and 20 MB; another is in use."""
+    cluster = Cluster.uniform(3, 2, cpus_per_node=16, cpus=np.full(3, 16))
     cluster.free_memory_mb[:] = 20
+    cluster.free[2], cluster.free_cpus[2], cluster.free_memory_mb[2] = False, 0, 0
     assert (spread(left_job(*parts), cluster) is not None) == fits
 
 
-def test_why_whole_nodes_are_not_there():
+@pytest.mark.parametrize(
+    ("parts", "required"),
+    [
+        ([Part(0, cpus=16), Part(1, 1, cpus=1)], (0,)),
+        ([Part(1, 1, cpus=6), Part(1, 1, cpus=6), Part(0, cpus=10), Part(0, cpus=10)], ()),
+        ([Part(0, cpus=n) for n in (8, 6, 5, 5, 4, 4)], ()),  # the search misses the only places
+        ([Part(0, min_nodes=2, cpus=3, tasks=3, memory_mb=180, node_memory_mb=90, whole=True)], ()),
+        ([Part(3, None, 2, memory_mb=180, node_memory_mb=90)], ()),
+    ],
+)
+def test_what_fits_on_the_idle_cluster_has_a_place(parts, required):
+    """Two nodes of 16 CPUs, two GPUs and 100 MB."""
+    cluster = Cluster.uniform(2, 2, cpus_per_node=16, cpus=np.full(2, 16))
+    cluster.free_memory_mb[:] = 100
+    request = left_job(*parts, required=required)
+    assert spread(request, cluster) is not None
+    cluster.free_cpus[:] = 0
+    cluster.free_memory_mb[:] = 0
+    assert spread(request, cluster) is None
+
+
+def test_an_older_record_says_of_the_job_only_that_it_gets_whole_nodes():
+    cluster = Cluster.uniform(1, 2, free=np.array([[False, True]]))
+    part = LeftToSlurm("x", (Part(1, 1),))
+    assert spread(job_request("1", 1, left=part, whole=True), cluster) is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "required", "expected"),
+    [
+        ([{"min_nodes": 2}], (), "2 wholly free nodes; of the 3 that it may use 1 is free"),
+        ([{}], (0,), "1 wholly free node; n0 is not free"),
+        ([{"cpus": 9}], (), "1 wholly free node, with the CPUs and memory that it asks for"),
+        (
+            [{"min_nodes": 3}, {"gpus": 3}],
+            (),
+            "3 free GPUs on its nodes, with CPUs and memory beside them",
+        ),
+    ],
+)
+def test_why_whole_nodes_are_not_there(parts, required, expected):
     cluster = Cluster.uniform(3, 2, cpus_per_node=8, cpus=np.full(3, 8))
     cluster.free_cpus[0] -= 1
     cluster.free[1, 0] = False
-    request = left_job(Part(0, min_nodes=2, cpus=2, whole=True))
-    told = LeftPolicy().why_not(request, cluster).text
-    assert told == "needs 2 wholly free nodes; of the 3 that it may use 1 is free"
+    first, *more = ({"gpus": 0, "cpus": 2, **one} for one in parts)
+    request = left_job(Part(**first, whole=True), *(Part(**one) for one in more), required=required)
+    assert LeftPolicy().why_not(request, cluster).text == f"needs {expected}"
