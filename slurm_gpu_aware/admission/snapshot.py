@@ -97,7 +97,7 @@ def build_cluster(
     widths = [max(slots, default=-1) + 1 for slots, _ in known]
     installed, exists, free = _gpus(here, known, max(widths, default=0), busy_nodes)
     rules = rules or PreemptionRules(slurm)
-    running = _running_jobs(jobs, here, site, rules, now)
+    running = _running_jobs(jobs, here, site, rules, now, slurm)
     running = [_on_known_gpus(job, free.shape[1]) for job in running]
     _take(free, *running)
     holds = _on_open_nodes(holds, places, _users(jobs, running, rules.partitions, len(names)))
@@ -263,6 +263,7 @@ def _running_jobs(
     site: SiteProfile,
     rules: PreemptionRules,
     now: float,
+    slurm: SlurmConfig,
 ) -> list[RunningJob]:
     """Jobs on these nodes, with those of their GPUs that the nodes count as used."""
     places = {node.name: i for i, node in enumerate(nodes)}
@@ -277,6 +278,7 @@ def _running_jobs(
         )
         # With --exclusive=topo and mcs Slurm shows the other GPUs as free, and gives them to no job
         lone = job.exclusive and job.state in HOLDING_CPUS - {"COMPLETING"}
+        lone = lone and (not job.exclusive_by or job.exclusive_by in slurm.exclusive_by)
         lone = lone and any(_working(nodes[i]) - {*share.gpus} for i, share in shares)
         holds_cpus = job.state in HOLDING_CPUS
         one = RunningJob(

@@ -178,9 +178,9 @@ def _kept_for_first(plan: Plan, cluster: Cluster) -> dict[int, tuple[int, ...]]:
 
 
 def _cpus_on(node: int, gpus: int, job: Request, nodes: int, cluster: Cluster) -> int | None:
-    """CPUs that it needs there; None: it shares the node with no job, or has to wait for users."""
-    shared = cluster.users is None or bool(cluster.users.open_to(job)[node])
-    return None if job.nodes.whole or not shared else node_demand(job, nodes, gpus)[0]
+    """CPUs that it needs there; None: it shares the node with no job, or one CPU would close it."""
+    whole = job.nodes.whole or cluster.users is not None
+    return None if whole else node_demand(job, nodes, gpus)[0]
 
 
 def _kept_off(one: Assignment, request: Request, exact: BoolArray, others: bool) -> Assignment:

@@ -29,6 +29,7 @@ _NUMBER = Struct("=q")
 _TRIED_AT, _FLAGS_AT = (8 * JOB.numbers.index(name) for name in ("last_sched_eval", "bitflags"))
 """Places in a record."""
 _SHARED, _OF_USER = 0, 2
+_BY = {3: "mcs", 4: "topo"}
 """Of ``exclusive``; else it gets whole nodes, or with MCS and topologies keeps them from others."""
 _SPECIAL = ("core_spec", "thread_spec")
 _TEXTS = (
@@ -114,6 +115,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         holding_pool=pool,
         exclusive=raw["exclusive"] not in (_SHARED, _OF_USER),
         exclusive_user=raw["exclusive"] == _OF_USER,
+        exclusive_by=_BY.get(raw["exclusive"], ""),
         licenses=parse_licenses(raw["licenses"]),
         shares=_shares(raw["shares"]) if not pending else (),
         gpu_types=_gpu_types(raw["gres_total"]),

@@ -78,7 +78,10 @@ class SlurmReader:
             return config
         path = Path(config.conf_file)
         self._mig_nodes.gres_conf = path.with_name("gres.conf")
-        return replace(config, default_topology=default_topology(path.with_name("topology.yaml")))
+        topology, by = default_topology(path.with_name("topology.yaml")), config.exclusive_by
+        if topology != config.default_topology:  # it may have blocks
+            by |= {"topo"}
+        return replace(config, default_topology=topology, exclusive_by=by)
 
     def jobs(self) -> list[SlurmJob]:
         """All job records of slurmctld, also of jobs that have ended.

@@ -111,6 +111,7 @@ class SlurmJob:
     exclusive: bool = False
     exclusive_user: bool = False
     """Slurm starts it on nodes without jobs of other users only (``--exclusive=user``)."""
+    exclusive_by: str = ""  # ``mcs``, ``topo`` (``--exclusive=topo``); empty: neither.
     licenses: tuple[tuple[str, int], ...] = ()
     admin_comment: str | None = None
     comment: str | None = None
@@ -344,6 +345,8 @@ class SlurmConfig:
     private_reservations: bool = False
     """Users do not see reservations that are not for them (PrivateData)."""
     conf_file: str = ""  # Path of the slurm.conf in use; empty: not known.
+    exclusive_by: frozenset[str] = frozenset({"mcs", "topo"})
+    """Of these, those by which jobs keep others off the rest of their nodes."""
     topology_optional: bool = False
     """Only jobs with --switches are placed by topology/tree (TopologyParam=TopoOptional)."""
     age_per_s: float | None = None

@@ -10,7 +10,13 @@ from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.snapshot import build_cluster
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 from slurm_gpu_aware.model.request import TIER
-from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmNode, SlurmPartition
+from slurm_gpu_aware.slurm.records import (
+    NodeShare,
+    SlurmConfig,
+    SlurmJob,
+    SlurmNode,
+    SlurmPartition,
+)
 
 PLAIN = (("v100", 4),)
 
@@ -44,10 +50,10 @@ def test_a_job_that_shares_its_node_with_none_holds_what_it_has_and_closes_the_r
     one, every = NodeShare("n1", 1, 500, (2,)), NodeShare("n1", 1, 500, (0, 1, 2, 3))
     nodes = [slurm_node("n1", gpus_used=frozenset({2})), slurm_node("n2")]
 
-    def closed(share: NodeShare, **fields: object) -> list[bool] | None:
+    def closed(share: NodeShare, slurm: SlurmConfig = SLURM, **fields: object) -> list[bool] | None:
         told = {"state": "RUNNING", "nodes": ("n1",), "end_s": 90.0, **fields}
         job = slurm_job(shares=(share,), user="bob", **told)
-        cluster = build_cluster(nodes, [job], SLURM, PROFILE)
+        cluster = build_cluster(nodes, [job], slurm, PROFILE)
         assert cluster.free.sum(axis=1).tolist() == [3, 4]
         assert [job.gpus for job in cluster.running] == [((0, (2,)),)]
         if cluster.users is None:
@@ -60,6 +66,9 @@ def test_a_job_that_shares_its_node_with_none_holds_what_it_has_and_closes_the_r
     for told in ((one, {}), (every, {"exclusive": True})):
         assert closed(told[0], **told[1]) is None
     assert closed(one, exclusive=True, state="COMPLETING") is None
+    topo = replace(SLURM, exclusive_by=frozenset({"topo"}))  # the site has no MCS
+    assert closed(one, topo, exclusive=True, exclusive_by="topo") == [True, False]
+    assert closed(one, topo, exclusive=True, exclusive_by="mcs") is None
     nodes[0] = slurm_node("n1", gpus_used=frozenset({2}), gpus_drained=frozenset({0, 1, 3}))
     assert cluster_users(nodes, slurm_job(shares=(one,), exclusive=True, state="RUNNING")) is None
 

@@ -138,6 +138,18 @@ def test_of_a_node_that_waits_for_its_user_all_is_held() -> None:
     assert guarded(plan, cluster, {"1": head}, passing=False) == {"n0": (4, 4, True, None)}
 
 
+def test_beside_such_a_job_all_nodes_that_the_head_waits_for_are_held() -> None:
+    """The same user's next job of one CPU could close a node that is still open to the head."""
+    bobs = passing(0, cpus={0: 1}, alone=True)
+    other = passing(1, cpus={1: 13})
+    users = NodeUsers.of([bobs, other], {"bob"}, 2)
+    cluster = replace(cluster_beside(2, bobs, other), users=users)
+    head = replace(HEAD, gpus=8, min_nodes=2, max_nodes=2, user="alice")
+    plan = round_plan(cluster, head)
+    held = guarded(plan, cluster, {"1": head}, passing=False)
+    assert held == {"n0": (4, 4, True, None), "n1": (4, 4, True, None)}
+
+
 def test_the_next_jobs_with_a_reservation_are_kept_from_passing_too() -> None:
     """The head waits for n0; the second job would start on n1 in an hour."""
     cluster = cluster_beside(

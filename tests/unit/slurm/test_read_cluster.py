@@ -328,3 +328,18 @@ def test_small_values() -> None:
         assert parse_tres(f"cpu={text},mem=16?") == ({"cpu": count}, False)
     with pytest.raises(SourceError):
         parse_duration("soon")
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ({}, set()),
+        ({"MCSPlugin": "(null)", "TopologyPlugin": "topology/flat"}, set()),
+        ({"MCSPlugin": "mcs/none", "TopologyPlugin": "topology/tree"}, set()),
+        ({"MCSPlugin": "mcs/group", "TopologyPlugin": "topology/block"}, {"mcs", "topo"}),
+    ],
+)
+def test_by_what_jobs_keep_others_off_their_nodes(
+    shown: dict[str, str], expected: set[str]
+) -> None:
+    assert config_of({"SLURM_VERSION": "26.05.5", **shown}).exclusive_by == expected

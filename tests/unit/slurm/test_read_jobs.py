@@ -210,12 +210,18 @@ def test_options_that_are_not_checked(fields: dict[str, Any], options: tuple[str
 
 
 @pytest.mark.parametrize(
-    ("exclusive", "whole", "of_user"),
-    [(0, False, False), (1, True, False), (2, False, True), (3, True, False), (4, True, False)],
+    ("exclusive", "expected"),
+    [
+        (0, (False, False, "")),
+        (1, (True, False, "")),
+        (2, (False, True, "")),
+        (3, (True, False, "mcs")),
+        (4, (True, False, "topo")),
+    ],
 )
-def test_with_whom_it_shares_nodes(exclusive: int, whole: bool, of_user: bool) -> None:
+def test_with_whom_it_shares_nodes(exclusive: int, expected: tuple[bool, bool, str]) -> None:
     job = read(exclusive=exclusive)
-    assert (job.exclusive, job.exclusive_user) == (whole, of_user)
+    assert (job.exclusive, job.exclusive_user, job.exclusive_by) == expected
 
 
 @pytest.mark.parametrize(
