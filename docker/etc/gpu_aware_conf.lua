@@ -6,6 +6,7 @@ return {
   reservation = "gpuaware_gate",
   submit_file = "/var/spool/slurm-gpu-aware/submitted",
   models = { "v100" },
+  partitions_with_others = {},
   park_uncommented = true,
   cli_filter = true,
   several_clusters = false,

@@ -82,10 +82,12 @@ local function decide_submit(job, part_list, uid, conf)
     local parts, besides = request.gpu_request(job)
     local leader = number32(job.het_job_offset) == 0 -- only here can a heterogeneous job be gated
     local asks = #parts > 0 or besides.sharing or besides.uncounted
-    local whole = not asks and settings.takes_gpus(job, part_list, conf)
+    local whole, may = settings.takes_gpus(job, part_list, conf)
+    whole, may = not asks and whole, not asks and may
     asks = asks or whole or leader
+    local all, some = settings.is_managed(job, part_list, conf)
     if not asks or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
-        return {}
+        return { wakes = may and some } -- it must take no GPU that is kept for the first job that waits
     end
     --- Slurm chooses the GPUs, at once.
     local function left(text)
@@ -100,7 +102,6 @@ local function decide_submit(job, part_list, uid, conf)
         verdict.new, verdict.parked = new, true
         return verdict
     end
-    local all, some = settings.is_managed(job, part_list, conf)
     if not some and not leader then
         return left()
     end
@@ -137,7 +138,7 @@ local function decide_submit(job, part_list, uid, conf)
         if is_test then -- Slurm tests a held job as it does others, and a real one must not start
             verdict.new.priority = 0
         end
-        verdict.wakes = true -- it must take no GPU that is kept for the first job that waits
+        verdict.wakes = true
         return verdict
     elseif not hints and not whole and not conf.park_uncommented then
         return parked("a job without a comment of ours", hint)

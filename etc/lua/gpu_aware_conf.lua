@@ -15,7 +15,8 @@ return {
     several_clusters = true,
     -- Partitions that are managed; empty: all (site.partitions).
     partitions = {},
-    -- Partitions with nodes that have no GPUs: --exclusive without GPUs is not parked there.
+    -- Partitions with nodes that have no GPUs: --exclusive without GPUs is not parked there. Absent:
+    -- not known, and nowhere.
     partitions_with_others = {},
     -- The gate (gate.licence, gate.reservation).
     licence = "gpuaware",

@@ -41,7 +41,7 @@ local function checked(raw)
         types = raw.types or {},
         node_types = raw.node_types or {},
         partitions = raw.partitions or {},
-        partitions_with_others = raw.partitions_with_others or {},
+        partitions_with_others = raw.partitions_with_others,
         park_uncommented = raw.park_uncommented ~= false,
         max_gpus_per_node = raw.max_gpus_per_node,
         max_cpus_per_node = raw.max_cpus_per_node,
@@ -57,7 +57,7 @@ local function checked(raw)
         return nil, "licence, reservation: expected plain names"
     elseif not names_ok(conf.partitions, "[^%s,]+", 0) then
         return nil, "partitions: expected a list of names"
-    elseif not names_ok(conf.partitions_with_others, "[^%s,]+", 0) then
+    elseif not names_ok(conf.partitions_with_others or {}, "[^%s,]+", 0) then
         return nil, "partitions_with_others: expected a list of names"
     elseif not names_ok(conf.models, rules.feature, 0) then
         return nil, "models: expected a list of lower case names"
@@ -98,7 +98,7 @@ local function checked(raw)
     end
     conf.admins = set_of(conf.operators)
     conf.managed = #conf.partitions > 0 and set_of(conf.partitions) or nil
-    conf.with_others = set_of(conf.partitions_with_others)
+    conf.with_others = conf.partitions_with_others and set_of(conf.partitions_with_others)
     conf.admins[0] = true
     return conf
 end
@@ -156,18 +156,22 @@ function S.is_managed(job, part_list, conf)
     return all, some
 end
 
---- Does a job get whole nodes with all their GPUs, though it asks for none: by --exclusive, or in a
---- partition with OverSubscribe=EXCLUSIVE? Not where it may get nodes without GPUs.
+--- Does a job get whole nodes with all their GPUs, though it asks for none: by an option, or in a
+--- partition with OverSubscribe=EXCLUSIVE? Two answers: it gets some in any case; it may, as one of its
+--- partitions has nodes without GPUs as well. Neither where the configuration does not name those.
 function S.takes_gpus(job, part_list, conf)
-    local whole = number16(job.shared) == 0
+    if not conf.with_others then
+        return false, false
+    end
+    local whole = number16(job.shared) == 0 or number16(job.core_spec) ~= nil -- also 0
+        or number16(job.thread_spec) ~= nil
+    local others = false
     for name in (partitions_of(job, part_list) or ""):gmatch("[^,]+") do
-        if conf.with_others[name] then
-            return false
-        end
         local part = part_list and part_list[name]
         whole = whole or part ~= nil and number16(part.max_share) == 0
+        others = others or conf.with_others[name] or false
     end
-    return whole
+    return whole and not others, whole and others
 end
 
 return S

@@ -18,6 +18,7 @@ from slurm_gpu_aware.slurm.conffile import names_of
 
 _NAMED = re.compile(f"[!-~]{{1,{rules.MAX_NAME}}}")
 """Types that the filter's configuration can name."""
+_OTHERS = "partitions_with_others"
 _MIRRORED = {
     "classes": None,
     "licence": f'"{rules.LICENCE}"',
@@ -47,7 +48,7 @@ class FilterConf(Owned):
         types = {kind for node in with_gpus for kind in node.types}
         table = _table(site.config, site.user, site.conf.get, models, types)
         table |= {key: count for key, count in largest.items() if count}  # 0: not known
-        table["partitions_with_others"] = _with_others(site)
+        table[_OTHERS] = _with_others(site)
         head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
         return [Change(site.slurm_dir / LUA_CONF, f"{head}return {lua_value(table)}\n")]
 
@@ -97,6 +98,10 @@ class FilterConf(Owned):
         if wrong:
             found = f"{path} differs from config.toml: {', '.join(wrong)}"
             return failed("filter config", found, cure)
+        if other := _other_partitions(g, _entry(have, _OTHERS)):
+            found = f"{path} does not say which nodes Slurm has in {', '.join(other)}: {_OTHERS}"
+            cure = f"run {INSTALL}; it reads nodes and partitions in slurm.conf"
+            return failed("filter config", found, cure)
         return ok("filter config", f"{path} agrees with config.toml")
 
 
@@ -121,16 +126,37 @@ def _unfeatured(site: Site) -> set[str]:
 def _with_others(site: Site) -> list[str]:
     """Partitions of slurm.conf with a node without GPUs, or with one that it does not name."""
     found: dict[str, str] = {}
-    every = ",".join(site.conf_nodes)
-    for values in map(fields_of, site.conf.read()):
-        if "partitionname" in values:
-            nodes = values.get("nodes", found.get("DEFAULT", ""))
-            found[values["partitionname"]] = every if nodes.upper() == "ALL" else nodes
+    sets = {"ALL": set(site.conf_nodes)}
+    records = [fields_of(record) for record in site.conf.read()]
+    for values in (one for one in records if "nodeset" in one):
+        wanted = values.get("feature")
+        inside = {name for name, node in site.conf_nodes.items() if wanted in node.features}
+        sets[values["nodeset"]] = inside.union(names_of(values.get("nodes", "")))
+    for values in (one for one in records if "partitionname" in one):
+        nodes = values.get("nodes", found.get("DEFAULT", ""))
+        found[values["partitionname"]] = "ALL" if nodes.upper() == "ALL" else nodes
     gpus = {name for name, node in site.conf_nodes.items() if node.has_gpus}
     names = found.keys() - {"DEFAULT"}
+    nodes_of = {n: [sets.get(one, {one}) for one in names_of(found[n])] for n in names}
     return sorted(
-        n for n in names if _NAMED.fullmatch(n) and not gpus.issuperset(names_of(found[n]))
+        n for n in names if _NAMED.fullmatch(n) and not gpus.issuperset(set().union(*nodes_of[n]))
     )
+
+
+def _other_partitions(g: DoctorContext, entry: str | None) -> list[str]:
+    """Partitions of Slurm that are not as the filter's configuration says, where Slurm tells.
+
+    ``entry``: the partitions with nodes without GPUs; None: it does not name them.
+    """
+    gpus = {node.name for node in g.nodes if node.gpus}
+    others = {node.name for node in g.nodes if not node.gpus}
+    listed, found = _items(entry), []
+    for one in g.client.partitions():  # its nodes of state FUTURE are not among those of Slurm
+        is_listed = lua_value(one.name) in listed
+        wrong = one.nodes <= gpus if is_listed else bool(one.nodes & others)
+        if _NAMED.fullmatch(one.name) and (wrong or entry is None):
+            found.append(one.name)
+    return sorted(found)
 
 
 def _squeeze(lua: str) -> str:

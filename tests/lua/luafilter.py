@@ -23,7 +23,7 @@ return {{ classes = {{"A", "B", "C"}},
   policies = {{"eft", "pal+mapa", "pal", "pm-first", "packed", "mapa-preserve", "topo-aware"}},
   submit_file = "{submit_file}", models = {{"a100", "v100"}}, max_gpus_per_node = 4,
   max_cpus_per_node = 16, max_memory_mb_per_node = 64000,
-  operators = {{ 900 }}, cli_filter = true, {more} }}
+  partitions_with_others = {{}}, operators = {{ 900 }}, cli_filter = true, {more} }}
 """
 
 

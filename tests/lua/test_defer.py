@@ -44,10 +44,11 @@ OR = {**NODE, "licenses": "a|b"}
 
 
 def test_a_job_that_passes_the_gate_begins_when_the_first_job_is_guarded(filter_: Filter) -> None:
-    before = int(time.time())
-    begin = begin_of(filter_.submit(**OR).job)
-    assert begin is not None
-    assert before + 5 <= begin <= int(time.time()) + 5
+    for asked in (OR, {"licenses": "a|b", "shared": 0}):
+        before = int(time.time())
+        begin = begin_of(filter_.submit(**asked).job)
+        assert begin is not None
+        assert before + 5 <= begin <= int(time.time()) + 5
     several = filter_.submit(**NODE, clusters="a,b").job
     assert begin_of(several) is None  # sbatch would choose the cluster that starts it sooner
     assert begin_of(filter_.submit(**OR, comment="gpu:test-only").job) is None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cpu_time import least_cpu_s
-from luafilter import ALICE, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter, Outcome
+from luafilter import ALICE, CONF, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFilter, Outcome
 
 from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.filter_rules import WHOLE_NODES
@@ -1275,6 +1275,8 @@ TURN = (
         ({}, {"gpu"}),
         ({"partition": "cpu,gpu"}, {"gpu"}),
         ({**WHOLE, "partition": "cpu"}, ()),
+        ({"core_spec": 0}, ()),
+        ({"thread_spec": 2}, ()),
     ],
 )
 @pytest.mark.parametrize("more", ["", "place_off = false", "park_uncommented = false"])
@@ -1298,10 +1300,8 @@ def test_a_job_of_whole_nodes_without_gpus_waits_for_its_turn(
         ({"shared": 4}, ()),
         ({"cpus_per_task": 16}, ()),
         ({"partition": "cpu"}, {"gpu"}),
-        ({**WHOLE, "partition": "mixed"}, ()),
-        ({**WHOLE, "partition": "gpu,mixed"}, ()),
         ({**WHOLE, "partition": "elsewhere"}, ()),
-        ({**WHOLE, "licenses": "a|b"}, ()),
+        ({**WHOLE, "licenses": "a|b", "script": None}, ()),
         ({**WHOLE, "immediate": 1}, ()),
         ({**WHOLE, "het_job_offset": 1}, ()),
         ({**WHOLE, "clusters": "a,b"}, ()),
@@ -1319,3 +1319,30 @@ def test_other_jobs_without_gpus_are_not_touched(
 def test_a_test_of_whole_nodes_is_held(make_filter: MakeFilter) -> None:
     outcome = make_filter().submit(**WHOLE, comment="gpu:test-only")
     assert (outcome.rc, outcome.messages, outcome.written) == (SUCCESS, [], ["priority"])
+
+
+@pytest.mark.parametrize(
+    ("partition", "wakes"),
+    [("mixed", True), ("gpu,mixed", True), ("elsewhere,mixed", True), ("elsewhere", False)],
+)
+def test_whole_nodes_that_may_have_no_gpus_wake_the_selector(
+    make_filter: MakeFilter, partition: str, *, wakes: bool
+) -> None:
+    """The job starts at once, but takes no GPUs that are kept for the first job that waits."""
+    lists = 'partitions = { "gpu", "mixed" }, partitions_with_others = { "mixed" }'
+    filter_ = make_filter(more=lists)
+    outcome = filter_.submit(**WHOLE, partition=partition)
+    assert (outcome.rc, outcome.messages, outcome.written) == (SUCCESS, [], [])
+    assert (filter_.folder / "submitted").exists() == wakes
+
+
+def test_without_a_list_of_partitions_with_other_nodes_whole_nodes_pass(
+    make_filter: MakeFilter,
+) -> None:
+    """The configuration is older than the filter: the job may be one of a partition of CPUs."""
+    filter_ = make_filter(conf=CONF.replace("partitions_with_others = {{}}, ", ""))
+    for fields, exclusive in ((WHOLE, ()), ({}, {"gpu"})):
+        outcome = filter_.submit(**fields, exclusive=exclusive)
+        assert (outcome.rc, outcome.messages, outcome.written) == (SUCCESS, [], [])
+        assert filter_.modify({"partition": "gpu"}, min_nodes=2, exclusive=exclusive).rc == SUCCESS
+    assert filter_.submit(**NODE).job["licenses"] == "gpuaware:1"

@@ -276,10 +276,11 @@ def test_a_job_of_whole_nodes_starts_as_soon_as_a_gpu_job(cluster: Cluster) -> N
     assert min(waited["--exclusive"]) <= min(waited["--gres=gpu:4"]) + SLACK_S
 
 
-def test_a_requeued_job_of_whole_nodes_is_parked_again(cluster: Cluster) -> None:
+@pytest.mark.parametrize("command", ["requeue", "requeuehold"])
+def test_a_requeued_job_of_whole_nodes_is_parked_again(cluster: Cluster, command: str) -> None:
     job = cluster.submit("bob", ["--exclusive", "-N1", "-t", "5"], WAIT)
     cluster.wait(job, "RUNNING")
-    cluster.sh("ctl", ["scontrol", "requeue", job], "bob")
+    cluster.sh("ctl", ["scontrol", command, job], "bob")
     parked = lambda: GATE_LICENCE in cluster.job(job)["Licenses"]  # noqa: E731
     cluster.wait_until(parked, 60, lambda: str(cluster.job(job)))
     cluster.cancel_all()

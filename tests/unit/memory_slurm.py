@@ -80,7 +80,8 @@ it never does, and that Slurm does not requeue it."""
 START: State = {
     "jobs": [],
     "nodes": [],
-    "tiers": {"gpu": 1},  # of the partitions; each has all nodes
+    "tiers": {"gpu": 1},  # of the partitions
+    "members": {},  # their nodes as a host list; a partition that is not named has all nodes
     "reservations": [],
     "settings": {
         "ClusterName": "fake",
@@ -262,8 +263,11 @@ class MemorySlurm:
     def partitions(self) -> list[SlurmPartition]:
         with self._asked("partitions") as state:
             names = ",".join(node["name"] for node in state["nodes"])
-            tiers = state["tiers"].items()
-        records = (partition_record(name, names, priority_tier=tier) for name, tier in tiers)
+            tiers, members = state["tiers"].items(), state["members"]
+        records = (
+            partition_record(name, members.get(name, names), priority_tier=tier)
+            for name, tier in tiers
+        )
         return [partition_of(record) for record in records]
 
     def qos(self) -> list[SlurmQos]:

@@ -732,7 +732,7 @@ def test_a_filter_configuration_written_by_hand_may_look_different(cluster: Clus
         '-- by hand\nreturn {\n  licence="gpuaware", -- ours\n  classes = { "A", "B", "C" },\n'
         f'  submit_file = "{cluster.root}/spool/submitted",\n'
         '  policies = {"topo-aware", "pal+mapa", "eft", "pal", "pm-first", "packed",'
-        ' "mapa-preserve",},\n  scrontab = false }'
+        ' "mapa-preserve",},\n  scrontab = false, partitions_with_others = {} }'
     )
     assert cluster.doctor()[1]["filter config"]["status"] == "ok"
 
@@ -758,6 +758,25 @@ def test_a_filter_that_would_refuse_the_selector_or_a_policy(
     found = cluster.ill()
     assert f"differs from config.toml: {key}" in found["filter config"]["found"]
     assert "setup --install" in found["filter config"]["cure"]
+
+
+def test_a_filter_that_does_not_know_the_nodes_of_a_partition(cluster: Cluster):
+    path = cluster.root / "slurm" / "gpu_aware_conf.lua"
+    entry, text = "partitions_with_others = {}", path.read_text()
+    assert entry in text
+    cluster.nodes(TYPED, TYPED, "")
+    given = {"mixed": "n1,n3", "gpu": "n[1-2]", "later": "n[1-2],n9"}  # n9: FUTURE
+    cluster.answer(tiers=dict.fromkeys(given, 1), members=given)
+    lists = {"{}": ["mixed"], '{"gpu", "mixed"}': ["gpu"], '{"mixed"}': [], '{"later","mixed"}': []}
+    for listed, wrong in lists.items():
+        path.write_text(text.replace(entry, f"partitions_with_others = {listed}"))
+        found = cluster.doctor()[1]["filter config"]
+        assert found["status"] == ("failed" if wrong else "ok")
+        assert not wrong or f"has in {', '.join(wrong)}: partitions_with" in found["found"]
+    path.write_text(text.replace(f"{entry},", ""))  # older than the filter
+    found = cluster.ill()["filter config"]
+    assert "has in gpu, later, mixed: partitions_with_others" in found["found"]
+    assert found["cure"].startswith("run 'gpu-aware setup --install'")
 
 
 def test_a_filter_that_slurmctld_does_not_run(cluster: Cluster):

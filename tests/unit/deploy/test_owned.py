@@ -240,11 +240,12 @@ def test_hostlist(names: list[str], short: str):
 
 def test_the_filter_knows_partitions_with_nodes_without_gpus():
     conf = (
-        "NodeName=n[1-2] Gres=gpu:g0:1\nNodeName=c1\nPartitionName=DEFAULT Nodes=n1\n"
+        "NodeName=n[1-2] Gres=gpu:g0:1 Features=fast\nNodeName=c1\nPartitionName=DEFAULT Nodes=n1\n"
         "PartitionName=gpu Nodes=n[1-2]\nPartitionName=short State=UP\nPartitionName=cpu Nodes=c1\n"
         "PartitionName=mixed Nodes=n1,c1\nPartitionName=all Nodes=ALL\n"
-        "PartitionName=set Nodes=big\n"
+        "PartitionName=set Nodes=big\nPartitionName=fast Nodes=quick,n2\n"
+        "PartitionName=slow Nodes=plain,n2\nNodeSet=quick Feature=fast\nNodeSet=plain Nodes=c1\n"
     )
     got = read_lua(filter_conf(parsed_site(Config(), conf)))
     names = list(got["partitions_with_others"].values())  # type: ignore[attr-defined]
-    assert names == [b"all", b"cpu", b"mixed", b"set"]
+    assert names == [b"all", b"cpu", b"mixed", b"set", b"slow"]
