@@ -68,8 +68,8 @@ def reserve(
     passed = timeline.passed(head)
     if shadow.start_s <= now:
         there = {node for job in passed for node in job.on_nodes}
-        held_up = tuple(one for one in shadow.gpus if one[0] in there)
-        return replace(shadow, held_up=held_up)
+        waits = any(node in there for node, _ in shadow.gpus)
+        return replace(shadow, held_up=shadow.gpus if waits else ())
     if not passed:
         return shadow
     placed = dispatcher.could_place(head, timeline.ending(passed, 1.0).at(cluster, now))

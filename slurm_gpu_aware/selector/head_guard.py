@@ -11,7 +11,8 @@ if the head gets all its GPUs, else only the free ones, from the next round on.
 Jobs without GPUs start at their submission. While nothing but such jobs holds up the head
 (`Waiting.held_up`), its GPUs and CPUs are held, so that no more of them come.
 
-- Before a job is placed on a node, its reservation goes.
+- When a job has been released to a node, its reservation goes. Slurm then tries jobs in their
+  order; before, it would start there what the reservation has kept off.
 - Another share of a node is held before the former one goes: Slurm starts jobs within milliseconds.
 - Each ends with the gate's lease: a dead selector leaves none behind.
 """
@@ -82,7 +83,7 @@ class HeadGuard:
                 self._held[node] = _Held(share, one.end_s, one.name)
 
     def drop(self, nodes: Iterable[str]) -> None:
-        """Remove the reservations of nodes, before jobs are placed there."""
+        """Remove the reservations of nodes to which jobs have been released."""
         for node in [node for node in nodes if node in self._held]:
             if self._delete(self._held[node].name):
                 del self._held[node]

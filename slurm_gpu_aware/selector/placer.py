@@ -91,8 +91,8 @@ class Placer:
     timer: Callable[[], float]
     clock: Callable[[], float]
     on_release: Callable[[Sequence[str]], object]  # Is called with the released jobs of each part.
-    before_release: Callable[[Collection[str]], object]
-    """Is called with the planned nodes of each part, before it is released."""
+    unguard: Callable[[Collection[str]], object]
+    """Is called with the planned nodes of each part once it is released."""
 
     def place(
         self,
@@ -249,11 +249,12 @@ class Placer:
     ) -> list[str]:
         """Open the gate of prepared jobs; return those that are released."""
         released = []
-        with contained("guard of the head"):
-            self.before_release({name for step, _ in ready for name in step.nodes})
         refused = self.client.update_jobs(
             [JobUpdate(job.id, open_fields(job, now, JobPhase.RELEASED)) for _, job in ready]
         )
+        with contained("guard of the head"):  # before, Slurm would start later jobs there
+            opened = [step for step, _ in ready if step.candidate.id not in refused]
+            self.unguard({name for step in opened for name in step.nodes})
         for step, gated in ready:
             job_id, tracked, slots = step.candidate.id, step.tracked, step.binding.slots
             if (why := refused.get(job_id)) is not None:

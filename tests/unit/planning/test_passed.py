@@ -129,6 +129,15 @@ def test_while_only_such_jobs_hold_up_the_head_its_share_is_held(
     assert guarded(plan, cluster, {"1": HEAD}, passing=False) == expected
 
 
+def test_all_nodes_of_the_head_are_held_while_a_job_on_one_of_them_ends() -> None:
+    """A job kept off until then would start on the others before the head."""
+    cluster = cluster_beside(2, replace(passing(0), end_s=NOW - 1.0))
+    head = replace(HEAD, gpus=8, min_nodes=2, max_nodes=2, cpus=replace(HEAD.cpus, total=16))
+    plan = round_plan(cluster, head)
+    held = guarded(plan, cluster, {"1": head}, passing=False)
+    assert held.keys() == {"n0", "n1"}
+
+
 def test_of_a_node_that_waits_for_its_user_all_is_held() -> None:
     """There one CPU is enough to keep the others from it."""
     bobs = passing(0, cpus={0: 1}, alone=True)
