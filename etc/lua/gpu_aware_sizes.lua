@@ -1,7 +1,7 @@
 --[[
 Sizes: jobs that may get another number of GPUs than Slurm's options say (gpus=MIN-MAX).
 
-The selector writes GPUs, tasks and CPUs anew for another size (slurm_gpu_aware/features/sizes/resizing.py).
+The selector writes GPUs, tasks and CPUs anew for another size (slurm_gpu_aware/gate/resizing.py).
 srun inside must follow, so only forms of request are allowed of which nothing stands in the job's
 environment but what can be made empty here.
 ]]

@@ -23,7 +23,7 @@ from slurm_gpu_aware.admission.fitting import (
     required_groups,
 )
 from slurm_gpu_aware.admission.hints import class_of, hints_of
-from slurm_gpu_aware.features import found
+from slurm_gpu_aware.features import folders, found
 from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.filter_rules import SOCKETS_PER_NODE
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -82,6 +82,8 @@ def _supported_form(gated: GatedJob) -> Form:
     for option in job.unsupported:
         if form.kind != "socket" or option != SOCKETS_PER_NODE:
             raise CannotPlanError(f"{option} is left to Slurm")
+    if form.shards and "shards" not in folders():
+        raise CannotPlanError("shards are left to Slurm")
     if form.kind != "task" and form.item.others:
         raise CannotPlanError("other GRES than GPUs are left to Slurm")
     return form

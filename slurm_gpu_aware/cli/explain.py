@@ -1,8 +1,10 @@
 """``gpu-aware explain``: the reasons for the GPUs of a job, or for its wait."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,6 +35,9 @@ from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.page.blocks import Pairs, Sentences, Table, Words
 from slurm_gpu_aware.time_text import duration, stamp
 
+if TYPE_CHECKING:
+    from slurm_gpu_aware.selector.job_answers import Answers
+
 NO_HOLD = ("Licenses", "Priority", "Resources", "None", None)
 """Slurm's reasons of jobs that only the gate keeps waiting."""
 _STATES = {
@@ -59,9 +64,9 @@ def check_job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 
 
 def _job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Callback: one job id; the first one of several tasks, the number of a component."""
-    if component := _COMPONENT.match(value):
-        return str(int(component[1]) + int(component[2]))  # Slurm numbers them one by one
+    """Callback: one job id, or a component; the first one of several tasks."""
+    if _COMPONENT.match(value):
+        return value
     tasks = _TASKS.match(value)
     if tasks is None:
         return check_job_id(ctx, param, value)
@@ -87,12 +92,13 @@ def command(context: Context, job_id: str, details: bool, as_json: bool) -> None
       gpu-aware explain 1234
       gpu-aware explain 1234 --details
       gpu-aware explain 1234_7 --json
+      gpu-aware explain 1234+1
     """
     from slurm_gpu_aware.selector.job_answers import Answers, open_reader
 
     config = context.config()
     with open_reader(config) as reader:
-        answer = Answers(reader, config).explain(job_id)
+        answer = _explain(Answers(reader, config), job_id)
         note = reader.note()
     if as_json:
         told = [{**d, "words": facts_of(d).lines()} for d in answer["decisions"]]
@@ -105,6 +111,18 @@ def command(context: Context, job_id: str, details: bool, as_json: bool) -> None
             say(note)
     if answer["state"] == "unknown":
         raise click.exceptions.Exit(1)
+
+
+def _explain(answers: Answers, job_id: str) -> dict[str, Any]:
+    """The answer about a job; about all its components if this one is not known by its number."""
+    component = _COMPONENT.match(job_id)
+    if component is None:
+        return answers.explain(job_id)
+    number = str(int(component[1]) + int(component[2]))  # Slurm numbers them one by one
+    answer = answers.explain(number)
+    if answer["state"] != "unknown":
+        return answer
+    return {**answers.explain(component[1]), "component": number}
 
 
 def no_slurm(why: object) -> str:
@@ -163,7 +181,7 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
 
     state, slurm, tasks = answer["state"], answer["slurm"] or {}, answer["tasks"]
     about = []
-    if component := answer.get("component"):
+    if (component := answer.get("component")) and state != "unknown":
         about.append(f"Job {component} is a component of this job and starts with it.")
     if tasks:
         shown = some(tasks, _MAX_ROWS)

@@ -227,7 +227,8 @@ def _form(
         ),
         (
             indices != tuple(range(count)),
-            f"slurm.conf has {counted(count, 'GPU')}, with devices /dev/nvidia {listed}",
+            f"slurm.conf has {counted(count, 'GPU')}, which should be /dev/nvidia0 and so on, but"
+            f" gres.conf names {listed}",
         ),
     )
     problem = next((text for wrong, text in problems if wrong), None)

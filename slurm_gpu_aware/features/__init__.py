@@ -32,9 +32,14 @@ energy count in all run times, shards take nothing from moves, and power is coun
 """
 
 
+def folders() -> list[str]:
+    """The folders of the list, each once."""
+    return list(dict.fromkeys(one.partition(".")[0] for one in FEATURES))
+
+
 def found(module: str, name: str) -> Iterator[Any]:
     """What the modules of a name in the folders of features have under a name, if they have it."""
-    for folder in dict.fromkeys(one.partition(".")[0] for one in FEATURES):
+    for folder in folders():
         path = f"{__name__}.{folder}.{module}"
         if find_spec(path) is not None and hasattr(there := import_module(path), name):
             yield getattr(there, name)

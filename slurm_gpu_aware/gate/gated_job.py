@@ -117,16 +117,8 @@ def gated_job(job: SlurmJob, gate: GateConfig) -> GatedJob | None:
 
 def gated_jobs(jobs: Iterable[SlurmJob], gate: GateConfig) -> list[GatedJob]:
     """All gated jobs among ``jobs``, in their order."""
-    found = (gated_job(job, gate) for job in jobs if not follows(job))
+    found = (gated_job(job, gate) for job in jobs if job.follows is None)
     return [gated for gated in found if gated is not None]
-
-
-def follows(job: SlurmJob) -> bool:
-    """Whether it is pending as a later component of a heterogeneous job.
-
-    The first one stands for all: an update of it changes them, too, their licences as well.
-    """
-    return job.state == "PENDING" and job.het_id not in (None, job.raw_id)
 
 
 class GatedJobs:
@@ -142,7 +134,7 @@ class GatedJobs:
         for job in jobs:
             last = before.get(id(job))
             if last is None or last[0] is not job:
-                last = job, None if follows(job) else gated_job(job, self._gate)
+                last = job, gated_job(job, self._gate) if job.follows is None else None
             known[id(job)] = last
         self._known = known
         return [gated for _, gated in known.values() if gated is not None]

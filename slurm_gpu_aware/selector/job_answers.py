@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.gate.gated_job import follows, queue_order
+from slurm_gpu_aware.gate.gated_job import queue_order
 from slurm_gpu_aware.gate.licence_gate import GateState, Silence, gate_state, selector_silence
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types, type_sentence
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
@@ -91,7 +91,7 @@ def left_of(jobs: Sequence[LiveJob], reader: Reader) -> list[tuple[LiveJob, str]
         live
         for live in jobs
         if live.job.state == "PENDING"
-        and not follows(live.job)
+        and live.job.follows is None
         and not live.parked
         and live.placed_at is None
         and (live.by_hand or asks(live.job))
@@ -191,8 +191,8 @@ class Answers:
         answer = _look_up(self, job_id)
         if answer["state"] in ("unknown", JobPhase.WAITING, *OPEN_DECISION):
             live = find_job((self.slurm.jobs or {}).values(), job_id)
-            if live is not None and follows(live.job):
-                return {**self.explain(str(live.job.het_id)), "component": job_id}
+            if live is not None and live.job.follows is not None:
+                return {**self.explain(str(live.job.follows)), "component": job_id}
             answer = _ask_slurm(answer, self)
         return answer
 

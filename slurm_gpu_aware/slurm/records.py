@@ -139,6 +139,14 @@ class SlurmJob:
         """Whether it is a component of a heterogeneous job."""
         return self.het_id is not None
 
+    @property
+    def follows(self) -> int | None:
+        """Number of the first component, of a later one that is pending; None: it is no such one.
+
+        The first one stands for all: an update of it changes them, too, their licences as well.
+        """
+        return None if self.state != "PENDING" or self.het_id == self.raw_id else self.het_id
+
     def licence_count(self, name: str) -> int:
         """Requested number of a licence."""
         return sum(count for licence, count in self.licenses if licence == name)
@@ -162,8 +170,8 @@ def components_of(jobs: Iterable[SlurmJob]) -> dict[int, list[SlurmJob]]:
     """First component of each pending heterogeneous job -> the other ones."""
     found: dict[int, list[SlurmJob]] = {}
     for job in jobs:
-        if job.het_id is not None and job.het_id != job.raw_id and job.state == "PENDING":
-            found.setdefault(job.het_id, []).append(job)
+        if job.follows is not None:
+            found.setdefault(job.follows, []).append(job)
     return found
 
 

@@ -177,7 +177,7 @@ CREATE TABLE IF NOT EXISTS models (
   kind TEXT NOT NULL,           -- 'application' or 'class'
   name TEXT NOT NULL, gpu_model TEXT NOT NULL,
   fitted_at_unix REAL NOT NULL,
-  content TEXT NOT NULL,        -- JSON of energy.performance_model
+  content TEXT NOT NULL,        -- JSON of models.performance_model
   PRIMARY KEY (kind, name, gpu_model)
 ) STRICT;
 

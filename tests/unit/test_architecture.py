@@ -85,7 +85,7 @@ BY_NAME |= {"simulate_options": "cli"}
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:
         LAYERS[BY_NAME[_path.stem]] += f" {_path.parent.name}/{_path.stem}"
-THE_LIST = ("FEATURES", "found", "load_facts")
+THE_LIST = ("FEATURES", "folders", "found", "load_facts")
 """Names of the package of features itself."""
 ROOM_OF = {name: room for room, names in LAYERS.items() for name in names.split()}
 PROFILING = Path(gpu_aware_profile.__file__).parent
@@ -109,7 +109,7 @@ PROFILING_ALLOWED = {
 }
 """Rooms of `gpu_aware_profile` below the commands, which may import all."""
 CORE = ("bounds", "model", "variability", "topology", "placement", "planning")
-FINDS = {"found", "hints", "registry"}
+FINDS = {"folders", "found", "hints", "registry"}
 """What the package of features itself has for all: its list, and what goes through it."""
 OF_ALL = ("run_options", "simulation")
 """Commands' modules that find features by the list, too."""

@@ -37,7 +37,7 @@ class ModelRow(NamedTuple):
     name: str
     gpu_model: str
     fitted_at: float  # Unix time.
-    content: str  # JSON of `energy.performance_model`.
+    content: str  # JSON of `models.performance_model`.
 
 
 _MODELS = RecordTable("models", ModelRow)

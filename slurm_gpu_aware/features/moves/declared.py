@@ -35,7 +35,7 @@ class MoveSettings:
     again_s: Seconds = 3600.0  # A job is not moved again so soon after its last move.
     per_round: Count = 4  # Most moves that begin in one round.
     per_hour: Count = 12
-    """Most moves of the whole site that begin within `RATE_S`; see `planning.move_rates`."""
+    """Most moves of the whole site that begin within `RATE_S`; see `MoveRates`."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Mover: running jobs that allow it are requeued to better GPUs (`planning.moves`)."""
+"""Mover: running jobs that allow it are requeued to better GPUs (`moves.stage`)."""
 
 import logging
 import math

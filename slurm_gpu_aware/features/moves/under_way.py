@@ -215,7 +215,7 @@ class MovesUnderWay(Live):
     def targets(
         self, nodes: Sequence[str], queue: Iterable[Request], now: float
     ) -> dict[str, Assignment]:
-        """Job -> its new GPUs, by position in ``nodes``; for `planning.moved.place_moved`.
+        """Job -> its new GPUs, by position in ``nodes``; for `moved.place_moved`.
 
         A job of the queue that now asks for more GPUs than it had or was to get has none.
         """

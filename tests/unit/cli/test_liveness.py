@@ -241,6 +241,19 @@ def test_the_first_component_of_a_heterogeneous_job_stands_for_all(
     assert "component" not in says(two_wait, "explain", "9+0")[0]
 
 
+def test_a_component_that_slurm_forgot_is_explained_by_its_job(two_wait: SlurmFolder) -> None:
+    """It was called unknown: the ledger has the number of the first component only."""
+    gate(two_wait, 600)
+    with open_store(two_wait.store) as store:
+        Ledger(store).add_event("9", "ended", {}, 960.0)
+    told = says(two_wait, "explain", "9+1")[0]
+    assert told.startswith("Job 9: ended")
+    assert "Job 10 is a component of this job" in told
+    unknown = says(two_wait, "explain", "19+1")[0]
+    assert unknown.startswith("Job 19: unknown")
+    assert "component" not in unknown
+
+
 def test_a_job_with_gpus_in_a_later_component_alone_is_listed(two_wait: SlurmFolder) -> None:
     gate(two_wait, 600)
     off = {"het_job_id": 9, "licenses": "", "admin_comment": "", "reason": "Resources"}

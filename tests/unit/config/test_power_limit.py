@@ -1,6 +1,7 @@
 """The power limit in force: grammar, schedule, what was set, and what does not count."""
 
 import math
+import os
 import time
 from pathlib import Path
 
@@ -157,6 +158,13 @@ def test_a_damaged_file_does_not_count_and_the_words_say_so(config: Config, text
     held = limit_in_force(config, NOON)
     assert held.limit == PowerLimit(eta=0.9)
     assert "what was set does not count" in held.words
+
+
+def test_a_file_that_others_may_write_does_not_count(config: Config) -> None:
+    write_set_limit(config, SetLimit("700", NOON))
+    os.chmod(power_file(config), 0o666)
+    with pytest.raises(ConfigError, match="others than its owner may write it"):
+        read_set_limit(config)
 
 
 @pytest.mark.parametrize(

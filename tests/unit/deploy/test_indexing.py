@@ -162,7 +162,7 @@ def test_gpus_that_slurm_detects_come_from_the_profile(tmp_path: Path):
         ("Gres=gpu:2,shard:8", GRES, "shared"),
         ("Gres=gpu:a100:1,gpu:v100:1", GRES, "several GPU types"),
         ("Gres=gpu:4", GRES, "slurm.conf has 4 GPUs"),
-        ("Gres=gpu:2", "Name=gpu File=/dev/nvidia[0,2]\n", "slurm.conf has 2 GPUs"),
+        ("Gres=gpu:2", "Name=gpu File=/dev/nvidia[0,2]\n", "so on, but gres.conf names 0, 2"),
         ("Gres=gpu:2", "Name=gpu File=/dev/dri/card[0-1]\n", "not /dev/nvidiaN"),
         ("Gres=gpu:2", "Name=gpu MultipleFiles=/dev/nvidia0,/dev/c1\n", "MIG"),
         ("Gres=gpu:2", GRES + "Name=mps Count=200\n", "MPS"),
