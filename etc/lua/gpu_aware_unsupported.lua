@@ -201,8 +201,7 @@ function L.reason(job, parts, besides, hints, conf)
     elseif besides.uncounted then
         return "--ntasks-per-gpu without a number of GPUs"
     elseif #parts == 0 then
-        local none = { form = "node", count = 0 }
-        return too_large_reason(job, none, request.shape(job, none), conf) or rules.whole_nodes
+        return rules.whole_nodes -- also what no node can have: held, it could be made to fit, and pass
     elseif #parts > 1 then
         return "several GPU requests in one job"
     end

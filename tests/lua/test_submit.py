@@ -1277,6 +1277,7 @@ TURN = (
         ({**WHOLE, "partition": "cpu"}, ()),
         ({"core_spec": 0}, ()),
         ({"thread_spec": 2}, ()),
+        ({**WHOLE, "cpus_per_task": 17}, ()),  # held, its owner could make it fit
     ],
 )
 @pytest.mark.parametrize("more", ["", "place_off = false", "park_uncommented = false"])
@@ -1305,7 +1306,6 @@ def test_a_job_of_whole_nodes_without_gpus_waits_for_its_turn(
         ({**WHOLE, "immediate": 1}, ()),
         ({**WHOLE, "het_job_offset": 1}, ()),
         ({**WHOLE, "clusters": "a,b"}, ()),
-        ({**WHOLE, "cpus_per_task": 17}, ()),
     ],
 )
 def test_other_jobs_without_gpus_are_not_touched(
