@@ -291,6 +291,7 @@ def test_a_component_without_gpus_needs_its_room_too(cluster: Cluster) -> None:
     cpus = [cluster.submit("bob", ["-c", "9", "-w", node, "-t", "60"], WAIT) for node in NODES]
     for job in cpus:
         cluster.wait(job, "RUNNING")
+    time.sleep(1.1)  # a job without GPUs that starts in the second in which another comes passes it
     script = HET.replace("--gres=gpu:1 -t 60\nsleep", "-c 9 -t 60\nsleep")
     het = cluster.sh("ctl", ["sbatch", "--parsable"], "alice", stdin=script).strip()
     waits = lambda: "CPUs" in cluster.sh("ctl", ["gpu-aware", "explain", het])  # noqa: E731
