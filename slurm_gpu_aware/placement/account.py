@@ -76,7 +76,8 @@ def _chosen(cell: Cell, choice: Choice, by: str, penalty_from: str | None) -> Ch
 def set_words(cluster: Cluster, nodes: Sequence[int], slots: Sequence[Sequence[int]]) -> str:
     """Name a set in words: ``n1 GPUs 0,2`` or ``3 nodes from n1 to n7, 6 GPUs``.
 
-    On plain nodes Slurm chooses the GPUs, so only their number is told: ``2 GPUs of n1``.
+    On plain nodes Slurm chooses the GPUs, so only their number is told: ``2 GPUs of n1``; of a node
+    that gives none, only its name.
     """
     names = cluster.nodes
     if len(nodes) > 3:
@@ -87,9 +88,10 @@ def set_words(cluster: Cluster, nodes: Sequence[int], slots: Sequence[Sequence[i
         gpus = "GPU" if len(chosen) == 1 else "GPUs"
         named = cluster.indexed.item(node)
         numbers = ",".join(map(str, chosen))
-        parts.append(
+        text = (
             f"{names[node]} {gpus} {numbers}" if named else f"{len(chosen)} {gpus} of {names[node]}"
         )
+        parts.append(text if chosen else names[node])
     return " + ".join(parts)
 
 

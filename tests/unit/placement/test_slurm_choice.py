@@ -87,5 +87,6 @@ def test_no_account_names_gpus_that_slurm_chooses(plain: Cluster) -> None:
 
 def test_words_name_the_node_and_the_number(plain: Cluster) -> None:
     assert set_words(plain, [0, 2], [(0, 1), (3,)]) == "2 GPUs of n1 + 1 GPU of n3"
+    assert set_words(plain, [0, 2], [(0, 1), ()]) == "2 GPUs of n1 + n3"
     mixed = replace(plain, indexed=np.array([True, False, False]))
     assert set_words(mixed, [0, 2], [(0, 1), (3,)]) == "n1 GPUs 0,1 + 1 GPU of n3"
