@@ -111,15 +111,18 @@ class _Room:
         self.here: BoolArray = here & cluster.exists.any(axis=1)
 
     def place(self, *, alone: bool = False) -> _Counts | None:
-        """Node -> GPUs of the whole job; None: none is found. ``alone``: as if each part were."""
-        least = sum(part.gpus for part in self.parts if not part.shards)
-        if self.closed or (alone and int(self.counts.sum()) < least):
+        """Node -> GPUs of the whole job; None: none is found.
+
+        ``alone``: as if a part that asks for no GPUs and no whole nodes were alone there.
+        """
+        if self.closed:
             return None
         found: _Counts = {}
         wanted = [self.request.nodes.required, *((),) * len(self.parts)]  # of the first one
         order = sorted(zip(self.parts, wanted, strict=False), key=_hardest_first)
         for part, required in order:
-            room = _Room(self.request, self.cluster) if alone else self
+            own = alone and not part.gpus and not part.whole
+            room = _Room(self.request, self.cluster) if own else self
             nodes = room._part(part, required)
             if nodes is None:
                 return None

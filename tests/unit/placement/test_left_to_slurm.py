@@ -199,11 +199,23 @@ def test_parts_never_share_gpus_cpus_or_memory(situation):
     found = LeftPolicy().place(request, cluster)
     if found is None:
         return
-    if len(request.left.parts) == 1 and not request.nodes.whole:
+    if not any(part.whole for part in request.left.parts) and not request.nodes.whole:
         assert sum(map(len, found.slots)) == sum(part.gpus for part in request.left.parts)
     for node, slots in found.gpus:
         assert cluster.not_held[node, list(slots)].all()
         assert len(slots) <= usable(request, cluster, whole=request.nodes.whole)[1][node]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        (Part(0, min_nodes=4, whole=True), Part(1)),  # --exclusive -N4 : --gres=gpu:1
+        (Part(0, min_nodes=2, whole=True), Part(0, min_nodes=3, whole=True)),
+        (Part(4), Part(4), Part(4), Part(4), Part(1)),
+    ],
+)
+def test_a_job_that_no_cluster_of_this_size_holds_keeps_no_gpus(wanted):
+    assert LeftPolicy().place(left_job(*wanted), Cluster.uniform(4, 4)) is None
 
 
 @settings(max_examples=200, deadline=None)
