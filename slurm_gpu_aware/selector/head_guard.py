@@ -78,9 +78,12 @@ class HeadGuard:
                 made = before[node].share if node in before else None
                 if made and share and share.gpus == made.gpus:
                     share = made  # Slurm shows the CPUs of whole cores
-                if node in self._held:
-                    self._doubled.add(self._held[node].name)
-                self._held[node] = _Held(share, one.end_s, one.name)
+                held = _Held(share, one.end_s, one.name)
+                if (other := self._held.get(node)) is not None:
+                    if node in before and other.name == before[node].name:
+                        held, other = other, held
+                    self._doubled.add(other.name)
+                self._held[node] = held
 
     def drop(self, nodes: Iterable[str]) -> None:
         """Remove the reservations of nodes to which jobs have been released."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from make import NOW, context_of, slurm_job, slurm_node
@@ -107,6 +108,22 @@ def test_one_that_another_selector_left_beside_its_successor_goes() -> None:
     guard.take_over(slurm.shown())
     guard.keep({"n1": Guarded(4, 4, True, 0)}, 100.0)
     assert slurm.held == ["gres/gpu=4,cpu=4"]
+
+
+def test_one_whose_removal_failed_goes_and_its_successor_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Reservations(4, whole=False)
+    guard = HeadGuard(slurm)  # type: ignore[arg-type]
+    guard.keep({"n1": Guarded(4, 4, True, None)}, 100.0)
+    with monkeypatch.context() as failing:
+        failing.setattr(slurm, "delete_reservation", Mock(side_effect=SourceError("timeout")))
+        guard.keep({"n1": Guarded(3, 3, False, 0)}, 100.0)
+    assert len(slurm.held) == 2
+    slurm.there = dict(reversed(slurm.there.items()))  # in whichever order Slurm lists them
+    guard.take_over(slurm.shown())
+    guard.keep({"n1": Guarded(3, 3, False, 0)}, 100.0)
+    assert (slurm.held, slurm.gaps) == (["gres/gpu=3,cpu=3"], 0)
 
 
 def test_what_is_held_goes_where_slurm_refuses_another_share() -> None:
