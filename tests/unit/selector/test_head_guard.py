@@ -1,17 +1,20 @@
 """Guard of the head: what Slurm reserves, in use or not (26.05), and against which jobs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from make import NOW, context_of, slurm_job, slurm_node
+from rounds_bench import RoundsBench
+from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.selector.head_guard import HeadGuard, passing
 from slurm_gpu_aware.slurm.records import SlurmReservation
-from slurm_gpu_aware.slurm.updates import NewReservation
+from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
 
 class Reservations:
@@ -176,3 +179,26 @@ def test_jobs_that_may_take_gpus_past_the_gate(fields: dict[str, Any], expected:
     parts = {"gpu": ("n1",), "cpu": ("c1",), "own": ("n1",)}
     context = context_of(nodes, parts, exclusive_user={"own"})
     assert passing([slurm_job(**fields)], context) is expected
+
+
+@pytest.mark.parametrize("why", [{}, {"6": "refused"}], ids=["opened", "refused"])
+def test_a_job_is_released_before_its_guard_goes(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]
+) -> None:
+    """In between Slurm would start what the guard has kept off. A refused job keeps its guard."""
+    slurm.write([parked("6")], ["n1"])
+    done: list[str] = []
+    dropped = lambda guard, nodes: done.extend(f"{node} dropped" for node in nodes)  # noqa: E731
+    monkeypatch.setattr(HeadGuard, "drop", dropped)
+    bench = RoundsBench(slurm)
+    send = bench.client.update_jobs
+
+    def update_jobs(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        if any("sel=released" in value for one in updates for _, value in one.fields):
+            done.append("released")
+            return why or send(updates)
+        return send(updates)
+
+    monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
+    bench.rounds.run()
+    assert done == (["released"] if why else ["released", "n1 dropped"])
