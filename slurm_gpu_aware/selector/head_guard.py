@@ -125,8 +125,8 @@ class HeadGuard:
                     self._busy.add(node)
                     continue
                 self._refused[node] = now
-                if node in self._held and self._held[node].share != wanted[node]:
-                    self.drop([node])  # it may keep more than the head needs
+                if node in self._held and _exceeds(self._held[node].share, wanted[node]):
+                    self.drop([node])
                 log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
 
     def _hold(self, node: str, share: _Share | None, until_s: float) -> None:
@@ -152,6 +152,13 @@ class HeadGuard:
         self._held[node] = _Held(share, until_s, name)
         if held is not None and not self._delete(held.name):
             self._doubled.add(held.name)
+
+
+def _exceeds(held: _Share | None, wanted: _Share | None) -> bool:
+    """Whether it keeps more of a node than the head needs; None: the whole node."""
+    if held is None or wanted is None:
+        return wanted is not None
+    return held.gpus > wanted.gpus or held.cpus > wanted.cpus
 
 
 def _share_of(reservation: SlurmReservation) -> _Share | None:

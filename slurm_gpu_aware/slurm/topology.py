@@ -36,6 +36,7 @@ TREE = "switch fabric"
 _RECORD = re.compile(r"(?:[A-Za-z]+=[^\s=]+ ?)+\Z")
 _NAME = re.compile(r"\s*(?:-\s+)?topology\s*:\s*([^\s#]+)")
 _DEFAULT = re.compile(r"\s*(?:-\s+)?cluster_default\s*:\s*(?:true|yes|on)\b", re.IGNORECASE)
+_BLOCKS = re.compile(r"^\s*(?:-\s+)?block\s*:", re.MULTILINE)
 _AGAIN_S = 60.0
 _WAIT_S = 0.5  # longest wait for another answer; Slurm is slow while its first controller is down
 """The topology is read again after this time."""
@@ -77,6 +78,14 @@ def _number(record: Mapping[str, str], key: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise SourceError(f"scontrol show topology: {key}={text[:20]!r} is not a number")
     return int(text)
+
+
+def has_blocks(path: Path) -> bool:
+    """Whether a topology of ``topology.yaml`` has blocks; not without a readable file."""
+    try:
+        return _BLOCKS.search(path.read_text(errors="replace")) is not None
+    except OSError:
+        return False
 
 
 def default_topology(path: Path) -> str:

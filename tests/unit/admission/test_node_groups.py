@@ -235,16 +235,17 @@ def test_a_partition_with_a_topology_of_its_own_keeps_only_small_jobs():
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
+    ("text", "name", "blocks"),
     [
-        ("- topology: a\n  tree:\n- topology: 'b'  # racks\n  cluster_default: true\n", "b"),
-        ("---\n- topology: a\n  flat: true\n- topology: b\n  cluster_default: false\n", "a"),
-        ("- cluster_default: true\n", "default"),
-        (None, "default"),
+        ("- topology: a\n  tree:\n- topology: 'b'  # racks\n  cluster_default: true\n", "b", False),
+        ("---\n- topology: a\n  flat: true\n- topology: b\n  cluster_default: false\n", "a", False),
+        ("- topology: default\n  block:\n    block_sizes: [2]\n", "default", True),
+        ("- cluster_default: true\n", "default", False),
+        (None, "default", False),
     ],
 )
 def test_the_default_topology_of_topology_yaml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, name: str, blocks: bool
 ):
     if text is not None:
         (tmp_path / "topology.yaml").write_text(text)
@@ -252,7 +253,8 @@ def test_the_default_topology_of_topology_yaml(
     settings = {"SLURM_VERSION": "26.05.5", "SLURM_CONF": f"{tmp_path}/slurm.conf"}
     monkeypatch.setattr("slurm_gpu_aware.slurm.reader.Libslurm", lambda timeout_s: Mock())
     monkeypatch.setattr(SlurmClient, "settings", lambda client: settings)
-    assert SlurmClient(20.0).config().default_topology == name
+    config = SlurmClient(20.0).config()
+    assert (config.default_topology, "topo" in config.exclusive_by) == (name, blocks)
 
 
 # The selector ------------------------------------------------------------------------------------

@@ -113,6 +113,17 @@ def test_one_that_another_selector_left_beside_its_successor_goes() -> None:
     assert slurm.held == ["gres/gpu=4,cpu=4"]
 
 
+def test_what_is_held_stays_where_slurm_does_not_answer_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Reservations(4, whole=False)
+    guard = HeadGuard(slurm)  # type: ignore[arg-type]
+    guard.keep({"n1": Guarded(3, 3, False, 0)}, 100.0)
+    monkeypatch.setattr(slurm, "create_reservation", Mock(side_effect=SourceError("timeout")))
+    guard.keep({"n1": Guarded(4, 4, True, None)}, 100.0)
+    assert slurm.held == ["gres/gpu=3,cpu=3"]
+
+
 def test_one_whose_removal_failed_goes_and_its_successor_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
