@@ -268,6 +268,7 @@ def test_none_passes_a_job_that_needs_a_node_of_another_user(cluster: Cluster) -
     other = cluster.submit("alice", ["--gres=gpu:4", "-w", "n2", "-t", "10"], WAIT)
     cluster.wait(other, "RUNNING", 60)  # off n1, where it would fit
     let_go(cluster, "alice", other)
+    time.sleep(1.1)  # a job without GPUs that starts in the second in which another comes passes it
     wide = cluster.submit("alice", ["-N4", "--gpus-per-node=4", "-t", "30"], WAIT)
     cluster.wait_told(wide, r"jobs\s+that\s+run\s+on\s+n1\s+keep\s+others\s+off")
     job = ["--gres=gpu:4", "--nice=1000000"]
