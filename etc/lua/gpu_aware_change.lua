@@ -380,6 +380,11 @@ local function starts_sooner(update)
     return (base.number32(update.begin_time) or 0) ~= 0
 end
 
+--- Would it release a held job (scontrol release)?
+local function lets_go(update)
+    return is_set(update.priority) and update.priority ~= 0
+end
+
 --- What becomes of an update of a job that was requeued and has no record: the selector, which took
 --- it from the running job, returns it in a second and restores the request then. GPUs of an index
 --- type, for which no user asks, tell such a job. Of any other GPU job only the start time counts:
@@ -397,8 +402,7 @@ end
 --- An update that changes more is for `decide`, or too early; nil: it is none of these.
 local function released_again(update, record, conf)
     local own = text_of(record.licenses)
-    local let_go = is_set(update.priority) and update.priority ~= 0
-    if not (is_again(record) and let_go) or gate_count(record, conf) > 0 or (own or ""):find("|", 1, true) then
+    if not (is_again(record) and lets_go(update)) or gate_count(record, conf) > 0 or (own or ""):find("|", 1, true) then
         return nil
     elseif asks(update, record) and is_bound(record) then
         return nil
@@ -467,8 +471,7 @@ end
 --- with their GPUs?
 local function may_pass(update, record, part_list, conf)
     local _, some = settings.is_managed(record, part_list, conf)
-    local let_go = is_set(update.priority) and update.priority ~= 0
-    local starts = let_go or starts_sooner(update)
+    local starts = lets_go(update) or starts_sooner(update)
     local whole = setmetatable({ shared = 0 }, { __index = record })
     return some and starts and comes_back(record, PARKS_S) and settings.takes_gpus(whole, part_list, conf)
 end
@@ -548,10 +551,9 @@ function C.decide(job, record, part_list, uid, conf)
     local back = requeued and (ours or is_for_the_gate({}, record, part_list, conf))
     -- Without a phase the first component stands at the gate, and is read, for all.
     local counts = not follows or again and phase_of(record)
-    if has_record and back and not follows and is_again(record) and gate_count(record, conf) == 0 then
-        if starts_sooner(update) and comes_back(record) then
-            return { refuse = true, text = ON_ITS_WAY }
-        end
+    local early = has_record and back and not follows and is_again(record) and gate_count(record, conf) == 0
+    if early and starts_sooner(update) and comes_back(record) then
+        return { refuse = true, text = ON_ITS_WAY }
     end
     local verdict = back and not follows and released_again(update, record, conf)
     if not verdict and is_pending(record) and (bound or gate_count(record, conf) > 0) and counts then
