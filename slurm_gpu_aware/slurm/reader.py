@@ -28,7 +28,7 @@ from slurm_gpu_aware.slurm.records import (
     SlurmReservation,
     SlurmSwitch,
 )
-from slurm_gpu_aware.slurm.topology import default_topology, has_blocks, parse_topology
+from slurm_gpu_aware.slurm.topology import parse_topology, yaml_topology
 from slurm_gpu_aware.slurm.updates import check_job_ids, lanes_of
 from slurm_gpu_aware.slurm.words import expand_hostlist
 
@@ -78,9 +78,9 @@ class SlurmReader:
             return config
         path = Path(config.conf_file)
         self._mig_nodes.gres_conf = path.with_name("gres.conf")
-        path = path.with_name("topology.yaml")
-        by = config.exclusive_by | ({"topo"} if has_blocks(path) else set())
-        return replace(config, default_topology=default_topology(path), exclusive_by=by)
+        topology = yaml_topology(path.with_name("topology.yaml"))
+        by = config.exclusive_by | ({"topo"} if topology.blocks else set())
+        return replace(config, default_topology=topology.default, exclusive_by=by)
 
     def jobs(self) -> list[SlurmJob]:
         """All job records of slurmctld, also of jobs that have ended.

@@ -80,23 +80,24 @@ def _number(record: Mapping[str, str], key: str) -> int:
     return int(text)
 
 
-def has_blocks(path: Path) -> bool:
-    """Whether a topology of ``topology.yaml`` has blocks; not without a readable file."""
-    try:
-        return _BLOCKS.search(path.read_text(errors="replace")) is not None
-    except OSError:
-        return False
+class YamlTopology(NamedTuple):
+    """What ``topology.yaml`` says; the defaults without a readable file."""
+
+    default: str = "default"
+    """Name of the first topology with ``cluster_default: true``, else of the first."""
+    blocks: bool = False  # One of them has blocks.
 
 
-def default_topology(path: Path) -> str:
-    """Name of the default topology in ``topology.yaml``; ``default`` without a readable file.
-
-    The first with ``cluster_default: true``, else the first.
-    """
+def yaml_topology(path: Path) -> YamlTopology:
+    """Read ``topology.yaml``."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
-        return "default"
+        return YamlTopology()
+    return YamlTopology(_default_of(text), _BLOCKS.search(text) is not None)
+
+
+def _default_of(text: str) -> str:
     names: list[str] = []
     for line in text.splitlines():
         if match := _NAME.match(line):

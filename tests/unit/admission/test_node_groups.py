@@ -20,9 +20,9 @@ from slurm_gpu_aware.slurm.topology import (
     BLOCK,
     TREE,
     Fabric,
-    default_topology,
     fabric_of,
     parse_topology,
+    yaml_topology,
 )
 
 # As slurmctld 24.11 and 26.05 write them.
@@ -249,7 +249,7 @@ def test_the_default_topology_of_topology_yaml(
 ):
     if text is not None:
         (tmp_path / "topology.yaml").write_text(text)
-    assert default_topology(tmp_path / "topology.yaml") == name
+    assert yaml_topology(tmp_path / "topology.yaml") == (name, blocks)
     settings = {"SLURM_VERSION": "26.05.5", "SLURM_CONF": f"{tmp_path}/slurm.conf"}
     monkeypatch.setattr("slurm_gpu_aware.slurm.reader.Libslurm", lambda timeout_s: Mock())
     monkeypatch.setattr(SlurmClient, "settings", lambda client: settings)
