@@ -14,9 +14,8 @@ from pathlib import Path
 
 from slurm_gpu_aware.cli.page import jobs_section, without_collection
 from slurm_gpu_aware.config.settings import Config, StoreConfig
-from slurm_gpu_aware.features.power.page import POWER
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.shadow.losses import GpuSet, Sets, ShadowJob
-from slurm_gpu_aware.features.shadow.page import SHADOW
 from slurm_gpu_aware.features.shadow.store import add_job, begin_watch
 from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.page.drift import DRIFT
@@ -134,16 +133,17 @@ def main() -> None:
         with without_collection(), open_store(path, readonly=True) as store:
             known = Answers(Reader(store, Ledger(store), None), config)
             jobs, paths = jobs_section(known, False)
+            sections = [FLEET, jobs, DRIFT, *found("page", "SECTION")]
             source = Source(config, store, NOW, False, nodes, explained=paths)
             pages = []
-            for section in (FLEET, jobs, DRIFT, POWER, SHADOW):
+            for section in sections:
                 start = time.perf_counter()
                 more, notes = built([section], source)
                 assert not notes, notes
                 pages += more
                 parts.append(f"{section.title} {time.perf_counter() - start:.2f}")
         start = time.perf_counter()
-        titles = [(one.name, one.title) for one in (FLEET, jobs, DRIFT, POWER, SHADOW)]
+        titles = [(one.name, one.title) for one in sections]
         with without_collection():
             count = write_site(out, pages, Frame("bench", titles, NOW), public=False)
         parts.append(f"HTML {time.perf_counter() - start:.2f}")

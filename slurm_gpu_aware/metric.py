@@ -1,7 +1,7 @@
 """Metrics: what `gpu-aware metrics` exports, each declared beside what knows it.
 
 A `Fact` is read once per refresh from the exporter's sources; a `Metric` is a family of Prometheus
-with a pure function of one fact. `exporter.registry` lists all of them. Names follow
+with a pure function of one fact. `exporter.registry` has all of them. Names follow
 https://prometheus.io/docs/practices/naming/: prefix, base units, ``_total`` for counters.
 """
 

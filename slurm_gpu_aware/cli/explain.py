@@ -28,9 +28,6 @@ from slurm_gpu_aware.cli.output import (
     some,
 )
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.features.due_dates.declared import DueAccount
-from slurm_gpu_aware.features.energy.text import energy_text
-from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.model.job_phase import OPEN_DECISION, JobPhase
 from slurm_gpu_aware.page.blocks import Pairs, Sentences, Table, Words
 from slurm_gpu_aware.time_text import duration, stamp
@@ -101,7 +98,7 @@ def command(context: Context, job_id: str, details: bool, as_json: bool) -> None
         answer = _explain(Answers(reader, config), job_id)
         note = reader.note()
     if as_json:
-        told = [{**d, "words": facts_of(d).lines()} for d in answer["decisions"]]
+        told = [{**d, "words": facts_of(d["why"]).lines()} for d in answer["decisions"]]
         print_json({k: v for k, v in answer.items() if k != "away"} | {"decisions": told})
     else:
         click.echo(explain_text(answer, details=details))
@@ -147,8 +144,9 @@ def explain_blocks(answer: Mapping[str, Any], *, details: bool = False) -> list[
     decisions, blocks = answer["decisions"], list[Words]()
     if about := _about(answer):
         blocks.append(Sentences(about))
-    if energy := energy_text(answer.get("energy")):
-        blocks.append(Pairs([("energy", energy)]))
+    for texts in found("text", "EXPLAINED"):
+        said = [(key, text) for key, words in texts.items() if (text := words(answer.get(key)))]
+        blocks += [Pairs(said)] if said else []
     void = answer["state"] in (JobPhase.WAITING, JobPhase.LEFT)
     if decisions:  # the request of a void placement is still valid
         newest = decisions[-1]
@@ -278,14 +276,9 @@ def _waiting(answer: Mapping[str, Any]) -> list[str]:
     if waiting is not None:
         why = held_words(str(waiting.get("reason") or "no reason was recorded"))
         about = [f"Why it waits: {why}"]
-        if estimate := estimate_text(waiting):
-            about.append(f"Its run time on median GPUs is expected to be {estimate}.")
         if words := waiting.get("class_from"):
             about.append(f"Its class is {words}.")
-        if due := DueAccount.said(waiting.get("due")):
-            about.append(f"It is due {due}.")
-        if why := waiting.get("not_moved"):
-            about.append(f"It will not be moved: {why}.")
+        about += facts_of(waiting).waiting()
         if (start := waiting.get("shadow_start_s")) and not away:
             when = stamp(float(start))
             about.append(f"GPUs are reserved for it: it starts by {when} at the latest.")

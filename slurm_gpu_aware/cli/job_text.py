@@ -8,7 +8,6 @@ from slurm_gpu_aware.cli.output import place_text
 from slurm_gpu_aware.clocks.job import SHARED
 from slurm_gpu_aware.features import found, load_facts
 from slurm_gpu_aware.features.energy.declared import SavingClock
-from slurm_gpu_aware.features.estimates.view import estimate_text
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
 from slurm_gpu_aware.selector.backoff import HELD_BY
@@ -191,30 +190,25 @@ def decision_blocks(
     d: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, details: bool
 ) -> list[Words]:
     """All of a placement in words; ``details``: and the account of its policy."""
-    why, lines = d["why"], facts_of(d).lines()
+    why, lines = d["why"], facts_of(d["why"]).lines()
     if not d["nodes"]:
         turn = ("its turn came", stamp(d["decided_at"]))
         return [Pairs([*asked_text(d), turn, ("why", lines.get("why"))])]
-    estimate = estimate_text(why, d["user"], d["asked"])
     entries: list[tuple[str, object]] = [
         *asked_text(d),
         ("decided", f"{stamp(d['decided_at'])}, by policy {d['policy']}"),
         ("chosen", place_text(d) + ("" if d["exact"] else " (Slurm chooses the GPUs)")),
         ("class", _class_text(d["asked"], why)),
-        *([("run time", f"{estimate}, on median GPUs")] if estimate else []),
         ("slowdown", _slowdown_text(d)),
         ("clock", _clock_text(d, events)),
     ]
-    entries += lines.items()
-    if not_moved := why.get("not_moved"):
-        entries.append(("not moved", not_moved))
-    return [Pairs(entries), *(_account(d, why) if details else ())]
+    return [Pairs([*entries, *lines.items()]), *(_account(d, why) if details else ())]
 
 
-def facts_of(d: Mapping[str, Any]) -> Facts:
-    """What policy, planner and features said of a placement."""
+def facts_of(why: Mapping[str, Any]) -> Facts:
+    """What policy, planner and features said of a placement, or of a wait."""
     load_facts()
-    return Facts.read(d["why"])
+    return Facts.read(why)
 
 
 def _class_text(asked: Mapping[str, Any], why: Mapping[str, Any]) -> str:

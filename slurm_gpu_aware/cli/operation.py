@@ -44,10 +44,16 @@ def doctor(context: Context, nodes: bool, as_json: bool) -> None:
     from slurm_gpu_aware.deploy import checks_ours, checks_slurm
     from slurm_gpu_aware.deploy.doctor import Checks, run_checks
     from slurm_gpu_aware.deploy.rollout_site import removal_waits
-    from slurm_gpu_aware.features.energy.checks import CHECKS as OF_ENERGY
+    from slurm_gpu_aware.features import found
 
     config = context.config(check_policies=True)
-    every: Checks = (*checks_slurm.OF_SLURM, *checks_ours.OF_US, *OF_ENERGY, *checks_slurm.OF_NODES)
+    of_features = (check for checks in found("checks", "CHECKS") for check in checks)
+    every: Checks = (
+        *checks_slurm.OF_SLURM,
+        *checks_ours.OF_US,
+        *of_features,
+        *checks_slurm.OF_NODES,
+    )
     if removal_waits(config) is not None:
         every = checks_ours.REMOVAL
     checks = run_checks(config, every, of_gate=checks_slurm.OF_GATE, ask_nodes=nodes)
@@ -143,7 +149,7 @@ def selectd(context: Context, once: bool, shadow: bool) -> None:
     if shadow:
         if once:
             raise click.UsageError("--shadow needs several looks to see a start: drop --once")
-        from slurm_gpu_aware.features.shadow.live import run as run_shadow
+        from slurm_gpu_aware.features.shadow.daemon import run as run_shadow
 
         raise click.exceptions.Exit(run_shadow(context.config(check_policies=True)))
     from slurm_gpu_aware.selector.daemon import run

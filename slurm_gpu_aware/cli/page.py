@@ -59,8 +59,7 @@ def command(context: Context, folder: Path, public: bool) -> None:
       gpu-aware page /var/www/gpus
       gpu-aware page --public /var/www/html/gpus
     """
-    from slurm_gpu_aware.features.power.page import POWER
-    from slurm_gpu_aware.features.shadow.page import SHADOW
+    from slurm_gpu_aware.features import found
     from slurm_gpu_aware.page.drift import DRIFT
     from slurm_gpu_aware.page.fleet import FLEET
     from slurm_gpu_aware.page.sections import built
@@ -71,7 +70,7 @@ def command(context: Context, folder: Path, public: bool) -> None:
     with without_collection(), open_reader(config) as reader:
         known = Answers(reader, config)
         jobs, paths = jobs_section(known, public)
-        sections: list[Section[Any]] = [FLEET, jobs, DRIFT, POWER, SHADOW]
+        sections: list[Section[Any]] = [FLEET, jobs, DRIFT, *found("page", "SECTION")]
         source, site = _source(known, now, public, paths)
         with _progress(sections, "reading") as each:
             pages, notes = built(each, source)

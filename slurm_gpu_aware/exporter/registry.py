@@ -5,10 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import slurm_gpu_aware
-from slurm_gpu_aware.features.energy import metrics as energy
-from slurm_gpu_aware.features.estimates import metrics as estimates
-from slurm_gpu_aware.features.power import metrics as power
-from slurm_gpu_aware.features.shadow import metrics as shadow
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.metric import Fact, Metric, Sample, by_label, one
 from slurm_gpu_aware.selector import drift_metrics as drift
 from slurm_gpu_aware.selector import metrics as selector
@@ -96,9 +93,6 @@ METRICS: tuple[Metric[Any], ...] = (
     *store.METRICS,
     *drift.METRICS,
     *selector.METRICS,
-    *estimates.METRICS,
-    *power.METRICS,
-    *energy.METRICS,
-    *shadow.METRICS,
+    *(metric for metrics in found("metrics", "METRICS") for metric in metrics),
     *_OWN,
 )

@@ -23,6 +23,7 @@ FEATURES = (
     "baselines",
     "waiting",
     "classes",
+    "shadow",
 )
 """Folders, and classes of their ``stage.py`` in the order in which a round takes the stages.
 

@@ -20,6 +20,8 @@ class Fact(Struct, frozen=True, omit_defaults=True):
 
     key: ClassVar[str]  # In the ledger and in ``--json``; no two types have the same.
     line: ClassVar[str] = "why"  # Line of ``explain`` that has its words.
+    waits: ClassVar[str] = ""
+    """Sentence of ``explain`` on a waiting job, with ``{}`` for its words; empty: none."""
 
     def __init_subclass__(cls) -> None:
         if "key" in vars(cls):
@@ -98,6 +100,10 @@ class Facts(tuple[Fact, ...]):
             if told and (words := one.words()):
                 found[one.line] = f"{found[one.line]}; {words}" if one.line in found else words
         return found
+
+    def waiting(self) -> list[str]:
+        """Sentences on a job that waits."""
+        return [one.waits.format(words) for one in self if one.waits and (words := one.words())]
 
     @property
     def text(self) -> str:

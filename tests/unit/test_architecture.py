@@ -68,7 +68,7 @@ LAYERS = {
         due_dates/shortest_runs energy/accounts energy/refits models/refit
         moves/under_way power/clock_orders
         power/explorations power/job_tables power/site_power shadow/compared
-        shadow/moments
+        shadow/daemon shadow/moments
     """,
     "simulator": "baselines/elastic",
     "page": "",
@@ -115,10 +115,7 @@ OF_ALL = ("run_options", "simulation")
 """Commands' modules that find features by the list, too."""
 FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 """Rooms that do not know the list, either."""
-NAMED = {
-    ("simulator/settings", "queue_order"),
-    *(("exporter/registry", name) for name in ("energy", "estimates", "power", "shadow")),
-}
+NAMED = {("simulator/settings", "queue_order")}
 """(module below the commands, feature that it names)."""
 FOREIGN = {
     *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),

@@ -78,6 +78,7 @@ class DueAccount(Fact, frozen=True):
     """How likely a due date is met, and with which sizes. Times: of the round's clock."""
 
     key, line = "due", "due"
+    waits = "It is due {}."
 
     due_s: float
     in_time: float | None = None

@@ -1,6 +1,6 @@
 """Texts on the energy that jobs' GPUs took, in ``explain`` and ``report``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.cli.output import paragraph, some, table
@@ -20,6 +20,10 @@ def energy_text(energy: Mapping[str, Any] | None) -> str:
     runs = f" in {energy['runs']} runs" if energy["runs"] > 1 else ""
     text = f"{_amount(energy['energy_j'])}{runs}, {energy['mean_w_per_gpu']:.0f} W per GPU"
     return f"at least {text} (not known: {gaps})" if gaps else text
+
+
+EXPLAINED: Mapping[str, Callable[[Any], str]] = {"energy": energy_text}
+"""Key of the answer on a job, and line of ``explain`` -> its words."""
 
 
 def energy_table(rows: Sequence[Mapping[str, Any]], days: int, config: EnergyConfig) -> str:

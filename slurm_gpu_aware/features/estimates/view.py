@@ -1,4 +1,4 @@
-"""Texts on estimates of run times, and ``gpu-aware report`` without a folder: what jobs took."""
+"""``gpu-aware report`` without a folder: what jobs took against what was expected."""
 
 import os
 import time
@@ -12,7 +12,6 @@ from slurm_gpu_aware.cli.output import paragraph, print_json, say, table
 from slurm_gpu_aware.clock_conf import ACCOUNTS
 from slurm_gpu_aware.features.energy.text import checked_table, energy_table
 from slurm_gpu_aware.files import user_name
-from slurm_gpu_aware.time_text import counted, duration
 
 _SOURCES = {
     "name": "same user and name",
@@ -23,37 +22,6 @@ _SOURCES = {
 }
 _MOST = 100_000  # decisions that a report reads
 _MOST_USERS = 20
-
-
-def estimate_text(
-    holder: Mapping[str, Any], user: str | None = None, asked: Mapping[str, Any] | None = None
-) -> str:
-    """``about 40 min, from 12 earlier runs named train of alice; limit 4 h``; empty: no estimate.
-
-    ``holder``: what has the key ``estimate``: a decision's ``why``, or an entry of a waiting job.
-    """
-    estimate = holder.get("estimate")
-    if not isinstance(estimate, Mapping):
-        return ""
-    seconds, limit, runs = (estimate.get(key) for key in ("seconds", "limit_s", "runs"))
-    limited = f"limit {duration(limit)}" if limit else "no time limit"
-    if seconds is None or not runs:
-        return f"at most its limit, as no earlier run is like it; {limited}"
-    asked = asked or {}
-    source = estimate.get("source")
-    whose = {
-        "name": f" named {asked['name']} of {user}" if asked.get("name") else " with its name",
-        "user": f" of {user}" if user else " of its user",
-        "account": f" of account {asked['account']}" if asked.get("account") else " of its account",
-    }.get(str(source), "")
-    runs_text = counted(runs, "earlier run")
-    return f"about {_about(seconds)}, from {runs_text}{whose}; {limited}"
-
-
-def _about(seconds: float) -> str:
-    """A duration with two digits or so."""
-    step = 300 if seconds >= 3600 else 60 if seconds >= 600 else 10 if seconds >= 60 else 1
-    return duration(max(1.0, round(seconds / step) * step))
 
 
 def report_site(context: Context, days: int, *, energy_alone: bool, as_json: bool) -> None:

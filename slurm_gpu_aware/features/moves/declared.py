@@ -169,4 +169,16 @@ class Returned(Fact, frozen=True):
         )
 
 
-FACTS = Moved, Returned
+class NotMoved(Fact, frozen=True):
+    """Why a job that asks to be moved never is."""
+
+    key, line = "not_moved", "not moved"
+    waits = "It will not be moved: {}."
+
+    cause: str
+
+    def words(self) -> str:
+        return self.cause
+
+
+FACTS = Moved, Returned, NotMoved

@@ -85,4 +85,4 @@ def power_blocks(facts: PowerFacts) -> list[Block]:
     return blocks
 
 
-POWER = Section("power", "Power", read_power, power_blocks)
+SECTION = Section("power", "Power", read_power, power_blocks)

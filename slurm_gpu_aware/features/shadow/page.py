@@ -199,4 +199,4 @@ def _read(source: Source) -> ShadowFacts:
     return read_shadow(source.store, source.now, _DAYS)
 
 
-SHADOW = Section("shadow", "Shadow", _read, shadow_blocks)
+SECTION = Section("shadow", "Shadow", _read, shadow_blocks)

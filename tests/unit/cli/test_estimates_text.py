@@ -13,7 +13,7 @@ from commands import gpu_aware, succeeded
 from store_samples import decision
 
 from slurm_gpu_aware.cli.explain import explain_text
-from slurm_gpu_aware.features.estimates.view import estimate_text
+from slurm_gpu_aware.features.estimates.declared import Estimated
 from slurm_gpu_aware.files import user_name
 from slurm_gpu_aware.selector.job_answers import Reader
 from slurm_gpu_aware.store.database import open_store
@@ -24,21 +24,24 @@ ASKED = {"gpus": 2, "name": "train", "account": "bio"}
 
 def text(**estimate: Any) -> str:
     usual = {"seconds": 2410.0, "source": "name", "runs": 12, "limit_s": 14_400.0}
-    return estimate_text({"estimate": {**usual, **estimate}}, "alice", ASKED)
+    return Estimated.said({**usual, **estimate})
 
 
 @pytest.mark.parametrize(
     ("estimate", "words"),
     [
-        ({}, "about 40 min, from 12 earlier runs named train of alice; limit 4 h"),
-        ({"runs": 1}, "about 40 min, from 1 earlier run named train of alice; limit 4 h"),
-        ({"source": "user", "seconds": 7500.0}, "about 2 h 5 min, from 12 earlier runs of alice;"),
+        ({}, "about 40 min on median GPUs, from 12 earlier runs with its name; limit 4 h"),
+        ({"runs": 1}, "about 40 min on median GPUs, from 1 earlier run with its name; limit 4 h"),
+        (
+            {"source": "user", "seconds": 7500.0},
+            "about 2 h 5 min on median GPUs, from 12 earlier runs of its user;",
+        ),
         (
             {"source": "account", "seconds": 63.0},
-            "about 1 min, from 12 earlier runs of account bio",
+            "about 1 min on median GPUs, from 12 earlier runs of its account",
         ),
-        ({"seconds": 0.2}, "about 1 s, from"),
-        ({"limit_s": None}, "of alice; no time limit"),
+        ({"seconds": 0.2}, "about 1 s on median GPUs, from"),
+        ({"limit_s": None}, "with its name; no time limit"),
         (
             {"source": "limit", "runs": 0},
             "at most its limit, as no earlier run is like it; limit 4 h",
@@ -50,8 +53,8 @@ def test_words(estimate: dict[str, Any], words: str) -> None:
 
 
 def test_without_an_estimate_there_are_no_words() -> None:
-    assert estimate_text({}) == ""
-    assert estimate_text({"estimate": "much"}) == ""
+    assert Estimated.said(None) == ""
+    assert Estimated.said("much") == ""
 
 
 def test_a_waiting_job_and_a_placed_one_tell_their_estimate() -> None:
@@ -69,13 +72,13 @@ def test_a_waiting_job_and_a_placed_one_tell_their_estimate() -> None:
     }
     shown = " ".join(explain_text(answer).split())
     assert (
-        "Its run time on median GPUs is expected to be about 40 min, from 12 earlier runs with its"
+        "Its run time is expected to be about 40 min on median GPUs, from 12 earlier runs with its"
         " name; limit 4 h."
     ) in shown
     placed = decision("7", asked=ASKED, why={"estimate": estimate}, state="started")
     answer |= {"state": "started", "waiting": None, "decisions": [vars(placed)]}
     shown = explain_text(answer)
-    assert "about 40 min, from 12 earlier runs named train of alice; limit 4 h" in shown
+    assert "about 40 min on median GPUs, from 12 earlier runs with its name; limit 4 h" in shown
     assert "seconds=" not in shown
 
 

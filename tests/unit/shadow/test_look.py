@@ -17,7 +17,7 @@ from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.shadow import store as table
-from slurm_gpu_aware.features.shadow.live import NOT_RUNNING, TOO_SHORT, Shadow
+from slurm_gpu_aware.features.shadow.daemon import NOT_RUNNING, TOO_SHORT, Shadow
 from slurm_gpu_aware.features.shadow.losses import ShadowJob
 from slurm_gpu_aware.features.shadow.metrics import LOSSES, METRICS
 from slurm_gpu_aware.metric import Sample
