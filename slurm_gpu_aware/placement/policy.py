@@ -133,7 +133,7 @@ class Policy(ABC):
         """Say whether a request without a place only waits for a better one."""
         return self.may_postpone and self.place(self.relaxed(request), cluster) is not None
 
-    def due_after_s(self, request: Request, cluster: Cluster) -> float | None:
+    def relaxed_after_s(self, request: Request, cluster: Cluster) -> float | None:
         """Waiting time, from the first submission, after which the request takes the best free set.
 
         Units: s. None: time alone changes nothing.

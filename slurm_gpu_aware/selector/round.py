@@ -136,8 +136,9 @@ class Rounds:
             gated = {job.job.raw_id for job in view.gated if job.parked}
             ungated = [job for job in pending if job.raw_id not in gated]
             self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
-        outcome.queued, due = len(parked), bool(view.parked or view.released)
-        if due or self.lives.any(lambda one: one.wants_round(view.gated, view.now)):
+        outcome.queued = len(parked)
+        queued = view.parked or view.released
+        if queued or self.lives.any(lambda one: one.wants_round(view.gated, view.now)):
             self._plan_and_place(view, outcome)
         else:
             if self.site.wake_s <= view.now:

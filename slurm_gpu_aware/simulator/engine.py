@@ -195,34 +195,34 @@ class Simulator:
             self.progress(1)
 
     def _round(self) -> None:
-        """Plan the round that is due, and those that follow it at once, and apply them."""
+        """Plan the round whose time has come, and those that follow it at once, and apply them."""
         self.changed = self.awaits_round = False
         self.clock.planned_at = self.clock.now
         until, wake_s, again = self.clock.wake_s, math.inf, True
-        while again and (due := self._planned()) is not None:
-            wake_s = min(wake_s, due.plan.wake_s)
+        while again and (outcome := self._planned()) is not None:
+            wake_s = min(wake_s, outcome.plan.wake_s)
             for feature in self.state.features:
-                wake_s = min(wake_s, feature.planned(due.plan))
-            on_a_move = [active for active in due.queue if active.target is not None]
-            self._apply(due)
-            self.rounds.note_blocked(due.plan)
+                wake_s = min(wake_s, feature.planned(outcome.plan))
+            on_a_move = [active for active in outcome.queue if active.target is not None]
+            self._apply(outcome)
+            self.rounds.note_blocked(outcome.plan)
             self.used.append((self.clock.now, self.state.used))
-            until = self._note_postponed(due)
+            until = self._note_postponed(outcome)
             if self.policy.may_postpone:
-                until = self._next_due(a.request for a in due.queue if a.placed is None)
+                until = self._next_relaxed(a.request for a in outcome.queue if a.placed is None)
             # a job that is back has its least clock until the next round
             back = any(active.target is None for active in on_a_move)
-            again = bool(due.plan.moved) or (back and self.rounds.adjusts)
+            again = bool(outcome.plan.moved) or (back and self.rounds.adjusts)
         until = min(until or math.inf, wake_s)
         self.clock.wake_at(until if until < math.inf else None)
 
     def _planned(self) -> Outcome | None:
         """The outcome of the next round, with its time noted; None if no job takes part."""
         started = self.timer() if self.timer is not None else 0.0
-        due = self.rounds.next()
-        if due is not None and self.timer is not None:
+        outcome = self.rounds.next()
+        if outcome is not None and self.timer is not None:
             self.placement_ms.append((self.timer() - started) * 1e3)
-        return due
+        return outcome
 
     def _move(self, moved: Sequence[Assignment]) -> None:
         """Stop jobs that go on elsewhere."""
@@ -233,16 +233,18 @@ class Simulator:
             active.target, active.moved_s = target, self.clock.now
             self.rounds.wait(active)
 
-    def _note_postponed(self, due: Outcome) -> float | None:
+    def _note_postponed(self, outcome: Outcome) -> float | None:
         """Note which jobs wait for a better set; return when the first of them expects it."""
-        waits = {w.job_id: w.postponement for w in due.plan.waiting if w.postponement is not None}
-        for active in due.queue if waits else ():
+        waits = {
+            w.job_id: w.postponement for w in outcome.plan.waiting if w.postponement is not None
+        }
+        for active in outcome.queue if waits else ():
             if (wait := waits.get(active.job.job_id)) and wait != active.request.wait.postponed:
                 active.request = active.request.postponed(wait)
         times = (wait.start_s for wait in waits.values())
         return min((time for time in times if time > self.clock.now), default=None)
 
-    def _next_due(self, requests: Iterable[Request]) -> float | None:
+    def _next_relaxed(self, requests: Iterable[Request]) -> float | None:
         """Next time at which the policy accepts the best free set for a postponed request."""
         view = self.state.view(None, with_holders=self.rounds.profiled)
         waits: dict[object, float | None] = {}
@@ -250,19 +252,19 @@ class Simulator:
         for request in requests:
             shape = shape_of(request)
             if shape not in waits:
-                waits[shape] = self.policy.due_after_s(request, view)
+                waits[shape] = self.policy.relaxed_after_s(request, view)
             if (wait := waits[shape]) is not None:
                 times.append(request.submit_s + wait)
         return min((time for time in times if time > self.clock.now), default=None)
 
-    def _apply(self, due: Outcome) -> None:
-        self._move(due.plan.moved)
-        by_id = {a.job.job_id: a for a in due.queue}
-        chosen = [(by_id[a.job_id], a) for a in due.plan.assignments]
+    def _apply(self, outcome: Outcome) -> None:
+        self._move(outcome.plan.moved)
+        by_id = {a.job.job_id: a for a in outcome.queue}
+        chosen = [(by_id[a.job_id], a) for a in outcome.plan.assignments]
         moves = [(active, a) for active, a in chosen if not same_gpus(active.placed, a)]
-        if due.keep is not None:
+        if outcome.keep is not None:
             moving = {active.position for active, _ in moves}
-            stay = due.keep | ({active.position for active, _ in chosen} - moving)
+            stay = outcome.keep | ({active.position for active, _ in chosen} - moving)
             for position in sorted(self.state.running.keys() - stay):
                 active = self.state.running[position]
                 self.state.leave(active)
@@ -270,7 +272,7 @@ class Simulator:
                 active.preemptions += position not in moving
         for active, assignment in moves:
             self._start(active, assignment)
-        for position, clock_mhz in due.clocks.items():
+        for position, clock_mhz in outcome.clocks.items():
             if position in self.state.running:
                 self.state.set_clock(self.state.running[position], clock_mhz)
 

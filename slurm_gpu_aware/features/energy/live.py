@@ -283,14 +283,14 @@ class ClockChecks:
         return self._wrong.get(of.key, -math.inf) > max(fitted_at, now - _KEPT_S)
 
     def looks(self, now: float) -> bool:
-        """Read the records that are due; whether a job should get another clock."""
+        """Read the records whose time has come; whether a job should get another clock."""
         self._refits.step(now)
         read = self._checks.items()
-        due = {i: one for i, one in read if not 0 <= now - one.read_at < self._every_s}
+        unread = {i: one for i, one in read if not 0 <= now - one.read_at < self._every_s}
         wait_s = 0.0
-        if due and self._reading is None and self.folder is not None:
+        if unread and self._reading is None and self.folder is not None:
             wait_s = _WAIT_S
-            self._reading = _Reading(self.folder, {i: one.of.user for i, one in due.items()})
+            self._reading = _Reading(self.folder, {i: one.of.user for i, one in unread.items()})
             self._reading.start()
         done = self._reading
         if done is None:
@@ -302,7 +302,7 @@ class ClockChecks:
             return False
         self._reading, self._every_s = None, max(_READ_S, _SHARE * done.took_s)
         self._complain(done.faults)
-        found = [(i, one, done.rows.get(i, ())) for i, one in due.items() if i in done.users]
+        found = [(i, one, done.rows.get(i, ())) for i, one in unread.items() if i in done.users]
         changed = [self._looked(*one, now) for one in found]
         return any(changed)
 

@@ -189,8 +189,8 @@ def _chosen(request: Request, one: Round) -> Chosen | None:
     if found is None:
         return None
     expected_s = request.expected_s * (1.0 + found.choice.at_most)
-    due = request.get(DUE_DATE)
-    late = due is not None and one.now + expected_s > due.due_s
+    date = request.get(DUE_DATE)
+    late = date is not None and one.now + expected_s > date.due_s
     # A job that is expected to take its whole limit has no estimate of its own.
     cut_off = request.expected_s < request.time_limit_s < expected_s
     return None if late or cut_off else found

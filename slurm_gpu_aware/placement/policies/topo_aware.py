@@ -169,7 +169,7 @@ class TopoAwareP(TopoAware):
     name = "topo-aware-p"
     may_postpone = True
 
-    def due_after_s(self, request: Request, cluster: Cluster) -> float | None:
+    def relaxed_after_s(self, request: Request, cluster: Cluster) -> float | None:
         """Wait until the threshold falls to the best utility: patience (1 - u / threshold). s."""
         options = self._options_of(request)
         threshold = options.threshold(request.gpus)
