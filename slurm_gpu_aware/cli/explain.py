@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -224,7 +225,8 @@ def _about(answer: Mapping[str, Any]) -> list[str]:
     elif not answer["decisions"] and any("without_us" in e["detail"] for e in answer["events"]):
         about.append(f"Slurm placed it: {_why_without_us(answer['events'])}.")
     for sentences in found("declared", "sentences"):
-        about += sentences(answer)
+        with suppress(KeyError, TypeError, ValueError, AttributeError):  # events of another release
+            about += sentences(answer)
     if state in OPEN_DECISION and slurm and "placed_at" not in slurm:
         about += _unrecorded(answer)
     return about + _waiting(answer) if state == JobPhase.WAITING else about

@@ -101,13 +101,16 @@ class World:
 
 def told(one: Round, stages: Sequence[Stage], world: World) -> Round:
     """The round with what its stages ask for. Raises LookupError if the world lacks an input."""
-    for facet in (facet for stage in stages for facet in stage.inputs):
+    for facet, name in ((facet, stage.name) for stage in stages for facet in stage.inputs):
         if isinstance(facet.empty, Section):
             one = one.put(facet, world.sections.get(facet.kind, facet.empty))
         elif facet in world.inputs:
             one = one.put(facet, world.inputs[facet])
         else:
-            raise LookupError(f"the world of this round says nothing of {facet.name!r}")
+            raise LookupError(
+                f"the world of this round says nothing of {facet.name!r}, an input of {name}:"
+                " a Live finds it on the site, and a simulated side tells it"
+            )
     return one
 
 

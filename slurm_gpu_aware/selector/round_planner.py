@@ -11,7 +11,7 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.planning.placed import Round
-from slurm_gpu_aware.planning.plan import Note, Plan
+from slurm_gpu_aware.planning.plan import Note, Plan, Waiting
 from slurm_gpu_aware.planning.record import record_round
 from slurm_gpu_aware.planning.stages import Stage, Step, World, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates
@@ -24,6 +24,8 @@ from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.selector.waiting_jobs import Promises
 
 log = logging.getLogger(__name__)
+_FORGOTTEN = "the last round decided nothing of it; the next one tries again"
+_MOST_NAMED = 20
 
 
 class Notes:
@@ -68,7 +70,8 @@ class RoundPlanner:
             else:
                 one, _ = isolation.run(partial(_with_queue, one, step), one.queue)
         queue = asked.queue
-        plan = self.lives.through(one.whole_plan, lambda live, plan: live.planned(plan, queue))
+        plan = with_forgotten(one.whole_plan, isolation.sound(queue))
+        plan = self.lives.through(plan, lambda live, plan: live.planned(plan, queue))
         with contained("notes of stages"):
             self.notes.write(plan.notes, asked.now)
         site = self.lives.site
@@ -105,6 +108,18 @@ class RoundPlanner:
         queue = self.lives.requests(isolation, queue, candidates.to_plan)
         one = Round(queue, context.cluster, settings, context.now, self.policy.options)
         return told(one, self.features, World(config.sections, inputs))
+
+
+def with_forgotten(plan: Plan, queue: Sequence[Request]) -> Plan:
+    """The plan in which jobs that a stage took from the queue, and nothing decided of, wait."""
+    decided = {one.job_id for one in plan.assignments} | {one.job_id for one in plan.waiting}
+    lost = [one.job_id for one in queue if one.job_id not in decided]
+    if not lost:
+        return plan
+    log.error(
+        "a stage took jobs from the queue and decided nothing of them: %s", lost[:_MOST_NAMED]
+    )
+    return replace(plan, waiting=(*plan.waiting, *(Waiting(job, _FORGOTTEN) for job in lost)))
 
 
 def _with_queue(one: Round, step: Step, queue: Sequence[Request]) -> Round:

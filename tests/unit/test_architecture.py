@@ -65,7 +65,7 @@ LAYERS = {
     "admission": "",
     "store": "classes/store models/store shadow/store",
     "selector": """
-        due_dates/shortest_runs energy/accounts energy/refits models/refit
+        due_dates/shortest_runs energy/refits models/refit
         moves/under_way power/clock_orders
         power/explorations power/job_tables power/site_power shadow/compared
         shadow/daemon shadow/moments
@@ -73,14 +73,14 @@ LAYERS = {
     "simulator": "baselines/elastic",
     "page": "",
     "cli": """
-        energy/checks energy/text estimates/view models/commands power/commands
+        estimates/view models/commands power/commands
         power/run_tables queue_order/view shadow/view
     """,
 }
 """Room whose rules a module of a feature keeps: what it may import, and what may import it."""
 BY_NAME = {"declared": "model", "stage": "planning", "live": "selector", "metrics": "selector"}
 BY_NAME |= {"admission": "admission", "page": "page", "simulated": "simulator"}
-BY_NAME |= {"simulate_options": "cli"}
+BY_NAME |= {"simulate_options": "cli", "checks": "cli", "text": "cli", "accounts": "selector"}
 """The same of modules that every feature may have."""
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:

@@ -403,6 +403,7 @@ def test_a_job_left_to_slurm_tells_why(detail: dict[str, str] | None, told: str)
         ({"mhz": [1530, 900], "power_w": [250.4, 99.6]}, "model: 250 W at 1530 MHz, 100 W at 900"),
         ({"error": "the job ended first"}, "model: the job ended first."),
         ({}, "its nodes know no energy"),
+        ({"mhz": 5, "power_w": "many"}, "has tried its clocks"),  # of another release
     ],
 )
 def test_a_job_that_tried_clocks_tells_what_was_found(detail: dict[str, object], told: str):

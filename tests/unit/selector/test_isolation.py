@@ -1,6 +1,7 @@
 """A job with which planning fails keeps no other from being placed."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -186,6 +187,29 @@ def test_a_job_with_which_a_stage_fails_is_left(slurm: SlurmFolder, step: str) -
         bench.rounds.run()
     assert left_open(slurm) == {"7"}
     assert all("cannot do job 7" in why for why in left_reasons(bench, "7"))
+
+
+class Forgetting(Stage):
+    """A stage that takes job 7 from the queue, and decides nothing of it."""
+
+    name = "forgetting"
+
+    def before(self, one: Round) -> Round:
+        """The round without the job."""
+        return replace(one, queue=[request for request in one.queue if request.job_id != "7"])
+
+
+def test_a_job_that_a_stage_forgets_waits_and_the_log_says_it(
+    slurm: SlurmFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm.write([parked("7", stuck=True), parked("8", stuck=True)], NODES)
+    bench = RoundsBench(slurm)
+    bench.rounds.planner.features = (Forgetting(), *FEATURES)
+    outcome = bench.rounds.run()
+    assert outcome.placed == ["8"]
+    (waits,) = outcome.waiting
+    assert (waits["job_id"], waits["reason"][:36]) == ("7", "the last round decided nothing of it")
+    assert "decided nothing of them: ['7']" in caplog.text
 
 
 def test_the_round_goes_on_without_an_optional_stage(slurm: SlurmFolder) -> None:
