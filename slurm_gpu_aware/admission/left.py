@@ -55,7 +55,8 @@ def left_request(
     parts = _parts(gated, context, reason, components)
     gpus, whole = sum(part.gpus for part in parts), any(part.whole for part in parts)
     if gpus > MAX_GPUS:
-        raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs")
+        there = np.count_nonzero(context.cluster.exists) >= gpus
+        raise CannotPlanError(f"it asks for more than {MAX_GPUS} GPUs", leave=bool(there))
     managed, named = context.config.site.partitions, {*job.partitions}
     named = named.union(*(one.partitions for one in components))
     if managed and named.isdisjoint(managed):

@@ -6,13 +6,16 @@ Slurm chooses the nodes, too, but on these the job fits, so a round can keep the
 several nodes may be spread unevenly, as Slurm spreads them. The fullest node that suffices comes
 first; a job that needs several nodes gets the emptiest, which are the fewest.
 
-A search part by part may miss a place of several parts. Where it misses one even on the idle
-cluster, each part counts alone, so that no job is called impossible by the order of a search.
+Slurm starts the components of a heterogeneous job on nodes of their own (backfill.c,
+``_het_job_start_now``). A search part by part may miss such a place. Where it misses one even on
+the idle cluster that has nodes enough, components may share nodes, and those without GPUs count
+alone, so that no job is called impossible by the order of a search.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, permutations
 
 import numpy as np
 
@@ -28,6 +31,7 @@ from slurm_gpu_aware.placement.feasible import users_words
 from slurm_gpu_aware.placement.policy import Policy, Reason
 
 _Counts = dict[int, int]  # Node -> GPUs there.
+_MOST_PERMUTED = 3  # parts that are tried in all orders
 
 
 class LeftPolicy(Policy):
@@ -83,11 +87,34 @@ def _first(free: BoolArray, count: int) -> list[int]:
 
 def _place(request: Request, cluster: Cluster) -> _Counts | None:
     """Node -> GPUs of the whole job; None: it has no place."""
+    found = _apart(request, cluster)
+    if found is not None or len(_Room(request, cluster).parts) == 1:
+        return found
+    idle = cluster.empty()
+    if _apart(request, idle) is not None or not _Room(request, idle).has_nodes():
+        return None
     found = _Room(request, cluster).place()
-    several = request.left is not None and len(request.left.parts) > 1
-    if found is None and several and _Room(request, cluster.empty()).place() is None:
+    if found is None and _Room(request, idle).place() is None:
         return _Room(request, cluster).place(alone=True)
     return found
+
+
+def _apart(request: Request, cluster: Cluster) -> _Counts | None:
+    """The same with nodes of its own for each part."""
+    first = _Room(request, cluster)
+    found = first.place(apart=True)
+    for order in _orders(len(first.parts)) if found is None and not first.closed else ():
+        found = _Room(request, cluster).place(order, apart=True)
+        if found is not None:
+            break
+    return found
+
+
+def _orders(parts: int) -> Iterable[tuple[int, ...]]:
+    """Further orders of the search: all of few parts, else with each part first."""
+    if parts <= _MOST_PERMUTED:
+        return islice(permutations(range(parts)), 1, None)
+    return ((i, *range(i), *range(i + 1, parts)) for i in range(1, parts))
 
 
 class _Room:
@@ -110,17 +137,26 @@ class _Room:
         self.cpus, self.memory_mb = cluster.free_cpus.copy(), cluster.free_memory_mb.copy()
         self.here: BoolArray = here & cluster.exists.any(axis=1)
 
-    def place(self, *, alone: bool = False) -> _Counts | None:
+    def has_nodes(self) -> bool:
+        """Whether there are nodes for each part."""
+        least = sum(max(part.min_nodes, 1) for part in self.parts if not part.elsewhere)
+        return int(self.here.sum()) >= least
+
+    def place(
+        self, by: Sequence[int] = (), *, apart: bool = False, alone: bool = False
+    ) -> _Counts | None:
         """Node -> GPUs of the whole job; None: none is found.
 
-        ``alone``: as if a part that asks for no GPUs and no whole nodes were alone there.
+        ``by``: positions of the parts in the usual order, in which they are placed. ``apart``: no
+        two parts share a node. ``alone``: as if a part that asks for no GPUs and no whole nodes
+        were alone there.
         """
         if self.closed:
             return None
         found: _Counts = {}
         wanted = [self.request.nodes.required, *((),) * len(self.parts)]  # of the first one
         order = sorted(zip(self.parts, wanted, strict=False), key=_hardest_first)
-        for part, required in order:
+        for part, required in [order[i] for i in by] or order:
             own = alone and not part.gpus and not part.whole
             room = _Room(self.request, self.cluster) if own else self
             nodes = room._part(part, required)
@@ -128,6 +164,8 @@ class _Room:
                 return None
             for node, units in nodes.items():
                 found[node] = found.get(node, 0) + room._take(part, node, units)
+                if apart:
+                    self.here[node], self.counts[node] = False, 0
         return found
 
     def _take(self, part: Part, node: int, units: int) -> int:
@@ -257,6 +295,24 @@ def _needs(part: Part, units: int) -> tuple[int, int]:
     """CPUs and memory (MB) of so many units of a part on one node."""
     memory_mb = part.node_memory_mb or _share(part.memory_mb, units, _units(part))
     return _share(part.cpus, units, _units(part)), memory_mb
+
+
+def fits_anyhow(request: Request, cluster: Cluster) -> BoolArray:
+    """(N,) nodes with CPUs and memory for as much of the job as Slurm may put there."""
+    assert request.left is not None  # noqa: S101 - the policy of such requests
+    free = cluster.not_held.sum(axis=1)
+    cpus, memory_mb = np.zeros((2, len(free)), np.int64)
+    for part in request.left.parts:
+        if part.elsewhere:
+            continue
+        if part.whole:
+            return np.zeros(len(free), np.bool_)
+        units = _units(part)
+        most = part.per_node or units - (max(part.min_nodes, 1) - 1)
+        there = np.minimum(free, most) if part.gpus else np.full(len(free), most)
+        cpus += -(-part.cpus * there // units)
+        memory_mb += part.node_memory_mb or -(-part.memory_mb * there // units)
+    return np.asarray((cluster.free_cpus >= cpus) & (cluster.free_memory_mb >= memory_mb))
 
 
 def left_demand(request: Request, gpus: Gpus) -> Mapping[int, tuple[int, int]]:

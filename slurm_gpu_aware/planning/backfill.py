@@ -22,6 +22,7 @@ from slurm_gpu_aware.model.cluster import Cluster, Gpu, Gpus, RunningJob, each_g
 from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.account import set_words
+from slurm_gpu_aware.placement.left_to_slurm import fits_anyhow
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
 from slurm_gpu_aware.planning.facts import Reserved
 from slurm_gpu_aware.planning.reservation import Shadow, reserve
@@ -240,22 +241,30 @@ class BackfillRoom:
         return replace(view, by_slurm=self._outside.not_held & ~kept[:, None])
 
     def kept_off(self, answer: Assignment, request: Request, now_s: float) -> Assignment:
-        """The assignment of a job whose GPUs Slurm chooses, kept off nodes with reserved GPUs."""
+        """The assignment of a job whose GPUs Slurm chooses, kept off all reserved nodes.
+
+        What is in use there may become free before it starts.
+        """
         off = np.zeros(self.now.shape[0], dtype=np.bool_)
         for room in self.each():
-            if not room.ends_before(request, now_s):
+            if room.shadow is not None and not room.ends_before(request, now_s):
                 off |= room._reserved_nodes(request)
+                off[[node for node, _ in room.shadow.gpus]] = True
         return replace(answer, kept_off=tuple(np.flatnonzero(off).tolist()))
 
     def _reserved_nodes(self, request: Request) -> BoolArray:
-        """(N,) nodes with free GPUs that are reserved, or closed to its user later; for shards,
-        which used GPUs have, too, all nodes of the head."""
+        """(N,) nodes with free GPUs that are reserved, or closed to its user later.
+
+        Of the nodes of the head also those that lack what the job may take there beside it; for
+        shards, which used GPUs have, too, all of them.
+        """
         free = self.now.not_held & ~self._outside.not_held
         kept = np.asarray(free.any(axis=1), dtype=np.bool_)
         if self.now.users and self._outside.users:
             kept |= self.now.users.open_to(request) & ~self._outside.users.open_to(request)
-        if self.shadow is not None and takes_shards(request):
-            kept[[node for node, _ in self.shadow.gpus]] = True
+        if self.shadow is not None:
+            nodes = [node for node, _ in self.shadow.gpus]
+            kept[nodes] |= takes_shards(request) | ~fits_anyhow(request, self._outside)[nodes]
         return kept
 
     def with_reserved(self, answer: Assignment, request: Request, now_s: float) -> Assignment:

@@ -145,9 +145,11 @@ def test_a_job_of_which_no_record_has_the_gpus_waits_for_one() -> None:
     assert left_job(record=record, tres_per_node="gres/gpu:0").gpus == 1
 
 
-def test_more_gpus_than_we_count_are_left_at_once() -> None:
-    with pytest.raises(CannotPlanError, match="more than"):
+def test_a_job_of_more_gpus_than_we_count_waits_as_there_are_not_so_many() -> None:
+    """Left to Slurm, it would keep what Slurm reserves for jobs before it."""
+    with pytest.raises(CannotPlanError, match="more than") as caught:
         left_job(tres_per_node=None, tres_per_job=f"gres/gpu:{MAX_GPUS + 1}")
+    assert not caught.value.leave
 
 
 def test_a_record_of_a_part_leaves_the_nodes_as_they_are() -> None:

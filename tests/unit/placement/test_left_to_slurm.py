@@ -129,20 +129,12 @@ def memory_of(part, units):
 
 
 def fit_together(parts, required, request, cluster):
-    """Whether some spread of all parts over the cluster leaves each its own."""
+    """Whether each part has a spread over nodes of its own."""
     if not parts:
         return True
     part, *others = parts
     for chosen in spreads(part, required, request, cluster):
-        after = cluster.copy()
-        for node, units in enumerate(chosen):
-            if units and part.whole:
-                after.free[node] = False
-                after.free_cpus[node] = after.free_memory_mb[node] = 0
-            elif units:
-                after.free[node, np.flatnonzero(after.free[node])[: units * bool(part.gpus)]] = 0
-                after.free_cpus[node] -= -(-part.cpus * units // units_of(part))
-                after.free_memory_mb[node] -= memory_of(part, units)
+        after = replace(cluster, exists=cluster.exists & (np.array(chosen) == 0)[:, None])
         if fit_together(others, (), request, after):
             return True
     return False
@@ -321,14 +313,16 @@ def test_nodes_of_a_component_without_gpus_are_charged_its_share_only():
     [
         ([Part(1, 1), Part(0, cpus=16)], True),
         ([Part(1, 1), Part(0, cpus=17)], False),  # one task
-        ([Part(1, 1), Part(0, cpus=17, tasks=17)], True),  # two nodes
+        ([Part(1, 1), Part(0, cpus=17, tasks=17)], False),  # three nodes
         ([Part(1, 1), Part(0, cpus=17, tasks=17, max_nodes=1)], False),
         ([Part(1, 1, cpus=16), Part(0, min_nodes=2, cpus=18)], False),
         ([Part(0, min_nodes=2, cpus=18), Part(1, 1, cpus=9)], False),
         ([Part(0, min_nodes=2, cpus=18, elsewhere=True), Part(1, 1, cpus=9)], True),
         ([Part(0, cpus=16), Part(1, 1, cpus=16)], True),
-        ([Part(0, whole=True), Part(1, 1, cpus=9), Part(0, cpus=8)], False),
-        ([Part(0, whole=True), Part(1, 1, cpus=9), Part(0, cpus=7)], True),
+        ([Part(0, whole=True), Part(1, 1, cpus=9)], True),
+        ([Part(0, whole=True), Part(1, 1, cpus=9), Part(0, cpus=7)], False),
+        ([Part(1), Part(1)], True),
+        ([Part(1), Part(1), Part(1)], False),
         ([Part(0, memory_mb=30, cpus=1), Part(1, 1)], False),
     ],
 )
@@ -340,12 +334,17 @@ def test_components_fit_together(parts, fits):
     assert (spread(left_job(*parts), cluster) is not None) == fits
 
 
+def test_components_are_placed_in_other_orders_where_the_usual_one_fails():
+    """The smaller component would take the larger node."""
+    cluster = Cluster.uniform(2, 2, cpus_per_node=16)
+    cluster.free_cpus[1] = 8
+    assert spread(left_job(Part(1, 1, cpus=8), Part(2, 2, cpus=10)), cluster) == {0: 2, 1: 1}
+
+
 @pytest.mark.parametrize(
     ("parts", "required"),
     [
         ([Part(0, cpus=16), Part(1, 1, cpus=1)], (0,)),
-        ([Part(1, 1, cpus=6), Part(1, 1, cpus=6), Part(0, cpus=10), Part(0, cpus=10)], ()),
-        ([Part(0, cpus=n) for n in (8, 6, 5, 5, 4, 4)], ()),  # the search misses the only places
         ([Part(0, min_nodes=2, cpus=3, tasks=3, memory_mb=180, node_memory_mb=90, whole=True)], ()),
         ([Part(3, None, 2, memory_mb=180, node_memory_mb=90)], ()),
     ],

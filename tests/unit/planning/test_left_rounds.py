@@ -13,7 +13,7 @@ from make import job_request, plan_round, with_held
 from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.shards.stage import split_queue, with_shards
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
-from slurm_gpu_aware.model.request import LeftToSlurm, Part, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Memory, Part, Request
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
 
@@ -109,6 +109,32 @@ def test_reserved_nodes_are_excluded_unless_the_job_ends_before(limit, starts):
         assert 1 in one.kept_off
     else:
         assert 1 not in one.kept_off or one.nodes == (0,)
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "parts", "starts"),
+    [
+        (0, [Part(1, cpus=1), Part(1, cpus=1)], True),  # a heterogeneous job, on the other nodes
+        (0, [Part(2, min_nodes=2, cpus=2)], True),
+        (0, [Part(2, min_nodes=2, cpus=2, whole=True)], True),
+        (0, [Part(3, min_nodes=3, cpus=3)], False),
+        (0, [Part(3, min_nodes=3)], True),  # takes nothing that the head needs
+        (90, [Part(3, min_nodes=3, node_memory_mb=20)], False),
+    ],
+)
+def test_no_job_takes_cpus_and_memory_beside_the_gpus_of_the_head(memory_mb, parts, starts):
+    """The head waits for three used GPUs of n0, whose fourth is free, and for all its CPUs."""
+    cluster = Cluster.uniform(3, 4, cpus_per_node=16, memory_mb_per_node=100)
+    cluster = with_held(cluster, ("r0", 0, [0, 1, 2], NOW + 100))
+    there = np.array([True, False, False])
+    head = exact(1, 3, priority=9.0, eligible=there, cpus=16, memory=Memory(memory_mb))
+    job = replace(left(2, sum(p.gpus for p in parts)), left=LeftToSlurm("it", tuple(parts)))
+    for again in (False, True):
+        one = replace(job, left=replace(job.left, again=again))
+        plan = planned([head, one], cluster)
+        assert {a.job_id for a in plan.assignments} == ({"2"} if starts else set())
+        for a in plan.assignments:
+            assert (0 in a.nodes) != (0 in a.kept_off)
 
 
 def test_a_job_whose_nodes_are_fixed_waits_for_the_head():
