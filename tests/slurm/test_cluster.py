@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from cluster import NODES, Cluster
 from test_limits import WAIT
-from test_way_of_a_job import let_go
+from test_way_of_a_job import end_job
 
 SHOW = (
     "echo cuda=$CUDA_VISIBLE_DEVICES; srun --gres=gpu:g3:1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES'"
@@ -20,17 +20,14 @@ def without_us(cluster: Cluster) -> Iterator[Cluster]:
 
 def test_exact_gpus_by_type(without_us: Cluster) -> None:
     args = ["--gres=gpu:g1:1,gpu:g3:1", "-w", "n3"]
-    job = without_us.submit("alice", args, f"{SHOW}; {WAIT}")
-    without_us.wait(job, "RUNNING")
+    job = without_us.running_job("alice", args, f"{SHOW}; {WAIT}")
     assert without_us.gpus(job) == {"n3": (1, 3)}
-    let_go(without_us, "alice", job)
-    without_us.wait(job, "COMPLETED")
+    end_job(without_us, "alice", job)
     assert without_us.output(job, "alice").splitlines() == ["cuda=1,3", "step=3"]
 
 
 def test_same_indices_on_two_nodes(without_us: Cluster) -> None:
-    job = without_us.submit("bob", ["-N2", "--gres=gpu:g0:1,gpu:g2:1"], "sleep 300")
-    without_us.wait(job, "RUNNING")
+    job = without_us.running_job("bob", ["-N2", "--gres=gpu:g0:1,gpu:g2:1"], "sleep 300")
     given = without_us.gpus(job)
     assert len(given) == 2
     assert set(given.values()) == {(0, 2)}

@@ -65,8 +65,7 @@ def agents(cluster: Cluster) -> str:
 
 def test_killed_daemons_leave_no_clock(cluster: Cluster, exploring: None) -> None:
     asked = ["--gres=gpu:1", "--comment=class=B,model=other,freq=auto"]
-    job = cluster.submit("bob", asked, WAIT)
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("bob", asked, WAIT)
     (node,) = cluster.gpus(job)
     seen: set[int] = set()
 
@@ -85,8 +84,7 @@ def test_killed_daemons_leave_no_clock(cluster: Cluster, exploring: None) -> Non
     )
     assert cluster.job(job)["JobState"] == "RUNNING"
     # A job of another user is explored now, and ends in the middle.
-    job = cluster.submit("alice", asked, WAIT)
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("alice", asked, WAIT)
     cluster.wait_until(lambda: locked(cluster) != {}, 60, lambda: agents(cluster))
     cluster.sh("ctl", ["scancel", job])
     cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
@@ -104,13 +102,11 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     loads = " ".join(f"/shared/fakegpu/{NODES[1]}/gpu{gpu}.load" for gpu in range(4))
     cluster.sh("ctl", f"echo 80 | tee {loads}")
     plain = cluster.submit("bob", ["--gres=gpu:2", *asked[1:], f"-w{NODES[1]}"], WAIT)
-    for job in (first, plain):
-        cluster.wait(job, "RUNNING")
+    cluster.wait_all((first, plain), "RUNNING")
     cluster.wait_until(
         lambda: "exploring" in kinds(cluster, first), 30, lambda: str(kinds(cluster, first))
     )
-    other = cluster.submit("alice", [*asked, f"-w{NODES[-1]}"], WAIT)
-    cluster.wait(other, "RUNNING")
+    other = cluster.running_job("alice", [*asked, f"-w{NODES[-1]}"], WAIT)
     seen: set[int] = set()
 
     def tried() -> bool:
@@ -150,8 +146,7 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     cluster.kill("ctl", "selectd", "TERM")  # it reads models when it starts
     watts = (GPUS * IDLE_W + 3 * 340) / (1 - MARGIN)
     cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
-    second = cluster.submit("alice", asked, WAIT)
-    cluster.wait(second, "RUNNING")
+    second = cluster.running_job("alice", asked, WAIT)
     chosen = cluster.explained(second)
     assert "model" not in chosen["why"], chosen
     assert chosen["why"]["power"]["model"].startswith(f"alice/{name} on")

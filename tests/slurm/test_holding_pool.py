@@ -10,7 +10,7 @@ from cluster import GATE, Cluster
 from site_files import CONFIG, SLURM_CONF
 from test_limits import WAIT, fill, limit
 from test_survival import storm_without_mercy
-from test_way_of_a_job import GATE_LICENCE, decisions, let_go, placed, started
+from test_way_of_a_job import GATE_LICENCE, decisions, end_job, let_go, placed, started
 
 __all__ = ["limit"]  # a fixture of test_limits
 
@@ -127,8 +127,7 @@ def test_a_later_job_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
     assert len(placed(cluster, late)) == 1
     cluster.sh("ctl", ["scancel", wide, array])
 
-    let_go(cluster, "bob", first[1])
-    cluster.wait(first[1], "COMPLETED", 30)
+    end_job(cluster, "bob", first[1], 30)
     at_once = cluster.submit("alice", ["--gres=gpu:1", "-t", "30"], WAIT)
     assert "bt=" in cluster.job(at_once)["AdminComment"]
     cluster.wait(at_once, "RUNNING", 9)
@@ -147,8 +146,7 @@ def test_without_a_selector_the_pool_opens_and_later_closes_again(cluster: Clust
     cluster.wait_until(lambda: in_pool(cluster, *jobs, array), 60, "all in the holding pool")
     for job_id in first[:2]:
         let_go(cluster, "bob", job_id)
-    for job_id in jobs[:2]:
-        cluster.wait(job_id, "RUNNING", 180)
+    cluster.wait_all(jobs[:2], "RUNNING", 180)
     waiting = (*jobs[2:], array)
     cluster.wait_until(
         lambda: not any(HOLDING_POOL in cluster.job(j).get("Reservation", "") for j in waiting),
@@ -213,8 +211,7 @@ def test_of_jobs_alike_one_shows_the_limit(cluster: Cluster, limit: str) -> None
     job = ["--gres=gpu:1", f"--qos={limit}", "-t", "30"]
     jobs = [cluster.submit("alice", job, WAIT) for _ in range(8)]
     running = jobs[:2]
-    for job_id in running:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(running, "RUNNING")
     rest = jobs[2:]
     cluster.wait_until(
         lambda: sum(in_pool(cluster, j) for j in rest) >= 5, 60, "five in the holding pool"

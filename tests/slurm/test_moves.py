@@ -33,12 +33,10 @@ def on_slow_gpus(cluster: Cluster, *options: str) -> str:
     """A job of alice beside one of bob that held all of the fast node, and has ended since."""
     # So long that no job waits for it
     held = ["--gres=gpu:4", "--comment=class=A", "--time=600"]
-    fast = cluster.submit("bob", held, "sleep 36000")
-    cluster.wait(fast, "RUNNING", 60)
+    fast = cluster.running_job("bob", held, "sleep 36000")
     assert list(cluster.gpus(fast)) == ["n4"]
     comment = "--comment=class=A,move=10s"
-    job_id = cluster.submit("alice", ["--gres=gpu:2", comment, *APPENDS, *options], COUNTS)
-    cluster.wait(job_id, "RUNNING", 60)
+    job_id = cluster.running_job("alice", ["--gres=gpu:2", comment, *APPENDS, *options], COUNTS)
     started(cluster, job_id)
     assert "n4" not in cluster.gpus(job_id)
     cluster.sh("ctl", ["scancel", fast])

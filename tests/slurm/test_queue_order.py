@@ -12,7 +12,7 @@ from site_files import CONFIG, kept
 from test_limits import WAIT, fill, sacctmgr
 from test_preemption import configure
 from test_replay_live import REPLAY
-from test_way_of_a_job import let_go
+from test_way_of_a_job import end_job, let_go
 
 from slurm_gpu_aware.cli.job_text import facts_of
 
@@ -49,8 +49,7 @@ def wait_for_one(cluster: Cluster, user: str, minutes: int, *more: str) -> str:
 
 def start_order(cluster: Cluster, jobs: dict[str, str]) -> list[str]:
     """Names of jobs that have ended, in the order of their starts."""
-    for job_id in jobs.values():
-        cluster.wait(job_id, "COMPLETED", 60)
+    cluster.wait_all(jobs.values(), "COMPLETED")
     return sorted(jobs, key=lambda name: cluster.job(jobs[name])["StartTime"])
 
 
@@ -93,8 +92,7 @@ def test_a_wait_begins_when_a_job_becomes_eligible(cluster: Cluster) -> None:
     more = {"begin": "--begin=now+15", "dependency": f"-dafterany:{first}", "hold": "--hold"}
     jobs = {name: wait_for_one(cluster, "alice", 20, option) for name, option in more.items()}
     time.sleep(4)  # all of them become eligible later than they were submitted
-    let_go(cluster, "alice", first)
-    cluster.wait(first, "COMPLETED", 60)
+    end_job(cluster, "alice", first)
     cluster.sh("ctl", ["scontrol", "release", jobs["hold"]])
 
     def since(name: str, field: str = "AccrueTime") -> float:

@@ -7,7 +7,15 @@ import pytest
 from cluster import Cluster
 from site_files import CONFIG, SLURM_CONF
 from test_limits import WAIT, is_parked
-from test_way_of_a_job import decisions, expect_kinds, let_go, placed, placed_by_us, started
+from test_way_of_a_job import (
+    decisions,
+    end_job,
+    expect_kinds,
+    let_go,
+    placed,
+    placed_by_us,
+    started,
+)
 
 STORE = "/var/lib/slurm-gpu-aware/store.db"
 
@@ -38,8 +46,7 @@ def three_cpus(cluster: Cluster) -> Iterator[None]:
 def test_cpus_that_come_with_gpus(
     cluster: Cluster, three_cpus: None, options: list[str], cpus: int
 ) -> None:
-    full = cluster.submit("bob", ["-N4", "--gres=gpu:4", "--exclusive"], WAIT)
-    cluster.wait(full, "RUNNING", 40)
+    full = cluster.running_job("bob", ["-N4", "--gres=gpu:4", "--exclusive"], WAIT)
     job_id = cluster.submit("alice", [*options, "--comment=class=A"], WAIT)
     cluster.wait_until(lambda: is_parked(cluster, job_id), 60, "it is parked")
     # Slurm has looked at it and written its default into it.
@@ -49,8 +56,7 @@ def test_cpus_that_come_with_gpus(
     assert started(cluster, job_id)["outcome"]["as_planned"]
     assert cluster.job(job_id)["NumCPUs"] == str(cpus)
     assert len(decisions(cluster, job_id)) == 1
-    let_go(cluster, "alice", job_id)
-    cluster.wait(job_id, "COMPLETED", 30)
+    end_job(cluster, "alice", job_id, 30)
 
 
 def test_what_is_left_to_slurm_gets_its_default(cluster: Cluster, three_cpus: None) -> None:
@@ -60,8 +66,7 @@ def test_what_is_left_to_slurm_gets_its_default(cluster: Cluster, three_cpus: No
 
 
 def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: None) -> None:
-    job_id = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
-    cluster.wait(job_id, "RUNNING", 40)
+    job_id = cluster.running_job("alice", ["--gres=gpu:2"], WAIT)
     assert cluster.job(job_id)["CPUs/Task"] == "6"
     cluster.sh("ctl", ["scontrol", "requeuehold", job_id])
     own = lambda: cluster.job(job_id)["CPUs/Task"] in ("1", "N/A")  # noqa: E731
@@ -71,8 +76,7 @@ def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: Non
 
 def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
     """A job whose AdminComment holds a site's own text, and that is requeued, is not lost."""
-    job_id = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
-    cluster.wait(job_id, "RUNNING", 40)
+    job_id = cluster.running_job("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
     started(cluster, job_id)
     freed = lambda: "gpuaware/" not in cluster.job(job_id)[""]  # noqa: E731
     cluster.wait_until(freed, 60, "our record is removed")

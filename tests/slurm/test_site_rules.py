@@ -81,8 +81,7 @@ def test_a_rule_that_comes_later_opens_the_gate(cluster: Cluster, own_script: st
     cluster.await_gate()
     write(cluster, with_rule(own_script))
     jobs = [cluster.submit("alice", ["--gres=gpu:1"]) for _ in range(MOST + 1)]
-    for job in jobs:
-        cluster.wait(job, "COMPLETED", 150)
+    cluster.wait_all(jobs, "COMPLETED", 150)
     cluster.wait_until(lambda: "refuse" in status(cluster), 120, "status says why it is open")
     assert not cluster.gate_closed()
 
