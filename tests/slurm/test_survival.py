@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from cluster import ENDED, GATE, NO_ANSWER, Cluster, CommandFailed
 from idle_clock import Stopwatch, idle_s
-from site_files import CONFIG, kept
+from site_files import configured
 from test_way_of_a_job import decisions, expect_kinds, ledger_of, started
 
 STORM_JOBS = int(os.environ.get("GPU_AWARE_STORM_JOBS", "60"))
@@ -210,6 +210,14 @@ def test_slurmctld_killed_hard_keeps_what_it_had_saved(cluster: Cluster) -> None
     check_storm(cluster, jobs)
 
 
+@pytest.fixture
+def shortest_lease(cluster: Cluster) -> Iterator[None]:
+    """The gate outlives the selector by a minute."""
+    with configured(cluster, "[gate]\nlease_s = 60\n"):
+        yield
+
+
+@pytest.mark.usefixtures("shortest_lease")
 def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     full = [cluster.submit("bob", ["--gres=gpu:4"], "sleep 600") for _ in range(4)]
     cluster.wait_all(full, "RUNNING")
@@ -272,7 +280,9 @@ def test_job_of_a_dead_node_is_placed_elsewhere(cluster: Cluster) -> None:
     started(cluster, job_id)
     cluster.stop(node)
     try:
-        cluster.wait(job_id, "PENDING", 120)  # Slurm sets the node down by SlurmdTimeout
+        # As Slurm itself does after SlurmdTimeout
+        cluster.sh("ctl", ["scontrol", "update", f"nodename={node}", "state=down", "reason=test"])
+        cluster.wait(job_id, "PENDING", 120)
         cluster.wait_until(
             lambda: "gpuaware" in cluster.job(job_id)["Licenses"], 60, "it is parked again"
         )
@@ -306,10 +316,8 @@ def test_release_by_hand(cluster: Cluster) -> None:
 @pytest.fixture
 def hasty(cluster: Cluster) -> Iterator[None]:
     """A selector that parks a job again sooner that does not start, and tries it again sooner."""
-    with kept(cluster, CONFIG):
-        timers = "\n[selector]\nstart_timeout_s = 15.0\nreuse_backoff_s = 15.0\n"
-        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=timers)
-        cluster.kill("ctl", "selectd", "TERM")
+    timers = "[selector]\nstart_timeout_s = 10.0\nreuse_backoff_s = 5.0\n"
+    with configured(cluster, timers):
         yield
 
 
