@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import NODES, Cluster, CommandFailed
-from site_files import GRES_CONF, SLURM_CONF, kept, restart
+from site_files import CONFIG, GRES_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT, fill, is_parked, limit
 from test_way_of_a_job import GATE_LICENCE, decisions, let_go, placed
 
@@ -201,8 +201,9 @@ ResumeProgram=/tmp/resume
 def asleep(cluster: Cluster) -> Iterator[str]:
     """A node that Slurm has put to sleep; ResumeProgram writes its name to /tmp/resumed."""
     node = "n4"
-    with kept(cluster, SLURM_CONF):
+    with kept(cluster, SLURM_CONF, CONFIG):
         cluster.sh("ctl", f"cat >>{SLURM_CONF}", stdin=POWER_SAVING)
+        cluster.sh("ctl", f"cat >>{CONFIG}", stdin="\n[selector]\nstart_timeout_s = 15.0\n")
         script = "#!/bin/sh\necho $1 >>/tmp/resumed\n"
         cluster.sh("ctl", "rm -f /tmp/resumed; install -m 755 /dev/stdin /tmp/resume", stdin=script)
         restart(cluster)
@@ -230,7 +231,7 @@ def test_a_node_that_sleeps_is_woken(cluster: Cluster, asleep: str) -> None:
     cluster.wait_until(
         lambda: asleep in cluster.sh("ctl", "cat /tmp/resumed", check=False), 90, "to be woken"
     )
-    time.sleep(35)  # longer than a placed job may take that nothing holds
+    time.sleep(20)  # longer than a placed job may take that nothing holds
     cluster.sh(asleep, "slurmd -b")  # as a machine that has just booted
     cluster.wait(job_id, "RUNNING", 60)
     assert cluster.gpus(job_id) == {asleep: (0, 1)}
