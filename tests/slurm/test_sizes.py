@@ -11,9 +11,9 @@ import pytest
 from cluster import Cluster, CommandFailed
 from site_files import CONFIG, kept
 from test_limits import WAIT, limit
-from test_moves import APPENDS, COUNTS, MOVES, await_event, await_requeue
+from test_moves import APPENDS, COUNTS, MOVES, await_event, await_requeue, look_for_moves
 from test_power import FILE, GPUS, IDLE_W, MARGIN, power, why
-from test_way_of_a_job import NO_HISTORY, end_job, events, let_go
+from test_way_of_a_job import NO_HISTORY, end_job, events
 
 __all__ = ["limit"]
 
@@ -168,7 +168,8 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     job_id = cluster.running_job("alice", ["-n1", "--gpus-per-task=1", comment, *APPENDS], COUNTS)
     assert sum(map(len, cluster.gpus(job_id).values())) == 1
     for other in held:
-        let_go(cluster, "bob", other)
+        end_job(cluster, "bob", other)
+    look_for_moves(cluster)
     await_requeue(cluster, job_id)
     cluster.wait(job_id, "RUNNING", 60)
     assert sum(map(len, cluster.gpus(job_id).values())) == 4
@@ -203,6 +204,7 @@ def shrinking(cluster: Cluster) -> tuple[str, str, list[str]]:
     job_id = cluster.running_job("alice", [*asked, "--nice=1000000", *APPENDS], STOPS_SLOWLY)
     assert sum(map(len, cluster.gpus(job_id).values())) == 4
     others = [cluster.submit("bob", ["--gres=gpu:1"], WAIT) for _ in range(2)]
+    look_for_moves(cluster)
     return held, job_id, others
 
 
@@ -268,6 +270,7 @@ def test_a_running_job_grows_as_far_as_there_is_power(cluster: Cluster, killed: 
         job_id = cluster.running_job("alice", asked, COUNTS)
         assert sum(map(len, cluster.gpus(job_id).values())) == 1
         set_limit(cluster, 2.5)
+        look_for_moves(cluster)
         await_requeue(cluster, job_id)
         if killed:
             cluster.kill("ctl", "selectd", "KILL")

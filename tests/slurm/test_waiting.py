@@ -7,7 +7,7 @@ from cluster import Cluster
 from test_way_of_a_job import NO_HISTORY, one_fast_node
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_fast(cluster: Cluster) -> Iterator[None]:
     """The default policy, and n4 is twice as fast as the other nodes."""
     with one_fast_node(cluster, NO_HISTORY):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cluster import ENDED, NODES, Cluster
-from site_files import CONFIG, SLURM_CONF
+from site_files import CONFIG, SLURM_CONF, kept
 
 GATE_LICENCE = "gpuaware"
 NO_HISTORY = "[estimates]\nhistory_days = 0\n"
@@ -223,19 +223,15 @@ def import_scores(cluster: Cluster, values: dict[tuple[str, int], float], app_cl
 @contextlib.contextmanager
 def one_fast_node(cluster: Cluster, settings: str) -> Iterator[None]:
     """n4 is twice as fast as the other nodes for class A, and the selector has more settings."""
-    before = "/tmp/config-before"
     gpus = list(itertools.product(NODES, range(4)))
-    cluster.service_down("ctl", "selectd")
-    try:
-        cluster.sh("ctl", f"cp {CONFIG} {before}; cat >>{CONFIG}", stdin=settings)
+    with kept(cluster, CONFIG):
+        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=settings)
         import_scores(cluster, {gpu: 100.0 if gpu[0] == "n4" else 200.0 for gpu in gpus}, "A")
-        cluster.service_up("ctl", "selectd")
-        yield
-    finally:
-        cluster.service_down("ctl", "selectd")
-        cluster.sh("ctl", f"cp {before} {CONFIG}")
-        import_scores(cluster, dict.fromkeys(gpus, 100.0), "A")
-        cluster.service_up("ctl", "selectd")
+        cluster.kill("ctl", "selectd", "TERM")
+        try:
+            yield
+        finally:
+            import_scores(cluster, dict.fromkeys(gpus, 100.0), "A")
 
 
 def fastest_sets(
