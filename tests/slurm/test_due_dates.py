@@ -227,14 +227,14 @@ def test_sizes_growth_and_a_killed_selector(cluster: Cluster) -> None:
 
 
 def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluster) -> None:
-    """Slurm alone is late with the same work, although its job starts first of all."""
+    """Slurm alone would be late with the same work, although its job starts first of all."""
     forms = (["-N3", "--gres=gpu:4"], ["--gres=gpu:3"])
     held = [cluster.submit("bob", [*form, "-t9"], WAIT) for form in forms]
     cluster.wait_all(held, "RUNNING")
     due_s, work_s = time.time() + 120, 121
     due = f",due={local(due_s)}"
     plain = Job(cluster, f"{due},place=off", "-t3", work_s=work_s)
-    cluster.wait(plain.id, "RUNNING", 60)  # or it takes a GPU that the selector gives away
+    assert plain.runs() == 1  # by itself; later it takes a GPU that the selector gives away
     others = [cluster.submit("bob", ["--gres=gpu:2", "-t1"], "sleep 5") for _ in range(2)]
     others.append(cluster.submit("bob", ALL_GPUS, "sleep 1"))
     jobs = [Job(cluster, due, "-t3", work_s=work_s) for _ in range(3)]
@@ -244,8 +244,7 @@ def test_on_a_full_cluster_due_dates_are_met_and_nothing_starves(cluster: Cluste
         (start,), end = job.ended()
         assert int(start[-1]) > 1
         assert end <= due_s
-    (start,), end = plain.ended()
-    assert (start[-1], end > due_s) == ("1", True)
+    cluster.sh("ctl", ["scancel", "--quiet", plain.id])
     let_go(cluster, "bob", held[1])
     cluster.wait_all(others, "COMPLETED")
 
