@@ -348,7 +348,7 @@ def test_a_node_that_does_not_register_is_put_back(plain: Cluster) -> None:
     text = '[setup]\ndistribute = ["cp", "/tmp/old-gres.conf", "/etc/slurm/gres.conf"]\n'
     text += "register_timeout_s = 6.0\n"
     plain.sh("ctl", ["tee", "-a", CONFIG], stdin=text)
-    running = plain.running_job("alice", ["--gres=gpu:1", "-w", "n2"], "sleep 30")
+    running = plain.running_job("alice", ["--gres=gpu:1", "-w", "n2"], WAIT)
     code, summary, talk = roll(plain, "--roll", "--nodes", "n[1-2]")
     assert code == 1, talk
     (failed,) = (o for o in summary["nodes"] if o["result"] == "failed")
@@ -356,6 +356,7 @@ def test_a_node_that_does_not_register_is_put_back(plain: Cluster) -> None:
     assert "not registered as configured" in failed["why"]
     assert "it was moved back" in failed["why"]
     plain.wait_until(lambda: nodes(plain)["n1"] == ("idle", "gpu:v100:4"), 90, "n1 is as it was")
+    let_go(plain, "alice", running)
     assert plain.wait(running, "COMPLETED")["Restarts"] == "0"
 
 
