@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 from cluster import Cluster
-from site_files import CONFIG, kept
+from site_files import configured
 from test_limits import WAIT, fill, sacctmgr
 from test_preemption import configure
 from test_replay_live import REPLAY
@@ -30,10 +30,7 @@ MINUTES = {"long": 50, "middle": 20, "short": 2}
 def order_settings(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
     """The order that a test names, and the weight."""
     order, weight = request.param
-    with kept(cluster, CONFIG):
-        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=SETTINGS.format(order=order, weight=weight))
-        cluster.service_down("ctl", "selectd")
-        cluster.service_up("ctl", "selectd")
+    with configured(cluster, SETTINGS.format(order=order, weight=weight)):
         yield
 
 
