@@ -12,7 +12,35 @@ SHOW = (
 )
 
 
-@pytest.fixture
+def test_killed_node_comes_back(cluster: Cluster) -> None:
+    before = cluster.slurmd_starts()["n2"]
+    cluster.stop("n2")
+    cluster.start("n2")
+    state = ["sinfo", "-h", "-n", "n2", "-o", "%T"]
+    cluster.wait_until(
+        lambda: (
+            cluster.slurmd_starts().get("n2", before) != before
+            and cluster.sh("ctl", state).strip() == "idle"
+        ),
+        90,
+        "n2 registers anew and is idle",
+    )
+    with cluster.plain():
+        job = cluster.submit("alice", ["-w", "n2", "--gres=gpu:1"], "true")
+        cluster.wait(job, "COMPLETED")
+
+
+def test_killed_service_is_started_again(cluster: Cluster) -> None:
+    before = cluster.service_pid("ctl", "slurmctld")
+    cluster.kill("ctl", "slurmctld")
+    cluster.wait_until(
+        lambda: cluster.service_pid("ctl", "slurmctld") not in (None, before), 60, "new slurmctld"
+    )
+    cluster.await_answer()
+    assert cluster.sh("ctl", ["sinfo", "-h", "-N", "-o", "%N"]).split() == list(NODES)
+
+
+@pytest.fixture(scope="module")
 def without_us(cluster: Cluster) -> Iterator[Cluster]:
     with cluster.plain():
         yield cluster
@@ -45,31 +73,3 @@ def test_users_share_and_are_accounted(without_us: Cluster) -> None:
     fairshare = without_us.sh("ctl", ["sshare", "-n", "-P", "-a", "-o", "user,fairshare"])
     assert "alice|" in fairshare
     assert "bob|" in fairshare
-
-
-def test_killed_node_comes_back(cluster: Cluster) -> None:
-    before = cluster.slurmd_starts()["n2"]
-    cluster.stop("n2")
-    cluster.start("n2")
-    state = ["sinfo", "-h", "-n", "n2", "-o", "%T"]
-    cluster.wait_until(
-        lambda: (
-            cluster.slurmd_starts().get("n2", before) != before
-            and cluster.sh("ctl", state).strip() == "idle"
-        ),
-        90,
-        "n2 registers anew and is idle",
-    )
-    with cluster.plain():
-        job = cluster.submit("alice", ["-w", "n2", "--gres=gpu:1"], "true")
-        cluster.wait(job, "COMPLETED")
-
-
-def test_killed_service_is_started_again(cluster: Cluster) -> None:
-    before = cluster.service_pid("ctl", "slurmctld")
-    cluster.kill("ctl", "slurmctld")
-    cluster.wait_until(
-        lambda: cluster.service_pid("ctl", "slurmctld") not in (None, before), 60, "new slurmctld"
-    )
-    cluster.await_answer()
-    assert cluster.sh("ctl", ["sinfo", "-h", "-N", "-o", "%N"]).split() == list(NODES)
