@@ -8,7 +8,8 @@ from idle_clock import Stopwatch
 from test_limits import WAIT, is_parked
 from test_way_of_a_job import let_go
 
-IDLE_S = 60.0
+IDLE_S = 40.0
+"""Two heartbeats, and eight rounds."""
 
 
 def cpu_seconds(cluster: Cluster) -> float:

@@ -102,7 +102,7 @@ def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> N
 def test_a_limit_is_not_tried_in_a_loop(cluster: Cluster, limit: str) -> None:
     cluster.running_job("alice", ["--gres=gpu:2", f"--qos={limit}"], WAIT)
     others = [cluster.submit("alice", ["--gres=gpu:1", f"--qos={limit}"], WAIT) for _ in range(5)]
-    time.sleep(20)
+    time.sleep(10)
     for job_id in others:  # one may be on its way back just now
         cluster.wait_until(
             lambda job_id=job_id: is_parked(cluster, job_id), 60, lambda: str(cluster.jobs())
