@@ -1,5 +1,6 @@
 """Which submissions are parked, left to Slurm, refused, or not touched, and how."""
 
+import dataclasses
 import itertools
 import re
 import subprocess
@@ -20,7 +21,9 @@ from slurm_gpu_aware.gate.request_forms import form_of
 from slurm_gpu_aware.slurm.words import understood
 
 NODE = {"tres_per_node": "gres/gpu:2"}
-TWO_NODES = {"min_nodes": 2, "max_nodes": 2}
+TASK = {"tres_per_task": "gres/gpu=1"}
+PLACES = {"req_nodes": "n2", "exc_nodes": "n[3-4]"}
+TWO_NODES, TO_FOUR = {"min_nodes": 2, "max_nodes": 2}, {"min_nodes": 2, "max_nodes": 4}
 
 KNOWN_GLOBALS = frozenset(
     (
@@ -30,197 +33,112 @@ KNOWN_GLOBALS = frozenset(
     )
 )
 
-PARKED: list[tuple[str, dict[str, Any], OriginalRequest]] = [
-    ("--gres=gpu:2", NODE, OriginalRequest(tres_per_node="gres/gpu:2")),
-    ("--gres=gpu", {"tres_per_node": "gres/gpu"}, OriginalRequest(tres_per_node="gres/gpu")),
-    ("old spelling", {"tres_per_node": "gpu:2"}, OriginalRequest(tres_per_node="gpu:2")),
-    ("=count", {"tres_per_node": "gres/gpu=1"}, OriginalRequest(tres_per_node="gres/gpu=1")),
-    (
-        "-N2 --gpus-per-node=2",
-        {**NODE, **TWO_NODES},
-        OriginalRequest(tres_per_node="gres/gpu:2", nodes=(2, 2)),
-    ),
-    (
-        "--gpus=3",
-        {"tres_per_job": "gres/gpu:3"},
-        OriginalRequest(tres_per_job="gres/gpu:3"),
-    ),
-    (
-        "--gpus=6 spreads over two nodes of 4",
-        {"tres_per_job": "gres/gpu:6"},
-        OriginalRequest(tres_per_job="gres/gpu:6"),
-    ),
-    (
-        "-N2-4 --gpus=6",
-        {"tres_per_job": "gres/gpu:6", "min_nodes": 2, "max_nodes": 4},
-        OriginalRequest(tres_per_job="gres/gpu:6", nodes=(2, 4)),
-    ),
+PARKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("--gres=gpu:2", NODE, {}),
+    ("--gres=gpu", {"tres_per_node": "gres/gpu"}, {}),
+    ("old spelling", {"tres_per_node": "gpu:2"}, {}),
+    ("=count", {"tres_per_node": "gres/gpu=1"}, {}),
+    ("-N2 --gpus-per-node=2", {**NODE, **TWO_NODES}, {}),
+    ("--gpus=3", {"tres_per_job": "gres/gpu:3"}, {}),
+    ("--gpus=6 spreads over two nodes of 4", {"tres_per_job": "gres/gpu:6"}, {}),
+    ("-N2-4 --gpus=6", {"tres_per_job": "gres/gpu:6", **TO_FOUR}, {}),
     (
         "-n4 --gpus-per-task=1",
-        {
-            "tres_per_task": "gres/gpu=1",
-            "tres_bind": "gres/gpu:per_task:1",
-            "num_tasks": 4,
-            "min_cpus": 4,
-        },
-        OriginalRequest(
-            tres_per_task="gres/gpu=1", tres_bind="gres/gpu:per_task:1", num_tasks=4, min_cpus=4
-        ),
+        {**TASK, "tres_bind": "gres/gpu:per_task:1", "num_tasks": 4, "min_cpus": 4},
+        {},
     ),
     (
         "-n2 -c2 --gpus-per-task=1 where -c is a TRES",
         {"tres_per_task": "cpu=2,gres/gpu=1", "num_tasks": 2, "cpus_per_task": 2},
-        OriginalRequest(tres_per_task="cpu=2,gres/gpu=1", num_tasks=2, cpus_per_task=2),
+        {},
     ),
     (
         "--cpus-per-gpu --mem-per-gpu",
         {**NODE, "cpus_per_tres": "gres/gpu:4", "mem_per_tres": "gres/gpu:100"},
-        OriginalRequest(
-            tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4", mem_per_tres="gres/gpu:100"
-        ),
+        {},
     ),
     (
         "--cpus-per-gpu with tasks that share evenly",
         {**NODE, **TWO_NODES, "cpus_per_tres": "gres/gpu:4", "ntasks_per_node": 2},
-        OriginalRequest(
-            tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:4", nodes=(2, 2), ntasks_per_node=2
-        ),
+        {},
     ),
     (
         "-c 16 --mem=64000, all of a node",
         {**NODE, "cpus_per_task": 16, "pn_min_cpus": 16, "min_mem_per_node": 64000},
-        OriginalRequest(
-            tres_per_node="gres/gpu:2", cpus_per_task=16, min_cpus_node=16, memory=True
-        ),
+        {"min_cpus_node": 16, "memory": True},
     ),
     (
         "--mincpus=6 --mem-per-cpu=500",
         {**NODE, "pn_min_cpus": 6, "min_mem_per_cpu": 500},
-        OriginalRequest(tres_per_node="gres/gpu:2", min_cpus_node=6, memory=True),
+        {"min_cpus_node": 6, "memory": True},
     ),
-    ("--mem=0", {**NODE, "min_mem_per_node": 0}, OriginalRequest("gres/gpu:2", memory=True)),
+    ("--mem=0", {**NODE, "min_mem_per_node": 0}, {"memory": True}),
     (
         "options that are off",
         {**NODE, "contiguous": 0, "req_switch": 0, "pn_min_tmp_disk": 0, "threads_per_core": 1},
-        OriginalRequest(tres_per_node="gres/gpu:2"),
+        {},
     ),
-    (
-        "no memory given",
-        {**NODE, "min_mem_per_node": float(2**64 - 2)},
-        OriginalRequest(tres_per_node="gres/gpu:2"),
-    ),
+    ("no memory given", {**NODE, "min_mem_per_node": float(2**64 - 2)}, {}),
     (
         "own licences, -w, -x, constraint, clock",
-        {
-            **NODE,
-            "licenses": "matlab:2",
-            "req_nodes": "n2",
-            "exc_nodes": "n[3-4]",
-            "features": "big&ib",
-            "tres_freq": "gpu:900",
-        },
-        OriginalRequest(
-            tres_per_node="gres/gpu:2",
-            licenses="matlab:2",
-            req_nodes="n2",
-            exc_nodes="n[3-4]",
-            features="big&ib",
-            tres_freq="gpu:900",
-        ),
+        {**NODE, **PLACES, "licenses": "matlab:2", "features": "big&ib", "tres_freq": "gpu:900"},
+        {},
     ),
-    ("--exclusive", {**NODE, "shared": 0}, OriginalRequest(NODE["tres_per_node"], exclusive=True)),
-    (
-        "salloc --gres",
-        {**NODE, "script": None},
-        OriginalRequest(tres_per_node="gres/gpu:2", interactive=True),
-    ),
-    (
-        "srun -N2 --gpus",
-        {"tres_per_job": "gres/gpu:4", **TWO_NODES, "script": None},
-        OriginalRequest(tres_per_job="gres/gpu:4", nodes=(2, 2), interactive=True),
-    ),
-    (
-        "srun --gpus-per-task",
-        {"tres_per_task": "gres/gpu=1", "num_tasks": 2, "script": None},
-        OriginalRequest(tres_per_task="gres/gpu=1", num_tasks=2, interactive=True),
-    ),
+    ("--exclusive", {**NODE, "shared": 0}, {"exclusive": True}),
+    ("salloc --gres", {**NODE, "script": None}, {}),
+    ("srun -N2 --gpus", {"tres_per_job": "gres/gpu:4", **TWO_NODES, "script": None}, {}),
+    ("srun --gpus-per-task", {**TASK, "num_tasks": 2, "script": None}, {}),
     (
         "--cpus-per-gpu per task",
-        {
-            "tres_per_task": "gres/gpu=1",
-            "num_tasks": 2,
-            "cpus_per_tres": "gres/gpu:2",
-            "cpus_per_task": 2,
-        },
-        OriginalRequest(
-            tres_per_task="gres/gpu=1",
-            num_tasks=2,
-            cpus_per_tres="gres/gpu:2",
-            cpus_per_task=2,
-        ),
+        {**TASK, "num_tasks": 2, "cpus_per_tres": "gres/gpu:2", "cpus_per_task": 2},
+        {},
     ),
     (
         "--cpus-per-gpu, tasks by node, any nodes",
-        {
-            **NODE,
-            "min_nodes": 2,
-            "max_nodes": 4,
-            "ntasks_per_node": 2,
-            "cpus_per_tres": "gres/gpu:3",
-        },
-        OriginalRequest(
-            tres_per_node="gres/gpu:2",
-            cpus_per_tres="gres/gpu:3",
-            nodes=(2, 4),
-            ntasks_per_node=2,
-        ),
+        {**NODE, **TO_FOUR, "ntasks_per_node": 2, "cpus_per_tres": "gres/gpu:3"},
+        {},
     ),
     (
         "--ntasks-per-gpu",
         {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": 2, "cpus_per_tres": "gres/gpu:4"},
-        OriginalRequest(tres_per_job="gres/gpu:2", ntasks_per_tres=2, cpus_per_tres="gres/gpu:4"),
+        {},
     ),
-    (
-        "--gpus-per-socket",
-        {"tres_per_socket": "gres/gpu:1", "sockets_per_node": 2},
-        OriginalRequest(tres_per_socket="gres/gpu:1", sockets_per_node=2),
-    ),
-    (
-        "a site's own admin comment is kept",
-        {**NODE, "admin_comment": "cost; 5% é"},
-        OriginalRequest(tres_per_node="gres/gpu:2", admin_comment="cost; 5% é"),
-    ),
+    ("--gpus-per-socket", {"tres_per_socket": "gres/gpu:1", "sockets_per_node": 2}, {}),
+    ("a site's own admin comment is kept", {**NODE, "admin_comment": "cost; 5% é"}, {}),
     (
         "model",
         {"tres_per_node": "gres/gpu:a100:2", "features": "ib"},
-        OriginalRequest(tres_per_node="gres/gpu:2", features="ib&gpu_a100", model="a100"),
+        {"tres_per_node": "gres/gpu:2", "features": "ib&gpu_a100", "model": "a100"},
     ),
     (
         "model and alternatives",
         {"tres_per_node": "gres/gpu:a100:2", "features": "x|y|z-1"},
-        OriginalRequest(tres_per_node="gres/gpu:2", features="(x|y|z-1)&gpu_a100", model="a100"),
+        {"tres_per_node": "gres/gpu:2", "features": "(x|y|z-1)&gpu_a100", "model": "a100"},
     ),
     (
         "model without a count, other case",
         {"tres_per_node": "gres/gpu:A100"},
-        OriginalRequest(tres_per_node="gres/gpu", features="gpu_a100", model="a100"),
+        {"tres_per_node": "gres/gpu", "features": "gpu_a100", "model": "a100"},
     ),
     (
         "model per task",
         {"tres_per_task": "gres/gpu:v100=1", "num_tasks": 2},
-        OriginalRequest(tres_per_task="gres/gpu=1", num_tasks=2, features="gpu_v100", model="v100"),
+        {**TASK, "features": "gpu_v100", "model": "v100"},
     ),
-    (
-        "foreign comment",
-        {**NODE, "comment": "my run, see wiki"},
-        OriginalRequest(tres_per_node="gres/gpu:2"),
-    ),
-    (
-        "comment of ours",
-        {**NODE, "comment": "class=A,gpus=1-4"},
-        OriginalRequest(tres_per_node="gres/gpu:2", resizable="nodes"),
-    ),
+    ("foreign comment", {**NODE, "comment": "my run, see wiki"}, {}),
+    ("comment of ours", {**NODE, "comment": "class=A,gpus=1-4"}, {"resizable": "nodes"}),
 ]
+"""Name, fields, and what the record has otherwise than they are (`recorded`)."""
+
+
+def recorded(fields: dict[str, Any], more: dict[str, Any]) -> OriginalRequest:
+    """The record of a job with these fields."""
+    same = {one.name for one in dataclasses.fields(OriginalRequest)} - {"nodes"}
+    kept = {name: value for name, value in fields.items() if name in same}
+    if "max_nodes" in fields:
+        kept["nodes"] = fields["min_nodes"], fields["max_nodes"]
+    return OriginalRequest(**{**kept, "interactive": "script" in fields, **more})
+
 
 LEFT: list[tuple[str, dict[str, Any], str]] = [
     (
@@ -406,9 +324,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "fields", "expected"), PARKED, ids=[p[0] for p in PARKED])
-def test_parked(filter_: Filter, name: str, fields: dict[str, Any], expected: Any) -> None:
-    out = filter_.submit(**fields)
+@pytest.mark.parametrize(("name", "fields", "more"), PARKED, ids=[p[0] for p in PARKED])
+def test_parked(filter_: Filter, name: str, fields: dict[str, Any], more: dict[str, Any]) -> None:
+    expected, out = recorded(fields, more), filter_.submit(**fields)
     assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
     assert parse(out.job["admin_comment"]) == expected
     own = fields.get("licenses")

@@ -11,7 +11,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -223,6 +223,12 @@ class Cluster:
         out = self.sh(self.controller, ["sbatch", "--parsable", *args], user, stdin=text)
         return out.strip().splitlines()[-1].split(";")[0]
 
+    def running_job(self, user: str, args: Sequence[str] = (), script: str = "sleep 1") -> str:
+        """Submit a batch script as a user; return the job id once it runs."""
+        job_id = self.submit(user, args, script)
+        self.wait(job_id, "RUNNING")
+        return job_id
+
     def jobs(self, job_id: str = "") -> list[dict[str, str]]:
         """Return what ``scontrol -o show job -d`` says, one dict per job or array part.
 
@@ -295,6 +301,13 @@ class Cluster:
             ),
         )
         return last
+
+    def wait_all(
+        self, job_ids: Iterable[str], states: str | Collection[str], deadline: float = 60
+    ) -> None:
+        """Wait for one job after the other (`wait`), each within the deadline."""
+        for job_id in job_ids:
+            self.wait(job_id, states, deadline)
 
     def wait_until(
         self,

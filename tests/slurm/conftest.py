@@ -15,10 +15,13 @@ HERE = Path(__file__).parent
 
 
 LONGEST_FIRST = (
-    *("test_due_dates", "test_holding_pool", "test_rolling", "test_survival", "test_exploring"),
-    *("test_requests", "test_energy_slowdown", "test_two_controllers", "test_one_queue"),
-    *("test_preemption", "test_limits", "test_shadow", "test_site_rules", "test_client"),
-    *("test_way_of_a_job", "test_nodes", "test_sizes", "test_fairshare", "test_moves"),
+    *("test_due_dates", "test_one_queue", "test_rolling", "test_energy_slowdown"),
+    *("test_holding_pool", "test_sizes", "test_survival", "test_two_controllers"),
+    *("test_client", "test_exploring", "test_hostile_values", "test_preemption", "test_nodes"),
+    *("test_limits", "test_queue_order", "test_requests", "test_clockd", "test_way_of_a_job"),
+    *("test_power", "test_metrics", "test_shards", "test_fairshare", "test_shadow"),
+    *("test_conf_layouts", "test_moves", "test_watch", "test_owner_changes", "test_network"),
+    *("test_test_only", "test_site_rules", "test_impossible"),
 )
 """Files in the order in which clusters side by side take them: no long one at the end, alone."""
 

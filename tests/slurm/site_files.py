@@ -11,6 +11,7 @@ __all__ = [
     "GRES_CONF",
     "SLURM_CONF",
     "TOPOLOGY",
+    "configured",
     "kept",
     "new_store",
     "restart",
@@ -53,6 +54,15 @@ def kept(cluster: Cluster, *paths: str) -> Iterator[None]:
             back = f"if [ -e {path}.kept ]; then mv {path}.kept {path}; else rm -f {path}; fi"
             cluster.sh("ctl", back)
         restart(cluster, slurm=any(path.startswith("/etc/slurm/") for path in paths))
+
+
+@contextlib.contextmanager
+def configured(cluster: Cluster, settings: str, *paths: str) -> Iterator[None]:
+    """In the block the selector has these settings at the end of its file; `kept` for ``paths``."""
+    with kept(cluster, CONFIG, *paths):
+        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=f"\n{settings}")
+        cluster.kill("ctl", "selectd", "TERM")
+        yield
 
 
 @contextlib.contextmanager

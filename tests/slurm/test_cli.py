@@ -34,8 +34,7 @@ def test_setup_agrees_with_the_cluster(swept: Cluster) -> None:
 
 
 def test_explain_names_the_gpus_that_slurm_gave(swept: Cluster) -> None:
-    job = swept.submit("alice", ["--gres=gpu:2", "--comment=class=A"], "sleep 300")
-    swept.wait(job, "RUNNING")
+    job = swept.running_job("alice", ["--gres=gpu:2", "--comment=class=A"], "sleep 300")
     told: list[Any] = []
 
     def known() -> bool:  # bob reads the copy, which is a little older
@@ -52,8 +51,7 @@ def test_explain_names_the_gpus_that_slurm_gave(swept: Cluster) -> None:
 
 def test_a_waiting_job_tells_why_and_is_let_go_by_hand(swept: Cluster) -> None:
     only = ["--gres=gpu:4", "-w", "n4"]
-    first = swept.submit("alice", only, "sleep 300")
-    swept.wait(first, "RUNNING")
+    first = swept.running_job("alice", only, "sleep 300")
     # Slurm 24.11 counts the tasks of such a job anew at each update, and then refuses its srun.
     per_gpu = ["-N1", "--ntasks-per-gpu=1"]
     second = swept.submit("bob", [*only, *per_gpu], "srun -n4 true")
@@ -75,6 +73,5 @@ def test_a_waiting_job_tells_why_and_is_let_go_by_hand(swept: Cluster) -> None:
 
 
 def test_a_job_without_gpus_is_not_ours(swept: Cluster) -> None:
-    job = swept.submit("alice", [], "sleep 300")
-    swept.wait(job, "RUNNING")
+    job = swept.running_job("alice", [], "sleep 300")
     assert as_json(swept, "alice", f"gpu-aware explain {job}")["state"] == "not ours"

@@ -45,8 +45,7 @@ def carried_out(cluster: Cluster, node: str, seq: int) -> None:
 
 def running(cluster: Cluster, user: str, *options: str) -> tuple[str, str, tuple[int, ...]]:
     """(job, node, its GPUs)."""
-    job = cluster.submit(user, list(options), WAIT)
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job(user, list(options), WAIT)
     ((node, gpus),) = cluster.gpus(job).items()
     return job, node, gpus
 
@@ -228,8 +227,7 @@ def test_clocks_follow_a_power_limit_as_jobs_start_and_end(cluster: Cluster) -> 
         # Power for both jobs at their most efficient clock, and not at the highest one.
         limit = (GPUS * IDLE_W + 330) / (1 - MARGIN)
         cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(limit))])
-        first = cluster.submit("alice", asked, WAIT)
-        cluster.wait(first, "RUNNING")
+        first = cluster.running_job("alice", asked, WAIT)
         cluster.wait_until(lambda: len(locked(cluster)) == 1, 30, lambda: str(locked(cluster)))
         ((gpu, alone),) = locked(cluster).items()
         second = cluster.submit("bob", asked, WAIT)

@@ -5,7 +5,7 @@ import re
 
 from cluster import NODES, Cluster
 from test_limits import WAIT
-from test_way_of_a_job import let_go
+from test_way_of_a_job import end_job
 
 
 def locked(cluster: Cluster) -> dict[tuple[str, int], int]:
@@ -22,8 +22,7 @@ def kinds(cluster: Cluster, job: str) -> list[str]:
 
 def test_exactly_the_gpus_of_the_job_run_at_its_clock(cluster: Cluster) -> None:
     """Regression: on 24.11 SLURM_JOB_GPUS names only the last GRES type of the job."""
-    job = cluster.submit("alice", ["--gres=gpu:3", "--comment=class=A,freq=900"], WAIT)
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("alice", ["--gres=gpu:3", "--comment=class=A,freq=900"], WAIT)
     cluster.wait_until(lambda: len(locked(cluster)) >= 3, 30, lambda: str(locked(cluster)))
     given = cluster.gpus(job)
     clocks = locked(cluster)
@@ -31,8 +30,7 @@ def test_exactly_the_gpus_of_the_job_run_at_its_clock(cluster: Cluster) -> None:
     assert max(clocks.values()) - min(clocks.values()) == 0
     assert 850 <= min(clocks.values()) <= 950
     assert cluster.job(job)["TresFreq"].startswith("gpu:900")
-    let_go(cluster, "alice", job)
-    cluster.wait(job, "COMPLETED")
+    end_job(cluster, "alice", job)
     cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
     cluster.wait_until(lambda: "clock_set" in kinds(cluster, job), 60, "the ledger knows")
 
@@ -60,11 +58,9 @@ def test_a_sweep_finds_the_slow_gpus_and_class_a_stays_off_them(cluster: Cluster
     rows = json.loads(cluster.sh("ctl", ["gpu-aware-profile", "show", "--json"]))
     assert rows
     cluster.kill("ctl", "selectd", "TERM")  # it reads scores when it starts
-    job = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
     assert cluster.gpus(job) == {fast[0]: fast[1]}
-    let_go(cluster, "alice", job)
-    cluster.wait(job, "COMPLETED")
+    end_job(cluster, "alice", job)
 
 
 def test_a_user_on_a_node_keeps_no_clock_from_being_set_and_reset(cluster: Cluster) -> None:
@@ -77,16 +73,14 @@ def test_a_user_on_a_node_keeps_no_clock_from_being_set_and_reset(cluster: Clust
     with cluster.start_command("n1", ["sh", "-c", attack], user="alice") as attacker:
         job = cluster.submit("bob", ["--gres=gpu:1", "-w", "n1", "--comment=freq=900"], WAIT)
         cluster.wait_until(lambda: len(locked(cluster)) == 1, 20, lambda: str(locked(cluster)))
-        let_go(cluster, "bob", job)
-        cluster.wait(job, "COMPLETED")
+        end_job(cluster, "bob", job)
         cluster.wait_until(lambda: locked(cluster) == {}, 20, lambda: str(locked(cluster)))
         attacker.kill()
     cluster.sh("n1", "pkill -x flock || true")
 
 
 def test_only_slurm_says_that_a_step_runs(cluster: Cluster) -> None:
-    job = cluster.submit("alice", ["--gres=gpu:1", "-w", "n1"], WAIT)
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("alice", ["--gres=gpu:1", "-w", "n1"], WAIT)
     titles = ["ps", "-eo", "args"]
     fake = "exec -a 'slurmstepd: [777.batch]' sleep 120"
     with cluster.start_command("n1", ["bash", "-c", fake], user="alice") as process:

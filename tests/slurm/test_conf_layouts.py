@@ -43,6 +43,11 @@ SAME |= {"SchedulerParameters", "Licenses", "GresTypes", "JobSubmitPlugins", "Sl
 OF_NODES = ("Gres", "AvailableFeatures", "ActiveFeatures", "BootTime", "LastBusyTime", "CfgTRES")
 
 
+@pytest.fixture(autouse=True, name="clean")
+def no_jobs() -> None:
+    """Nothing to clean: no test gives the cluster a job."""
+
+
 @pytest.fixture(scope="module")
 def ctl(cluster: Cluster) -> Iterator[Cluster]:
     """The controller knows the layouts' nodes, and has devices for slurmd to look at."""

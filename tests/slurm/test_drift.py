@@ -77,8 +77,7 @@ def test_one_gpu_became_slower_and_one_was_unlucky(cluster: Cluster, sweeps: Swe
 
 def test_only_idle_nodes_with_an_old_probe(cluster: Cluster, sweeps: Sweeps) -> None:
     sweeps.sweep("--node", "n1")
-    job = cluster.submit("alice", ["-w", "n2", "--gres=gpu:1", "--comment=place=off"], "sleep 600")
-    cluster.wait(job, "RUNNING")
+    cluster.running_job("alice", ["-w", "n2", "--gres=gpu:1", "--comment=place=off"], "sleep 600")
     found = sweeps.sweep("--older-than", "1", "--idle-only", "--background", "--budget", "600")
     states = {node["node"]: node["state"] for node in found["nodes"]}
     assert states == {"n2": "skipped", "n3": "done", "n4": "done"}

@@ -280,8 +280,7 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
     again = submitted_job(cluster, one, "", measured)
     # On another node: the program takes the clock of any GPU of its node.
     other = cluster.submit("bob", ["--gres=gpu:1", "-w", "n4", "--comment=class=C"], WAIT)
-    for later in (again, other):
-        cluster.wait(later, "RUNNING")
+    cluster.wait_all((again, other), "RUNNING")
     chosen = [cluster.explained(later)["why"]["energy"]["clock_mhz"] for later in (again, other)]
     assert slow_mhz == chosen[1] < chosen[0] < TOP_MHZ
     cluster.wait_until(

@@ -63,36 +63,13 @@ def agents(cluster: Cluster) -> str:
     return str({node: reports(cluster, node)[-1:] for node in NODES})
 
 
-def test_killed_daemons_leave_no_clock(cluster: Cluster, exploring: None) -> None:
-    asked = ["--gres=gpu:1", "--comment=class=B,model=other,freq=auto"]
-    job = cluster.submit("bob", asked, WAIT)
-    cluster.wait(job, "RUNNING")
-    (node,) = cluster.gpus(job)
-    seen: set[int] = set()
-
-    def changed() -> bool:
-        seen.update(locked(cluster).values())
-        return len(seen) >= 2
-
-    cluster.wait_until(changed, 90, lambda: f"{seen} {kinds(cluster, job)}")
-    cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
-    cluster.run(node, 'kill -9 "$(services pid clockd)"')
-    # The next selector ends what was begun; the job goes on at its own clock.
-    cluster.wait_until(
-        lambda: "explored" in kinds(cluster, job) and locked(cluster) == {},
-        150,
-        lambda: f"{locked(cluster)} {kinds(cluster, job)}",
-    )
-    assert cluster.job(job)["JobState"] == "RUNNING"
-    # A job of another user is explored now, and ends in the middle.
-    job = cluster.submit("alice", asked, WAIT)
-    cluster.wait(job, "RUNNING")
-    cluster.wait_until(lambda: locked(cluster) != {}, 60, lambda: agents(cluster))
-    cluster.sh("ctl", ["scancel", job])
+def no_clock(cluster: Cluster) -> None:
+    """Until no GPU is locked."""
     cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
 
 
 def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, exploring: None) -> None:
+    """The selector is killed meanwhile, and an agent: they leave no clock."""
     name = f"fresh{int(time.time())}"  # no test before this one has measured it
     measured = (
         f"exec srun gpu-aware-profile job --model {name} --class B --slice 2 --out {RECORDS}"
@@ -104,27 +81,45 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     loads = " ".join(f"/shared/fakegpu/{NODES[1]}/gpu{gpu}.load" for gpu in range(4))
     cluster.sh("ctl", f"echo 80 | tee {loads}")
     plain = cluster.submit("bob", ["--gres=gpu:2", *asked[1:], f"-w{NODES[1]}"], WAIT)
-    for job in (first, plain):
-        cluster.wait(job, "RUNNING")
+    another = ["--gres=gpu:1", "--comment=class=B,model=other,freq=auto"]
+    struck = cluster.submit("bob", [*another, f"-w{NODES[2]}"], WAIT)
+    cluster.wait_all((first, plain, struck), "RUNNING")
     cluster.wait_until(
         lambda: "exploring" in kinds(cluster, first), 30, lambda: str(kinds(cluster, first))
     )
-    other = cluster.submit("alice", [*asked, f"-w{NODES[-1]}"], WAIT)
-    cluster.wait(other, "RUNNING")
-    seen: set[int] = set()
+    other = cluster.running_job("alice", [*asked, f"-w{NODES[-1]}"], WAIT)
+    seen: dict[str, set[int]] = {node: set() for node in NODES}
+
+    def look() -> None:
+        for (node, _), mhz in locked(cluster).items():
+            seen[node].add(mhz)
+
+    def changed() -> bool:
+        look()
+        return len(seen[NODES[2]]) >= 2
 
     def tried() -> bool:
-        seen.update(locked(cluster).values())
+        look()
         assert cluster.job(first)["JobState"] == "RUNNING", agents(cluster)
-        return all("explored" in kinds(cluster, job) for job in (first, plain))
+        return all("explored" in kinds(cluster, job) for job in (first, plain, struck))
 
     try:
+        cluster.wait_until(changed, 90, lambda: f"{seen} {agents(cluster)}")
+        cluster.run("ctl", 'kill -9 "$(services pid selectd)"')
+        cluster.run(NODES[2], 'kill -9 "$(services pid clockd)"')
+        # The next selector ends what was begun; the job goes on at its own clock.
         cluster.wait_until(tried, 200, lambda: f"{seen} {agents(cluster)}")
     finally:
         cluster.sh("ctl", "rm -f /shared/fakegpu/*/gpu*.load")
-    assert len(seen) >= 4
+    assert len(seen[NODES[0]]) >= 4
     assert "exploring" not in kinds(cluster, other)  # one job at a time
-    cluster.wait_until(lambda: locked(cluster) == {}, 60, lambda: str(locked(cluster)))
+    no_clock(cluster)
+    assert cluster.job(struck)["JobState"] == "RUNNING"
+    # A job of another user is explored now, and ends in the middle.
+    ends = cluster.running_job("alice", another, WAIT)
+    cluster.wait_until(lambda: locked(cluster) != {}, 60, lambda: agents(cluster))
+    cluster.sh("ctl", ["scancel", ends])
+    no_clock(cluster)
     time.sleep(4)
     cluster.end_all()  # the record is not written any more
     record = cluster.sh("ctl", f"cat {RECORDS}/gpu-aware-job-{first}-*.csv")
@@ -150,8 +145,7 @@ def test_a_job_makes_the_model_that_the_next_one_uses(cluster: Cluster, explorin
     cluster.kill("ctl", "selectd", "TERM")  # it reads models when it starts
     watts = (GPUS * IDLE_W + 3 * 340) / (1 - MARGIN)
     cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
-    second = cluster.submit("alice", asked, WAIT)
-    cluster.wait(second, "RUNNING")
+    second = cluster.running_job("alice", asked, WAIT)
     chosen = cluster.explained(second)
     assert "model" not in chosen["why"], chosen
     assert chosen["why"]["power"]["model"].startswith(f"alice/{name} on")

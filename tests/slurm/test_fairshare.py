@@ -113,7 +113,10 @@ def test_factors_usage_and_priorities_are_slurms(cluster: Cluster) -> None:
                        "true"): (("ocean", "bob"), 4, 60, 77),
     }  # fmt: skip
     submitted = time.time()
-    before = next_usage(cluster, seen(cluster)[1])  # part of a minute
+    unused = seen(cluster)[1]
+    cluster.kill("ctl", "slurmctld", "TERM")  # one that starts renews usage at once
+    cluster.await_answer()
+    before = next_usage(cluster, unused)
     after = next_usage(cluster, before)
     site = check_factors(cluster)
     tree = site.associations

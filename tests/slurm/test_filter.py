@@ -1,4 +1,4 @@
-"""The filter inside a real slurmctld. The selector is down, the gate closed for an hour."""
+"""The filter inside a real slurmctld. The selector is down, and the gate closed."""
 
 import random
 from collections.abc import Iterator
@@ -36,27 +36,32 @@ ALLOWED = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def gate_again(cluster: Cluster) -> Iterator[None]:
-    """The next file finds a gate that the selector holds."""
+@pytest.fixture(autouse=True, scope="module")
+def closed_gate(cluster: Cluster) -> Iterator[None]:
+    """A gate that no selector opens; the next file finds one that the selector holds."""
+    close_gate(cluster)
     yield
+    delete_gate(cluster)
     cluster.service_up("ctl", "selectd")
     cluster.await_gate()
 
 
-@pytest.fixture(autouse=True)
-def closed_gate(cluster: Cluster, clean: None) -> Iterator[None]:
-    """A gate that does not need the heartbeat, and that no selector opens."""
-    cluster.service_down("ctl", "selectd")
-    delete_gate(cluster)
-    create = f"scontrol create reservation reservationname={GATE} licenses=gpuaware:100000"
-    cluster.sh("ctl", f"{create} starttime=now duration=60 users=root flags=ANY_NODES nodecnt=0")
-    yield
-    delete_gate(cluster)
+@pytest.fixture(autouse=True, name="clean")
+def no_jobs(cluster: Cluster) -> None:
+    """The cluster's own `clean` would let the selector take the gate."""
+    cluster.end_all()
 
 
 def delete_gate(cluster: Cluster) -> None:
     cluster.run("ctl", ["scontrol", "delete", f"reservation={GATE}"])
+
+
+def close_gate(cluster: Cluster) -> None:
+    """Close it for ten hours, so that it does not need the heartbeat."""
+    cluster.service_down("ctl", "selectd")
+    delete_gate(cluster)
+    create = f"scontrol create reservation reservationname={GATE} licenses=gpuaware:100000"
+    cluster.sh("ctl", f"{create} starttime=now duration=600 users=root flags=ANY_NODES nodecnt=0")
 
 
 def submit(cluster: Cluster, *args: str, user: str = "alice") -> tuple[int, str, str]:
@@ -291,19 +296,8 @@ def test_owner_cannot_enter_by_another_job(cluster: Cluster) -> None:
 def test_odd_comments_do_no_harm(cluster: Cluster) -> None:
     rng = random.Random(11)
     logged = int(cluster.sh("ctl", f"wc -c <{LOG}"))  # other tests break the filter
-    pieces = [
-        "class=A",
-        "bw=",
-        "'",
-        '"',
-        "$(touch /tmp/owned)",
-        "`id`",
-        "\n",
-        "é日本",
-        ";",
-        "%s",
-        ",",
-    ]
+    pieces = ["class=A", "bw=", "'", '"', "$(touch /tmp/owned)", "`id`", "\n", "é日本"]
+    pieces += [";", "%s", ","]
     for _ in range(25):
         comment = "".join(rng.choices(pieces, k=4))
         submit(cluster, "--gres=gpu:1", f"--comment={comment}")
@@ -337,6 +331,6 @@ def test_broken_configuration_lets_jobs_pass(cluster: Cluster) -> None:
         assert CONF in said
     finally:
         cluster.mode("aware")
-        cluster.service_down("ctl", "selectd")
+        close_gate(cluster)
     _, job, _ = submit(cluster, "--gres=gpu:1")
     assert cluster.job(job)["Licenses"] == "gpuaware:1"

@@ -7,10 +7,10 @@ from datetime import datetime
 
 import pytest
 from cluster import GATE, Cluster
-from site_files import CONFIG, SLURM_CONF
+from site_files import SLURM_CONF, configured
 from test_limits import WAIT, fill, limit
 from test_survival import storm_without_mercy
-from test_way_of_a_job import GATE_LICENCE, decisions, let_go, placed, started
+from test_way_of_a_job import GATE_LICENCE, decisions, end_job, let_go, placed, started
 
 __all__ = ["limit"]  # a fixture of test_limits
 
@@ -18,21 +18,13 @@ HOLDING_POOL = "gpuaware_pool"
 DEFER = "/var/spool/slurm-gpu-aware/submitted.defer"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def no_room(cluster: Cluster) -> Iterator[None]:
     """No parked job stays in Slurm's own queue."""
-    kept = "/tmp/config-without-pool.toml"
-    cluster.sh("ctl", f"[ -e {kept} ] || cp {CONFIG} {kept}")
-    cluster.service_down("ctl", "selectd")
-    try:
-        gate = "\n[gate]\nqueue_tests = 0\nlease_s = 60\n"
-        cluster.sh("ctl", f"cp {kept} {CONFIG}; cat >>{CONFIG}", stdin=gate)
-        cluster.service_up("ctl", "selectd")
+    with configured(cluster, "[gate]\nqueue_tests = 0\nlease_s = 60\n"):
         yield
-    finally:
         cluster.service_down("ctl", "selectd")
-        cluster.sh("ctl", f"cp {kept} {CONFIG}; rm -f {DEFER}")
-        cluster.service_up("ctl", "selectd")
+        cluster.sh("ctl", ["rm", "-f", DEFER])
 
 
 def in_pool(cluster: Cluster, *job_ids: str) -> bool:
@@ -127,14 +119,22 @@ def test_a_later_job_is_not_tried_by_slurm_first(cluster: Cluster) -> None:
     assert len(placed(cluster, late)) == 1
     cluster.sh("ctl", ["scancel", wide, array])
 
-    let_go(cluster, "bob", first[1])
-    cluster.wait(first[1], "COMPLETED", 30)
+    end_job(cluster, "bob", first[1], 30)
     at_once = cluster.submit("alice", ["--gres=gpu:1", "-t", "30"], WAIT)
     assert "bt=" in cluster.job(at_once)["AdminComment"]
     cluster.wait(at_once, "RUNNING", 9)
     job = cluster.job(at_once)
     assert job["EligibleTime"] <= job["StartTime"]
     assert len(placed(cluster, at_once)) == 1
+
+
+def let_time_pass(cluster: Cluster) -> None:
+    """The gate ends, and the pool opens a while later: here within seconds, else a minute each."""
+    update = ["scontrol", "update"]
+    cluster.sh("ctl", ["rm", DEFER])  # which holds until the end of the gate
+    cluster.sh("ctl", [*update, f"reservationname={GATE}", "endtime=now+2"])
+    for name in pools(cluster):
+        cluster.sh("ctl", [*update, f"reservationname={name}", "starttime=now+12"])
 
 
 def test_without_a_selector_the_pool_opens_and_later_closes_again(cluster: Cluster) -> None:
@@ -145,10 +145,10 @@ def test_without_a_selector_the_pool_opens_and_later_closes_again(cluster: Clust
     cluster.service_down("ctl", "selectd", "KILL")
     cluster.kill("ctl", "slurmctld", "TERM")  # they lie there afterwards, too
     cluster.wait_until(lambda: in_pool(cluster, *jobs, array), 60, "all in the holding pool")
+    let_time_pass(cluster)
     for job_id in first[:2]:
         let_go(cluster, "bob", job_id)
-    for job_id in jobs[:2]:
-        cluster.wait(job_id, "RUNNING", 180)
+    cluster.wait_all(jobs[:2], "RUNNING", 180)
     waiting = (*jobs[2:], array)
     cluster.wait_until(
         lambda: not any(HOLDING_POOL in cluster.job(j).get("Reservation", "") for j in waiting),
@@ -207,14 +207,14 @@ def test_slurm_that_loses_the_pool_loses_no_job(cluster: Cluster) -> None:
         licences = f"{GATE_LICENCE}:100000,{HOLDING_POOL}:8"
         cluster.sh("ctl", f"sed -i 's/^Licenses=.*/Licenses={licences}/' {SLURM_CONF}")
         cluster.sh("ctl", ["scontrol", "reconfigure"])
+        cluster.kill("ctl", "selectd", "TERM")  # one that was refused a pool rests for a while
 
 
 def test_of_jobs_alike_one_shows_the_limit(cluster: Cluster, limit: str) -> None:
     job = ["--gres=gpu:1", f"--qos={limit}", "-t", "30"]
     jobs = [cluster.submit("alice", job, WAIT) for _ in range(8)]
     running = jobs[:2]
-    for job_id in running:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(running, "RUNNING")
     rest = jobs[2:]
     cluster.wait_until(
         lambda: sum(in_pool(cluster, j) for j in rest) >= 5, 60, "five in the holding pool"

@@ -56,8 +56,7 @@ def test_a_job_for_a_whole_node_beside_jobs_that_start(cluster: Cluster, form: s
     then = f"sbatch --parsable --gres=gpu:1 {form} -o /dev/null --wrap true"
     churn = CHURN.format(turns=4, pause=0.2, then=then)
     jobs = cluster.sh("ctl", churn, "alice").split()
-    for job_id in jobs:
-        cluster.wait(job_id, "COMPLETED", 90)
+    cluster.wait_all(jobs, "COMPLETED", 90)
     assert len(jobs) == 4
     assert called_impossible(cluster, dict.fromkeys(jobs, form)) == []
 
@@ -81,8 +80,7 @@ def possible(cluster: Cluster) -> Iterator[list[str]]:
 def test_every_form_beside_jobs_that_start(cluster: Cluster, possible: list[str]) -> None:
     """All forms wait, behind jobs on three GPUs of each node and those that come and go."""
     for node in NODES:
-        held = cluster.submit("bob", ["-w", node, "--gres=gpu:3", "-t", "30"], "sleep 900")
-        cluster.wait(held, "RUNNING", 60)
+        cluster.running_job("bob", ["-w", node, "--gres=gpu:3", "-t", "30"], "sleep 900")
     submit = "".join(
         f"id=$(sbatch --parsable --nice=10000 {options} -o /dev/null --wrap true)"
         f" && echo $id {number};"

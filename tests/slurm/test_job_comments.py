@@ -26,8 +26,7 @@ def freed(cluster: Cluster, job: str) -> None:
 
 
 def test_a_waiting_job_shows_why_and_a_job_that_runs_is_the_sites(cluster: Cluster) -> None:
-    first = cluster.submit("alice", FOUR, "sleep 600")
-    cluster.wait(first, "RUNNING")
+    first = cluster.running_job("alice", FOUR, "sleep 600")
     freed(cluster, first)
     second = cluster.submit("bob", FOUR, "sleep 600")
     third = cluster.submit("bob", FOUR, "true")
@@ -49,8 +48,7 @@ def test_a_waiting_job_shows_why_and_a_job_that_runs_is_the_sites(cluster: Clust
 
 def test_a_prepared_job_shows_its_gpus(cluster: Cluster) -> None:
     """It is released into a partition that is down, so that it stays where it was put."""
-    job = cluster.submit("alice", ["--gres=gpu:2", "-w", "n3"], "sleep 600")
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("alice", ["--gres=gpu:2", "-w", "n3"], "sleep 600")
     log = cluster.sh("ctl", "cat /var/log/cluster/slurmctld.log")
     told = re.findall(rf"setting admin_comment to (\S+) for JobId={job}\b", log)
     assert re.match(r"gpuaware/1;st=n3:[0-3],[0-3],V=[0-9.]+;tn=gres/gpu:2", told[-2])
@@ -64,15 +62,15 @@ def test_tasks_of_an_array_are_freed_one_by_one(cluster: Cluster) -> None:
         running = cluster.wait(task, "RUNNING")
         freed(cluster, task)
         let_go(cluster, "alice", running["JobId"])
-    for task in tasks:
-        cluster.wait(task, "COMPLETED")
+    cluster.wait_all(tasks, "COMPLETED")
     cluster.wait_until(lambda: accounted(cluster, array) == [""] * 6, 60, "nothing of ours")
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["at once", "after a restart"])
 def test_a_requeued_job_gets_its_request_back(cluster: Cluster, away: bool) -> None:
-    job = cluster.submit("alice", ["--gres=gpu:2", "--requeue", "--comment=class=A"], "sleep 600")
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job(
+        "alice", ["--gres=gpu:2", "--requeue", "--comment=class=A"], "sleep 600"
+    )
     freed(cluster, job)
     if away:
         cluster.sh("ctl", "services down selectd KILL")

@@ -57,8 +57,7 @@ def running_after(cluster: Cluster, job_id: str, since: Stopwatch, deadline: flo
 def fill(cluster: Cluster, counts: Sequence[int]) -> list[str]:
     """Occupy GPUs as bob, one job per count; wait until they run."""
     jobs = [cluster.submit("bob", [f"--gres=gpu:{n}", "-t", "60"], WAIT) for n in counts]
-    for job_id in jobs:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(jobs, "RUNNING")
     return jobs
 
 
@@ -101,10 +100,9 @@ def test_two_jobs_that_fit_a_limit_only_alone(cluster: Cluster, limit: str) -> N
 
 
 def test_a_limit_is_not_tried_in_a_loop(cluster: Cluster, limit: str) -> None:
-    first = cluster.submit("alice", ["--gres=gpu:2", f"--qos={limit}"], WAIT)
-    cluster.wait(first, "RUNNING", 60)
+    cluster.running_job("alice", ["--gres=gpu:2", f"--qos={limit}"], WAIT)
     others = [cluster.submit("alice", ["--gres=gpu:1", f"--qos={limit}"], WAIT) for _ in range(5)]
-    time.sleep(20)
+    time.sleep(10)
     for job_id in others:  # one may be on its way back just now
         cluster.wait_until(
             lambda job_id=job_id: is_parked(cluster, job_id), 60, lambda: str(cluster.jobs())
@@ -123,14 +121,12 @@ def held(cluster: Cluster, first: str) -> dict[str, tuple[list[str], str]]:
 
 @pytest.mark.parametrize("way", ["dependency", "begin time", "hold"])
 def test_what_is_held_is_not_planned(cluster: Cluster, way: str) -> None:
-    first = cluster.submit("alice", ["--gres=gpu:1"], WAIT)
-    cluster.wait(first, "RUNNING", 60)
+    first = cluster.running_job("alice", ["--gres=gpu:1"], WAIT)
     options, reason = held(cluster, first)[way]
     job_id = cluster.submit("alice", ["--gres=gpu:4", *options], "true")
     # Jobs behind it take all that is free.
     behind = [cluster.submit("bob", ["--gres=gpu:4"], "sleep 1") for _ in range(4)]
-    for other in behind[:3]:
-        cluster.wait(other, "COMPLETED", 60)
+    cluster.wait_all(behind[:3], "COMPLETED")
     assert cluster.job(job_id)["Reason"] == reason
     assert is_parked(cluster, job_id)
     assert not decisions(cluster, job_id)
@@ -167,8 +163,7 @@ def test_limit_of_a_partition(cluster: Cluster) -> None:
 def test_limit_of_an_association(cluster: Cluster) -> None:
     sacctmgr(cluster, "modify", "user", "alice", "set", "GrpTRES=gres/gpu=3")
     try:
-        first = cluster.submit("alice", ["--gres=gpu:3"], WAIT)
-        cluster.wait(first, "RUNNING", 60)
+        first = cluster.running_job("alice", ["--gres=gpu:3"], WAIT)
         second = cluster.submit("alice", ["--gres=gpu:1"], "true")
         third = cluster.submit("bob", ["--gres=gpu:4"], "true")
         cluster.wait(third, "COMPLETED", 60)
@@ -228,8 +223,7 @@ def test_maintenance_reservation(cluster: Cluster) -> None:
          "nodes=n[1-3]", "flags=maint,ignore_jobs", "starttime=now+30minutes",
          "duration=60"],
     )  # fmt: skip
-    on_n4 = cluster.submit("alice", ["--gres=gpu:4", "-t", "60"], WAIT)
-    cluster.wait(on_n4, "RUNNING", 60)
+    on_n4 = cluster.running_job("alice", ["--gres=gpu:4", "-t", "60"], WAIT)
     assert list(cluster.gpus(on_n4)) == ["n4"]
     too_long = cluster.submit("alice", ["--gres=gpu:1", "-t", "60"], "true")
     short = [cluster.submit("bob", ["--gres=gpu:4", "-t", "10"], "sleep 2") for _ in range(3)]
@@ -251,8 +245,7 @@ def test_inside_a_reservation(cluster: Cluster) -> None:
         ["scontrol", "create", "reservation", "reservationname=course", "users=alice",
          "nodes=n2", "starttime=now", "duration=60"],
     )  # fmt: skip
-    inside = cluster.submit("alice", ["--gres=gpu:2", "--reservation=course"], WAIT)
-    cluster.wait(inside, "RUNNING", 60)
+    inside = cluster.running_job("alice", ["--gres=gpu:2", "--reservation=course"], WAIT)
     assert list(cluster.gpus(inside)) == ["n2"]
     outside = fill(cluster, [4, 4, 4])
     assert {node for job_id in outside for node in cluster.gpus(job_id)} == {"n1", "n3", "n4"}
@@ -263,10 +256,9 @@ def test_inside_a_reservation(cluster: Cluster) -> None:
 
 def test_none_passes_a_job_that_needs_a_node_of_another_user(cluster: Cluster) -> None:
     """Slurm starts no job of alice's on n1 for an hour, though all its GPUs are free."""
-    only = cluster.submit("bob", ["--exclusive=user", "-w", "n1", "-t", "60"], WAIT)
-    cluster.wait(only, "RUNNING", 60)
-    other = cluster.submit("alice", ["--gres=gpu:4", "-w", "n2", "-t", "10"], WAIT)
-    cluster.wait(other, "RUNNING", 60)  # off n1, where it would fit
+    only = cluster.running_job("bob", ["--exclusive=user", "-w", "n1", "-t", "60"], WAIT)
+    # Off n1, where it would fit
+    other = cluster.running_job("alice", ["--gres=gpu:4", "-w", "n2", "-t", "10"], WAIT)
     let_go(cluster, "alice", other)
     time.sleep(1.1)  # a job without GPUs that starts in the second in which another comes passes it
     wide = cluster.submit("alice", ["-N4", "--gpus-per-node=4", "-t", "30"], WAIT)
@@ -275,8 +267,7 @@ def test_none_passes_a_job_that_needs_a_node_of_another_user(cluster: Cluster) -
     late = cluster.submit("bob", [*job, "-t", "90"], WAIT)
     own = cluster.submit("bob", [*job, "-w", "n1", "-t", "50"], WAIT)
     soon = cluster.submit("bob", [*job, "-t", "50"], WAIT)
-    for job_id in (own, soon):
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all((own, soon), "RUNNING")
     for job_id in (wide, late):
         assert is_parked(cluster, job_id)
         assert decisions(cluster, job_id) == []
@@ -303,12 +294,10 @@ def test_users_who_share_no_node_take_turns(cluster: Cluster) -> None:
     """Jobs of bob's share a node; those that come later do not keep alice from all nodes."""
     job = ["--gres=gpu:2", "-t", "30"]
     first = [cluster.submit("bob", job, WAIT) for _ in range(2)]
-    for job_id in first:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(first, "RUNNING")
     assert len({node for job_id in first for node in cluster.gpus(job_id)}) == 1
     more = [cluster.submit("bob", ["--gres=gpu:3", "-t", "60"], WAIT) for _ in range(3)]
-    for job_id in more:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(more, "RUNNING")
     waits = cluster.submit("alice", ["--gres=gpu:1", "-t", "30"], WAIT)
     cluster.wait_told(waits, r"shares\s+no\s+node\s+with\s+other\s+users")
     behind = [cluster.submit("bob", ["--gres=gpu:1", "-t", "90"], WAIT) for _ in range(3)]
@@ -316,21 +305,19 @@ def test_users_who_share_no_node_take_turns(cluster: Cluster) -> None:
     for job_id in first:
         let_go(cluster, "bob", job_id)
     cluster.wait(waits, "RUNNING", 60)
-    for job_id in behind:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(behind, "RUNNING")
 
 
 def test_a_node_that_one_user_has_for_himself(cluster: Cluster) -> None:
     """Slurm starts no job of alice's on n1, though all its GPUs are free; one of bob's it does."""
-    only = cluster.submit("bob", ["--exclusive=user", "-w", "n1", "-t", "60"], WAIT)
-    cluster.wait(only, "RUNNING", 60)
+    only = cluster.running_job("bob", ["--exclusive=user", "-w", "n1", "-t", "60"], WAIT)
     others = [cluster.submit("alice", ["--gres=gpu:4", "-t", "30"], WAIT) for _ in range(3)]
-    for job_id in others:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(others, "RUNNING")
     assert {node for job_id in others for node in cluster.gpus(job_id)} == {"n2", "n3", "n4"}
     last = cluster.submit("alice", ["--gres=gpu:1", "-t", "30"], WAIT)
-    own = cluster.submit("bob", ["--gres=gpu:1", "-w", "n1", "-t", "30", "--nice=1000000"], WAIT)
-    cluster.wait(own, "RUNNING", 60)
+    own = cluster.running_job(
+        "bob", ["--gres=gpu:1", "-w", "n1", "-t", "30", "--nice=1000000"], WAIT
+    )
     assert is_parked(cluster, last)
     assert decisions(cluster, last) == []
     for job_id in (only, own):

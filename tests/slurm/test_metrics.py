@@ -312,8 +312,7 @@ def test_the_job_map_of_dcgm_exporter_follows_a_job(cluster: Cluster) -> None:
         for container, service in services:
             cluster.service_down(container, service)
             cluster.service_up(container, service)
-        job = cluster.submit("alice", ["--gres=gpu:2", "-w", "n3"], "sleep 300")
-        cluster.wait(job, "RUNNING")
+        job = cluster.running_job("alice", ["--gres=gpu:2", "-w", "n3"], "sleep 300")
         ((_, gpus),) = cluster.gpus(job).items()
         machine = json.loads(cluster.sh("n3", ["cat", "/etc/gpu-aware-fake/n3.json"]))
         order = [gpu["minor"] for gpu in machine["gpus"]]

@@ -27,8 +27,7 @@ def two_models(cluster: Cluster) -> Iterator[None]:
 def test_a_model_is_where_it_was_asked_for(cluster: Cluster, two_models: None) -> None:
     one = cluster.submit("alice", ["--gres=gpu:a100:2"], WAIT)
     assert node_of(cluster, one) in ("n3", "n4")
-    two = cluster.submit("alice", ["-N2", "--gpus-per-node=v100:4"], WAIT)
-    cluster.wait(two, "RUNNING", 60)
+    two = cluster.running_job("alice", ["-N2", "--gpus-per-node=v100:4"], WAIT)
     assert set(cluster.gpus(two)) == {"n1", "n2"}
     # The other models are free, and are not given; a job without a model takes them.
     waits = cluster.submit("alice", ["--gres=gpu:v100:1", "-t", "5"], "true")
@@ -41,8 +40,7 @@ def test_a_model_is_where_it_was_asked_for(cluster: Cluster, two_models: None) -
 
 def test_a_job_over_nodes_of_both_models(cluster: Cluster, two_models: None) -> None:
     """Slurm gives such a job any nodes, and so do we."""
-    job_id = cluster.submit("alice", ["-N4", "--gres=gpu:4"], WAIT)
-    cluster.wait(job_id, "RUNNING", 60)
+    job_id = cluster.running_job("alice", ["-N4", "--gres=gpu:4"], WAIT)
     assert set(cluster.gpus(job_id)) == {"n1", "n2", "n3", "n4"}
 
 

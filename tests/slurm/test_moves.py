@@ -7,7 +7,7 @@ from cluster import Cluster
 from idle_clock import Stopwatch
 from test_way_of_a_job import NO_HISTORY, decisions, events, one_fast_node, started
 
-MOVES = "[moves]\nenabled = true\nfirst_s = 5.0\nlast_s = 0.0\nmargin_s = 60.0\n"
+MOVES = "[moves]\nenabled = true\nfirst_s = 2.0\nlast_s = 0.0\nmargin_s = 60.0\n"
 # It counts, and saves its number when Slurm ends it. "wait" lets the trap run at once.
 COUNTS = """cd "$HOME"
 step=$(cat count-$SLURM_JOB_ID 2>/dev/null || echo 0)
@@ -22,7 +22,7 @@ echo "done at $step"
 APPENDS = ["--open-mode=append", "--time=120"]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def moving(cluster: Cluster) -> Iterator[None]:
     """Jobs are moved, and n4 is twice as fast as the other nodes."""
     with one_fast_node(cluster, MOVES + NO_HISTORY):
@@ -33,16 +33,20 @@ def on_slow_gpus(cluster: Cluster, *options: str) -> str:
     """A job of alice beside one of bob that held all of the fast node, and has ended since."""
     # So long that no job waits for it
     held = ["--gres=gpu:4", "--comment=class=A", "--time=600"]
-    fast = cluster.submit("bob", held, "sleep 36000")
-    cluster.wait(fast, "RUNNING", 60)
+    fast = cluster.running_job("bob", held, "sleep 36000")
     assert list(cluster.gpus(fast)) == ["n4"]
     comment = "--comment=class=A,move=10s"
-    job_id = cluster.submit("alice", ["--gres=gpu:2", comment, *APPENDS, *options], COUNTS)
-    cluster.wait(job_id, "RUNNING", 60)
+    job_id = cluster.running_job("alice", ["--gres=gpu:2", comment, *APPENDS, *options], COUNTS)
     started(cluster, job_id)
     assert "n4" not in cluster.gpus(job_id)
     cluster.sh("ctl", ["scancel", fast])
+    cluster.wait(fast, "CANCELLED", 60)
     return job_id
+
+
+def look_for_moves(cluster: Cluster) -> None:
+    """A selector that starts looks for moves at once, another one each half a minute."""
+    cluster.kill("ctl", "selectd", "TERM")
 
 
 def await_requeue(cluster: Cluster, job_id: str) -> None:
@@ -93,6 +97,7 @@ def test_a_job_moves_goes_on_and_is_counted_once(cluster: Cluster) -> None:
 
 def test_killed_between_requeue_and_placing_nothing_is_lost(cluster: Cluster) -> None:
     job_id = on_slow_gpus(cluster)
+    look_for_moves(cluster)
     await_requeue(cluster, job_id)
     cluster.kill("ctl", "selectd", "KILL")
     await_move(cluster, job_id)
@@ -100,6 +105,7 @@ def test_killed_between_requeue_and_placing_nothing_is_lost(cluster: Cluster) ->
 
 def test_a_job_that_slurm_may_not_requeue_stays(cluster: Cluster) -> None:
     job_id = on_slow_gpus(cluster, "--no-requeue")
+    look_for_moves(cluster)
     cluster.wait_until(
         lambda: any(d.get("step") == "move" for _, d in events(cluster, job_id)),
         90,

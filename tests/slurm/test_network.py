@@ -7,7 +7,7 @@ import pytest
 from cluster import Cluster
 from site_files import CONFIG, SLURM_CONF, TOPOLOGY, kept, restart
 from test_limits import WAIT, is_parked
-from test_way_of_a_job import decisions, let_go, started
+from test_way_of_a_job import decisions, end_job, let_go, started
 
 # Neighbours by name are never neighbours by network: no order of names gives these pairs.
 NETWORKS = {
@@ -31,18 +31,15 @@ def network(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
 
 def test_two_nodes_below_one_switch(cluster: Cluster, network: str) -> None:
     assert network in cluster.sh("ctl", ["scontrol", "show", "config"])
-    small = cluster.submit("bob", ["-w", "n1", "--gres=gpu:1"], WAIT)
-    cluster.wait(small, "RUNNING", 60)
+    cluster.running_job("bob", ["-w", "n1", "--gres=gpu:1"], WAIT)
     # n2, n3 and n4 are free; n2 and n4 share a switch.
-    near = cluster.submit("alice", ["-N2", "--gres=gpu:4", "--comment=class=A"], WAIT)
-    cluster.wait(near, "RUNNING", 60)
+    near = cluster.running_job("alice", ["-N2", "--gres=gpu:4", "--comment=class=A"], WAIT)
     assert set(cluster.gpus(near)) == {"n2", "n4"}
     assert started(cluster, near)["outcome"]["as_planned"]
     cluster.wait_told(near, r"\bswitch\b")
 
     # Three GPUs are left on each node of the other switch.
-    beside = cluster.submit("alice", ["-N2", "--gres=gpu:3", "--comment=class=A"], WAIT)
-    cluster.wait(beside, "RUNNING", 60)
+    beside = cluster.running_job("alice", ["-N2", "--gres=gpu:3", "--comment=class=A"], WAIT)
     assert set(cluster.gpus(beside)) == {"n1", "n3"}
 
     late = cluster.submit("alice", ["-N2", "--gres=gpu:4", "--comment=class=A"], WAIT)
@@ -51,8 +48,7 @@ def test_two_nodes_below_one_switch(cluster: Cluster, network: str) -> None:
     let_go(cluster, "alice", near)
     cluster.wait(late, "RUNNING", 60)
     assert set(cluster.gpus(late)) == {"n2", "n4"}
-    let_go(cluster, "alice", late)
-    cluster.wait(late, "COMPLETED", 60)
+    end_job(cluster, "alice", late)
 
 
 def test_no_switch_has_two_nodes(cluster: Cluster, network: str) -> None:
@@ -60,8 +56,7 @@ def test_no_switch_has_two_nodes(cluster: Cluster, network: str) -> None:
     small = [
         cluster.submit("bob", ["-w", node, "--gres=gpu:1", "-t60"], WAIT) for node in ("n1", "n4")
     ]
-    for job_id in small:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(small, "RUNNING")
     job = ["-t1", "--comment=class=A"]
     wide = cluster.submit("alice", [*job, "-N2", "--gres=gpu:4"], "true")
     three = cluster.submit("alice", [*job, "-N3", "--gres=gpu:3"], "true")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import NODES, Cluster, CommandFailed
-from site_files import GRES_CONF, SLURM_CONF, kept, restart
+from site_files import CONFIG, GRES_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT, fill, is_parked, limit
 from test_way_of_a_job import GATE_LICENCE, decisions, let_go, placed
 
@@ -29,15 +29,13 @@ def test_cpus_that_others_hold(cluster: Cluster) -> None:
         cluster.submit("bob", ["-N1", "-n1", "-c14", "-w", node, "--mem=1000"], WAIT)
         for node in NODES[:3]
     ]
-    for job_id in cpu_jobs:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(cpu_jobs, "RUNNING")
     first = cluster.submit("alice", ["--gres=gpu:1", "-c8"], WAIT)
     assert node_of(cluster, first) == "n4"
     # Two CPUs are left on n1 to n3, eight on n4.
     waits = cluster.submit("alice", ["--gres=gpu:1", "-c12", "-t", "10"], "true")
     small = [cluster.submit("alice", ["--gres=gpu:1", "-c2", "-t", "5"], "true") for _ in range(3)]
-    for job_id in small:
-        cluster.wait(job_id, "COMPLETED", 60)
+    cluster.wait_all(small, "COMPLETED")
     assert is_parked(cluster, waits)
     assert not decisions(cluster, waits)
     let_go(cluster, "bob", cpu_jobs[0])
@@ -47,10 +45,8 @@ def test_cpus_that_others_hold(cluster: Cluster) -> None:
 def test_cpus_beside_the_gpus(cluster: Cluster) -> None:
     """--gres-flags=enforce-binding: CPUs on the socket of the GPUs, of which the first has two."""
     bound = ["-w", "n1", "--gres-flags=enforce-binding", "-t", "5"]
-    cpu_job = cluster.submit("bob", ["-w", "n1", "-n6", "-m", "block:block"], WAIT)
-    cluster.wait(cpu_job, "RUNNING", 60)
-    first = cluster.submit("alice", [*bound, "-n1", "-c4", "--gres=gpu:1"], WAIT)
-    cluster.wait(first, "RUNNING", 60)
+    cpu_job = cluster.running_job("bob", ["-w", "n1", "-n6", "-m", "block:block"], WAIT)
+    first = cluster.running_job("alice", [*bound, "-n1", "-c4", "--gres=gpu:1"], WAIT)
     (slots,) = cluster.gpus(first).values()
     assert set(slots) <= {2, 3}
     assert re.search(r"CPU_IDs=(8-11|12-15) ", cluster.job(first)[""])
@@ -76,8 +72,7 @@ def all_bound(cluster: Cluster) -> Iterator[None]:
 
 def test_a_limit_where_every_job_is_bound(cluster: Cluster, all_bound: None, limit: str) -> None:
     job = ["--gres=gpu:2", "-n1", "-c2", "-t", "30", f"--qos={limit}"]
-    first = cluster.submit("alice", job, WAIT)
-    cluster.wait(first, "RUNNING", 60)
+    first = cluster.running_job("alice", job, WAIT)
     assert set(*cluster.gpus(first).values()) in ({0, 1}, {2, 3})
     fill(cluster, [4, 4, 4])
     second = cluster.submit("alice", job, WAIT)
@@ -92,8 +87,7 @@ def test_a_limit_where_every_job_is_bound(cluster: Cluster, all_bound: None, lim
 
 def test_memory_that_others_hold(cluster: Cluster) -> None:
     for node in NODES[:3]:
-        job_id = cluster.submit("bob", ["-w", node, "--mem=60000"], WAIT)
-        cluster.wait(job_id, "RUNNING", 60)
+        job_id = cluster.running_job("bob", ["-w", node, "--mem=60000"], WAIT)
     job_id = cluster.submit("alice", ["--gres=gpu:2", "--mem=8000"], WAIT)
     assert node_of(cluster, job_id) == "n4"
 
@@ -101,8 +95,7 @@ def test_memory_that_others_hold(cluster: Cluster) -> None:
 def test_whole_node_waits_for_the_cpus(cluster: Cluster) -> None:
     """An exclusive job needs nodes without any other job, also without GPUs."""
     held = [cluster.submit("bob", ["-w", node, "-t", "30"], WAIT) for node in NODES]
-    for job_id in held:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(held, "RUNNING")
     whole = cluster.submit("alice", ["--gres=gpu:1", "--exclusive", "-t", "5"], WAIT)
     beside = cluster.submit("alice", ["--gres=gpu:1", "-t", "1"], "true")
     cluster.wait(beside, "COMPLETED", 60)
@@ -157,8 +150,7 @@ def test_partitions(cluster: Cluster) -> None:
     try:
         right = cluster.submit("alice", ["-p", "right", "--gres=gpu:2"], WAIT)
         assert node_of(cluster, right) in ("n3", "n4")
-        both = cluster.submit("alice", ["-p", "left,right", "-N2", "--gres=gpu:4"], WAIT)
-        cluster.wait(both, "RUNNING", 60)
+        both = cluster.running_job("alice", ["-p", "left,right", "-N2", "--gres=gpu:4"], WAIT)
         assert set(cluster.gpus(both)) == {"n1", "n2"}
         cluster.sh("ctl", ["scontrol", "update", "partitionname=right", "state=down"])
         held = cluster.submit("bob", ["-p", "right", "--gres=gpu:1"], "true")
@@ -209,8 +201,9 @@ ResumeProgram=/tmp/resume
 def asleep(cluster: Cluster) -> Iterator[str]:
     """A node that Slurm has put to sleep; ResumeProgram writes its name to /tmp/resumed."""
     node = "n4"
-    with kept(cluster, SLURM_CONF):
+    with kept(cluster, SLURM_CONF, CONFIG):
         cluster.sh("ctl", f"cat >>{SLURM_CONF}", stdin=POWER_SAVING)
+        cluster.sh("ctl", f"cat >>{CONFIG}", stdin="\n[selector]\nstart_timeout_s = 15.0\n")
         script = "#!/bin/sh\necho $1 >>/tmp/resumed\n"
         cluster.sh("ctl", "rm -f /tmp/resumed; install -m 755 /dev/stdin /tmp/resume", stdin=script)
         restart(cluster)
@@ -231,15 +224,14 @@ def asleep(cluster: Cluster) -> Iterator[str]:
 def test_a_node_that_sleeps_is_woken(cluster: Cluster, asleep: str) -> None:
     """For a job that fits on no other; that is placed once, and runs as soon as it is awake."""
     for node, gpus in zip(NODES[:3], (4, 4, 2), strict=True):
-        job_id = cluster.submit("bob", ["-w", node, f"--gres=gpu:{gpus}", "-t", "60"], WAIT)
-        cluster.wait(job_id, "RUNNING", 60)
+        job_id = cluster.running_job("bob", ["-w", node, f"--gres=gpu:{gpus}", "-t", "60"], WAIT)
     awake = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
     assert node_of(cluster, awake) == "n3"
     job_id = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
     cluster.wait_until(
         lambda: asleep in cluster.sh("ctl", "cat /tmp/resumed", check=False), 90, "to be woken"
     )
-    time.sleep(35)  # longer than a placed job may take that nothing holds
+    time.sleep(20)  # longer than a placed job may take that nothing holds
     cluster.sh(asleep, "slurmd -b")  # as a machine that has just booted
     cluster.wait(job_id, "RUNNING", 60)
     assert cluster.gpus(job_id) == {asleep: (0, 1)}

@@ -14,7 +14,7 @@ from idle_clock import Stopwatch
 from site_files import several_clusters
 from test_limits import WAIT
 from test_power import limited, planned, power, power_for
-from test_way_of_a_job import GATE_LICENCE, let_go
+from test_way_of_a_job import GATE_LICENCE, end_job, let_go
 
 __all__ = ["limited"]
 
@@ -53,8 +53,7 @@ def full(cluster: Cluster) -> Iterator[dict[str, list[str]]]:
         ]
         for node in NODES
     }
-    for job in (job for each in jobs.values() for job in each):
-        cluster.wait(job, "RUNNING")
+    cluster.wait_all((job for each in jobs.values() for job in each), "RUNNING")
     yield jobs
     cluster.cancel_all()
 
@@ -90,12 +89,11 @@ def test_whatever_slurm_places_waits_for_its_turn(
     assert cluster.job(het)["JobState"] == "PENDING"
     for node in NODES:
         for job in full[node]:
-            let_go(cluster, "bob", job)
-            cluster.wait(job, "COMPLETED")
+            end_job(cluster, "bob", job)
         if node == NODES[0]:
             cluster.wait(high[0], {"RUNNING", "COMPLETED"})
-    for job in (*high, *low, het):
-        cluster.wait(job, "COMPLETED", 300)  # a start that fails is tried again after 60 s
+    # A start that fails is tried again after 60 s
+    cluster.wait_all((*high, *low, het), "COMPLETED", 300)
     for process in waiting:
         cluster.finish(process, 60)
         assert process.returncode == 0
@@ -127,14 +125,13 @@ def test_the_owners_exclusions_stay_when_it_is_parked_again(
 
 def test_a_job_that_its_owner_requeues_as_a_special_one_is_parked_again(cluster: Cluster) -> None:
     """A flag hides its state; with an open gate it would start as soon as it is released."""
-    job = cluster.submit("bob", ["--gres=gpu:1", "-t", "9"], WAIT)
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("bob", ["--gres=gpu:1", "-t", "9"], WAIT)
     cluster.sh("ctl", ["scontrol", "requeuehold", "State=SpecialExit", job], "bob")
     cluster.wait(job, "SPECIAL_EXIT")
     parked = lambda: GATE_LICENCE in cluster.job(job)["Licenses"]  # noqa: E731
     cluster.wait_until(parked, 60, lambda: str(cluster.job(job)))
-    other = cluster.submit("alice", ["-N4", "--gres=gpu:4", "-t", "30"], WAIT)
-    cluster.wait(other, "RUNNING")  # else its turn comes when Slurm's delay of a requeue ends
+    # Else its turn comes when Slurm's delay of a requeue ends
+    cluster.running_job("alice", ["-N4", "--gres=gpu:4", "-t", "30"], WAIT)
     cluster.sh("ctl", ["scontrol", "release", job], "bob")
     assert cluster.job(job)["JobState"] == "PENDING"
     assert parked()
@@ -178,8 +175,7 @@ def test_what_cannot_wait_takes_no_reserved_gpu(
     held = {node: 4}
     cluster.wait_until(lambda: guarded(cluster) == held, 60, "a reservation for the head")
     for free, job in enumerate(full[node], 1):
-        let_go(cluster, "bob", job)
-        cluster.wait(job, "COMPLETED")
+        end_job(cluster, "bob", job)
         if free < 4:
             cluster.wait_until(lambda: guarded(cluster) == held, 60, f"a reservation of {held}")
             assert cluster.job(past)["JobState"] == "PENDING"
@@ -203,19 +199,16 @@ def test_a_job_without_gpus_opens_no_way_past_the_first_that_waits(
     """
     node, cores = NODES[2], ["-c", "4", *LOWER, "-t", "600"]
     head = cluster.submit("alice", ["--gres=gpu:4", "-c", "16", "-t", "600", "-w", node], WAIT)
-    first = cluster.submit("bob", [*cores, "-w", node], WAIT)
-    cluster.wait(first, "RUNNING")
+    first = cluster.running_job("bob", [*cores, "-w", node], WAIT)
     promised_late = lambda: "9 h" in cluster.sh("ctl", ["gpu-aware", "explain", head])  # noqa: E731
     cluster.wait_until(promised_late, 60, "a start of the head when the job without GPUs ends")
-    let_go(cluster, "bob", full[node][0])
-    cluster.wait(full[node][0], "COMPLETED")
+    end_job(cluster, "bob", full[node][0])
     behind = cluster.submit("bob", ["--gres=gpu:1", "-w", node, *LOWER, "-t", "300"])
     short = cluster.submit("bob", ["--gres=gpu:1", "-w", node, *LOWER, "-t", "5"])
     cluster.wait(short, "COMPLETED")
     assert guarded(cluster) == {}
     for job in full[node][1:]:
-        let_go(cluster, "bob", job)
-        cluster.wait(job, "COMPLETED")
+        end_job(cluster, "bob", job)
     cluster.wait_until(lambda: guarded(cluster) == {node: 4}, 60, "the share of the head is held")
     second = cluster.submit("bob", [*cores, "-w", node])
     elsewhere = cluster.submit("bob", [*cores])
@@ -226,8 +219,7 @@ def test_a_job_without_gpus_opens_no_way_past_the_first_that_waits(
     cluster.wait(head, "RUNNING", 90)
     assert cluster.job(behind)["JobState"] == "PENDING", story(cluster, [head, behind, second])
     let_go(cluster, "alice", head)
-    for job in (head, behind, second):
-        cluster.wait(job, "COMPLETED", 90)
+    cluster.wait_all((head, behind, second), "COMPLETED", 90)
 
 
 def test_a_job_of_whole_nodes_waits_for_its_turn(
@@ -237,8 +229,7 @@ def test_a_job_of_whole_nodes_waits_for_its_turn(
     free, busy, other = NODES[0], NODES[1], NODES[2]
     head = cluster.submit("alice", ["-N2", "--gres=gpu:4", "-t", "60", "-w", f"{free},{busy}"])
     for job in full[free]:
-        let_go(cluster, "bob", job)
-        cluster.wait(job, "COMPLETED")
+        end_job(cluster, "bob", job)
     cluster.wait_until(lambda: told_to_wait(cluster, head), 60, "a reservation for the head")
     whole = cluster.submit("bob", ["--exclusive", "-N1", *LOWER])
     assert GATE_LICENCE in cluster.job(whole)["Licenses"]
@@ -248,8 +239,7 @@ def test_a_job_of_whole_nodes_waits_for_its_turn(
     time.sleep(8)
     assert cluster.job(whole)["JobState"] == "PENDING", story(cluster, [head, whole])
     for job in full[busy]:
-        let_go(cluster, "bob", job)
-        cluster.wait(job, "COMPLETED")
+        end_job(cluster, "bob", job)
     cluster.wait(head, {"RUNNING", "COMPLETED"})
     cluster.wait(whole, "COMPLETED", 90)
     at = {run.job: run for run in accounted(cluster, {head, whole})}
@@ -257,8 +247,7 @@ def test_a_job_of_whole_nodes_waits_for_its_turn(
     assert at[whole].gpus == 4
     again = cluster.submit("bob", ["--exclusive", "-N1", *LOWER])
     for job in full[other]:
-        let_go(cluster, "bob", job)
-        cluster.wait(job, "COMPLETED")
+        end_job(cluster, "bob", job)
     cluster.wait(again, "COMPLETED")
 
 
@@ -267,19 +256,16 @@ def test_a_job_of_whole_nodes_starts_as_soon_as_a_gpu_job(cluster: Cluster) -> N
     for _ in range(3):
         for form, found in waited.items():
             at = time.monotonic()
-            job = cluster.submit("bob", [form, "-N1", "-t", "5"], WAIT)
-            cluster.wait(job, "RUNNING")
+            job = cluster.running_job("bob", [form, "-N1", "-t", "5"], WAIT)
             found.append(time.monotonic() - at)
-            let_go(cluster, "bob", job)
-            cluster.wait(job, "COMPLETED")
+            end_job(cluster, "bob", job)
     print("\n", waited)
     assert min(waited["--exclusive"]) <= min(waited["--gres=gpu:4"]) + SLACK_S
 
 
 @pytest.mark.parametrize("command", ["requeue", "requeuehold"])
 def test_a_requeued_job_of_whole_nodes_is_parked_again(cluster: Cluster, command: str) -> None:
-    job = cluster.submit("bob", ["--exclusive", "-N1", "-t", "5"], WAIT)
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("bob", ["--exclusive", "-N1", "-t", "5"], WAIT)
     cluster.sh("ctl", ["scontrol", command, job], "bob")
     parked = lambda: GATE_LICENCE in cluster.job(job)["Licenses"]  # noqa: E731
     cluster.wait_until(parked, 60, lambda: str(cluster.job(job)))
@@ -289,8 +275,7 @@ def test_a_requeued_job_of_whole_nodes_is_parked_again(cluster: Cluster, command
 def test_a_component_without_gpus_needs_its_room_too(cluster: Cluster) -> None:
     """No GPU is kept for a heterogeneous job that cannot start."""
     cpus = [cluster.submit("bob", ["-c", "9", "-w", node, "-t", "60"], WAIT) for node in NODES]
-    for job in cpus:
-        cluster.wait(job, "RUNNING")
+    cluster.wait_all(cpus, "RUNNING")
     time.sleep(1.1)  # a job without GPUs that starts in the second in which another comes passes it
     script = HET.replace("--gres=gpu:1 -t 60\nsleep", "-c 9 -t 60\nsleep")
     het = cluster.sh("ctl", ["sbatch", "--parsable"], "alice", stdin=script).strip()
@@ -323,8 +308,7 @@ def test_they_count_under_a_power_limit(cluster: Cluster, limited: None) -> None
     for job in jobs:
         let_go(cluster, "bob", job)
         running()
-    for job in jobs:
-        cluster.wait(job, "COMPLETED", 120)
+    cluster.wait_all(jobs, "COMPLETED", 120)
 
 
 # Mixed submissions, from accounting ---------------------------------------------------------------
@@ -438,8 +422,7 @@ def check_mixed(cluster: Cluster, most: int) -> None:
         ]
         user = rng.choice(["alice", "bob"])
         jobs.add(cluster.submit(user, options, f"sleep {rng.choice([4, 8, 16])}"))
-    for job in jobs:
-        cluster.wait(job, "COMPLETED", 60 + 3 * count)
+    cluster.wait_all(jobs, "COMPLETED", 60 + 3 * count)
     runs = accounted(cluster, jobs)
     assert len(runs) == count
     passed = delayed(runs, most, slack_s=slack_s(watch))
@@ -456,8 +439,7 @@ def test_short_jobs_are_opened_ahead_and_pass_no_one(cluster: Cluster) -> None:
     for _ in range(3):
         high.append(cluster.submit("bob", ["--gres=gpu:4", "-t", "5"], "sleep 2"))
         time.sleep(3)
-    for job in (*low, *high):
-        cluster.wait(job, "COMPLETED", 180)
+    cluster.wait_all((*low, *high), "COMPLETED", 180)
     runs = accounted(cluster, {*low, *high})
     assert len(runs) == len(low) + len(high)
     assert delayed(runs, slack_s=slack_s(watch)) == [], story(cluster, high)

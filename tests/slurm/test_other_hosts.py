@@ -51,8 +51,7 @@ def told_bob(cluster: Cluster, command: str) -> Any:
 def test_a_login_node_has_no_store_and_answers(login: Cluster) -> None:
     assert login.sh("login", "ls /var/lib/slurm-gpu-aware; pgrep slurm || true").strip() == ""
     only = ["--gres=gpu:4", "-w", "n4"]
-    first = login.submit("alice", only, "sleep 300")
-    login.wait(first, "RUNNING")
+    first = login.running_job("alice", only, "sleep 300")
     second = login.submit("bob", only, "true")
 
     def reason() -> bool:

@@ -109,8 +109,9 @@ def no_selector(cluster: Cluster) -> Iterator[None]:
 def fill_all(cluster: Cluster) -> None:
     """Occupy all GPUs by jobs that are not ours, of the name fill."""
     options = [*PAST, "--gres=gpu:4", "-t", "60", "-J", "fill"]
-    for job in [cluster.submit("bob", [*options, "-w", node], "sleep 3600") for node in NODES]:
-        cluster.wait(job, "RUNNING", 60)
+    cluster.wait_all(
+        [cluster.submit("bob", [*options, "-w", node], "sleep 3600") for node in NODES], "RUNNING"
+    )
 
 
 def twins(cluster: Cluster, options: tuple[str, ...], script: str = "sleep 2") -> tuple[str, str]:
@@ -267,8 +268,7 @@ def test_what_slurm_refuses_last_is_never_recorded(cluster: Cluster) -> None:
 def test_running_jobs_change_as_in_plain_slurm(cluster: Cluster) -> None:
     options = ("-N2", "--gpus-per-node=1")
     ours, plain = twins(cluster, options, "sleep 300")
-    for job in (ours, plain):
-        cluster.wait(job, "RUNNING", 60)
+    cluster.wait_all((ours, plain), "RUNNING")
     for change in (
         *("timelimit=50", "timelimit=99", "gres=gpu:1", "reqnodelist=nosuch", "extra=mine"),
         *("partition=gpu", "features=gpu_v100", "licenses=", "excnodelist=n4", "numnodes=1"),

@@ -56,8 +56,7 @@ def planned(cluster: Cluster, gpus: int) -> bool:
 def test_a_job_waits_for_power_and_starts_when_another_ends(
     cluster: Cluster, limited: None
 ) -> None:
-    first = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
-    cluster.wait(first, "RUNNING")
+    first = cluster.running_job("alice", ["--gres=gpu:2"], WAIT)
     second = cluster.submit("bob", ["--gres=gpu:2"], WAIT)
     cluster.wait_until(
         lambda: "waits for power: it needs 680 W" in why(cluster, second), 60, why(cluster, second)
@@ -70,8 +69,7 @@ def test_a_job_waits_for_power_and_starts_when_another_ends(
 
 
 def test_without_a_limit_the_same_job_starts_at_once(cluster: Cluster, limited: None) -> None:
-    first = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
-    cluster.wait(first, "RUNNING")
+    cluster.running_job("alice", ["--gres=gpu:2"], WAIT)
     second = cluster.submit("bob", ["--gres=gpu:2"], WAIT)
     cluster.wait_until(lambda: "waits for power" in why(cluster, second), 60, why(cluster, second))
     cluster.sh("ctl", ["gpu-aware", "power", "set", "off", "--until", "1h"])
@@ -79,8 +77,7 @@ def test_without_a_limit_the_same_job_starts_at_once(cluster: Cluster, limited: 
 
 
 def test_a_job_that_exceeds_the_limit_runs_alone(cluster: Cluster, limited: None) -> None:
-    small = cluster.submit("bob", ["--gres=gpu:1"], WAIT)
-    cluster.wait(small, "RUNNING")
+    small = cluster.running_job("bob", ["--gres=gpu:1"], WAIT)
     large = cluster.submit("alice", ["--gres=gpu:4"], WAIT)
     cluster.wait_until(lambda: "waits for power" in why(cluster, large), 60, why(cluster, large))
     cluster.sh("ctl", ["scancel", small])
@@ -124,15 +121,13 @@ def bert(cluster: Cluster) -> None:
 def test_sizes_and_clocks_follow_the_limit(cluster: Cluster, bert: None) -> None:
     with kept(cluster, FILE):
         asked = ["--gpus=1", "--comment=gpus=1-4,model=bert,freq=auto"]
-        free = cluster.submit("alice", asked, WAIT)
-        cluster.wait(free, "RUNNING")
+        free = cluster.running_job("alice", asked, WAIT)
         assert sum(map(len, cluster.gpus(free).values())) == 4
         cluster.cancel_all()
         # Power for little more than one GPU at its most efficient clock.
         watts = (GPUS * IDLE_W + 60) / (1 - MARGIN)
         cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
-        held = cluster.submit("alice", asked, WAIT)
-        cluster.wait(held, "RUNNING")
+        held = cluster.running_job("alice", asked, WAIT)
         ((node, slots),) = cluster.gpus(held).items()
         assert len(slots) == 1
         chosen = cluster.explained(held)
@@ -161,8 +156,7 @@ def test_a_running_clock_falls_before_another_job_starts(
         watts = (GPUS * IDLE_W + above_w) / (1 - MARGIN)
         cluster.sh("ctl", ["gpu-aware", "power", "set", str(round(watts))])
         asked = ["--gres=gpu:1", "--comment=model=bert,freq=auto"]
-        first = cluster.submit("alice", asked, WAIT)
-        cluster.wait(first, "RUNNING")
+        first = cluster.running_job("alice", asked, WAIT)
         ((node, (slot,)),) = cluster.gpus(first).items()
 
         def clock() -> int:
@@ -206,8 +200,9 @@ def test_all_running_clocks_fall_with_the_limit(cluster: Cluster, bert: None) ->
     with kept(cluster, FILE):
         set_limit(3 * 90.0)
         asked = ["--gres=gpu:1", "--comment=model=bert,freq=auto"]
-        for job in [cluster.submit(user, asked, WAIT) for user in ("alice", "bob", "bob")]:
-            cluster.wait(job, "RUNNING")
+        cluster.wait_all(
+            [cluster.submit(user, asked, WAIT) for user in ("alice", "bob", "bob")], "RUNNING"
+        )
         high = [0, 0, 0]
 
         def raised() -> bool:
@@ -230,8 +225,7 @@ def test_all_running_clocks_fall_with_the_limit(cluster: Cluster, bert: None) ->
 
 
 def test_a_moldable_job_without_a_model_keeps_its_number(cluster: Cluster) -> None:
-    job = cluster.submit("alice", ["--gpus=2", "--comment=gpus=1-4"], WAIT)
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("alice", ["--gpus=2", "--comment=gpus=1-4"], WAIT)
     assert sum(map(len, cluster.gpus(job).values())) == 2
 
 

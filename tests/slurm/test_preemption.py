@@ -76,8 +76,7 @@ def occupy(cluster: Cluster, counts: Sequence[int], *options: str) -> list[str]:
         cluster.submit("bob", [f"--gres=gpu:{n}", "-t", str(60 + place), *low], WAIT)
         for place, n in enumerate(counts)
     ]
-    for job_id in jobs:
-        cluster.wait(job_id, "RUNNING")
+    cluster.wait_all(jobs, "RUNNING")
     return jobs
 
 
@@ -133,8 +132,7 @@ def test_jobs_without_gpus_that_slurm_preempts_are_named(
 ) -> None:
     """They are older, so that Slurm takes them away on its way to the third victim."""
     plain = [cluster.submit("bob", ["-w", f"n{i}", "-t60"], WAIT) for i in range(1, 5)]
-    for job_id in plain:
-        cluster.wait(job_id, "RUNNING")
+    cluster.wait_all(plain, "RUNNING")
     low = occupy(cluster, [1] * 16)
     high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:3"], WAIT)
     victims = check_victims(cluster, high, [*plain, *low], REQUEUED)
@@ -144,8 +142,7 @@ def test_jobs_without_gpus_that_slurm_preempts_are_named(
 
 def test_free_gpus_first(cluster: Cluster, by_partition: None) -> None:
     low = occupy(cluster, [4, 4, 4, 3])
-    high = cluster.submit("alice", ["-p", "urgent", "--gres=gpu:1"], WAIT)
-    cluster.wait(high, "RUNNING")
+    high = cluster.running_job("alice", ["-p", "urgent", "--gres=gpu:1"], WAIT)
     assert cluster.explained(high)["victims"] == []
     assert set(states(cluster, low).values()) == {("RUNNING", "0")}
 
@@ -229,7 +226,6 @@ def test_within_a_qos(cluster: Cluster, by_qos: None) -> None:
 
 def test_no_job_is_preempted_without_need(cluster: Cluster, by_qos: None) -> None:
     cheap = occupy(cluster, [4, 4], "--qos=cheap")
-    dear = cluster.submit("alice", ["--qos=dear", "-N2", "--gres=gpu:4"], WAIT)
-    cluster.wait(dear, "RUNNING")
+    dear = cluster.running_job("alice", ["--qos=dear", "-N2", "--gres=gpu:4"], WAIT)
     assert cluster.explained(dear)["victims"] == []
     assert set(states(cluster, cheap).values()) == {("RUNNING", "0")}

@@ -8,11 +8,11 @@ from datetime import datetime
 
 import pytest
 from cluster import Cluster
-from site_files import CONFIG, kept
+from site_files import configured
 from test_limits import WAIT, fill, sacctmgr
 from test_preemption import configure
 from test_replay_live import REPLAY
-from test_way_of_a_job import let_go
+from test_way_of_a_job import end_job, let_go
 
 from slurm_gpu_aware.cli.job_text import facts_of
 
@@ -30,10 +30,7 @@ MINUTES = {"long": 50, "middle": 20, "short": 2}
 def order_settings(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
     """The order that a test names, and the weight."""
     order, weight = request.param
-    with kept(cluster, CONFIG):
-        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=SETTINGS.format(order=order, weight=weight))
-        cluster.service_down("ctl", "selectd")
-        cluster.service_up("ctl", "selectd")
+    with configured(cluster, SETTINGS.format(order=order, weight=weight)):
         yield
 
 
@@ -49,8 +46,7 @@ def wait_for_one(cluster: Cluster, user: str, minutes: int, *more: str) -> str:
 
 def start_order(cluster: Cluster, jobs: dict[str, str]) -> list[str]:
     """Names of jobs that have ended, in the order of their starts."""
-    for job_id in jobs.values():
-        cluster.wait(job_id, "COMPLETED", 60)
+    cluster.wait_all(jobs.values(), "COMPLETED")
     return sorted(jobs, key=lambda name: cluster.job(jobs[name])["StartTime"])
 
 
@@ -93,8 +89,7 @@ def test_a_wait_begins_when_a_job_becomes_eligible(cluster: Cluster) -> None:
     more = {"begin": "--begin=now+15", "dependency": f"-dafterany:{first}", "hold": "--hold"}
     jobs = {name: wait_for_one(cluster, "alice", 20, option) for name, option in more.items()}
     time.sleep(4)  # all of them become eligible later than they were submitted
-    let_go(cluster, "alice", first)
-    cluster.wait(first, "COMPLETED", 60)
+    end_job(cluster, "alice", first)
     cluster.sh("ctl", ["scontrol", "release", jobs["hold"]])
 
     def since(name: str, field: str = "AccrueTime") -> float:

@@ -40,8 +40,7 @@ def test_a_live_ledger_replayed_gives_identical_assignments(cluster: Cluster) ->
     for job in jobs[:4]:
         cluster.wait(job, "RUNNING")
         cluster.sh("ctl", f"scancel {job}")
-    for job in (*jobs[4:], two_nodes):
-        cluster.wait(job, ("RUNNING", "COMPLETED"))
+    cluster.wait_all((*jobs[4:], two_nodes), ("RUNNING", "COMPLETED"))
     given = {job: cluster.gpus(job) for job in jobs[4:]}
 
     python = ["/opt/slurm-gpu-aware/bin/python", "-c", REPLAY]
@@ -49,8 +48,7 @@ def test_a_live_ledger_replayed_gives_identical_assignments(cluster: Cluster) ->
 
     def recorded() -> bool:
         """Not every round is, as records take a small share of the time: there are more rounds."""
-        more = cluster.submit("bob", ["--gres=gpu:1", "-t", "5"], "sleep 600")
-        cluster.wait(more, "RUNNING")
+        more = cluster.running_job("bob", ["--gres=gpu:1", "-t", "5"], "sleep 600")
         given[more] = cluster.gpus(more)
         found.update(json.loads(cluster.sh("ctl", python, user="slurm")))
         cluster.sh("ctl", f"scancel {more}")

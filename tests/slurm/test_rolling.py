@@ -337,8 +337,7 @@ def test_some_nodes_indexed_and_some_plain(plain: Cluster) -> None:
     assert fields["NodeList"] == "n3" == decision["nodes"][0]
     assert "gpu:g" not in fields["TresPerNode"]
     # No typed request names both kinds: such a job is left to Slurm.
-    wide = plain.submit("alice", ["-N3", "--gpus-per-node=1"], "sleep 300")
-    plain.wait(wide, "RUNNING")
+    wide = plain.running_job("alice", ["-N3", "--gpus-per-node=1"], "sleep 300")
     assert set(plain.gpus(wide)) == {"n1", "n3", "n4"}
 
 
@@ -349,8 +348,7 @@ def test_a_node_that_does_not_register_is_put_back(plain: Cluster) -> None:
     text = '[setup]\ndistribute = ["cp", "/tmp/old-gres.conf", "/etc/slurm/gres.conf"]\n'
     text += "register_timeout_s = 6.0\n"
     plain.sh("ctl", ["tee", "-a", CONFIG], stdin=text)
-    running = plain.submit("alice", ["--gres=gpu:1", "-w", "n2"], "sleep 30")
-    plain.wait(running, "RUNNING")
+    running = plain.running_job("alice", ["--gres=gpu:1", "-w", "n2"], WAIT)
     code, summary, talk = roll(plain, "--roll", "--nodes", "n[1-2]")
     assert code == 1, talk
     (failed,) = (o for o in summary["nodes"] if o["result"] == "failed")
@@ -358,12 +356,12 @@ def test_a_node_that_does_not_register_is_put_back(plain: Cluster) -> None:
     assert "not registered as configured" in failed["why"]
     assert "it was moved back" in failed["why"]
     plain.wait_until(lambda: nodes(plain)["n1"] == ("idle", "gpu:v100:4"), 90, "n1 is as it was")
+    let_go(plain, "alice", running)
     assert plain.wait(running, "COMPLETED")["Restarts"] == "0"
 
 
 def test_interrupted_while_it_waits(plain: Cluster) -> None:
-    job = plain.submit("alice", ["--gres=gpu:1", "-w", "n3"], "sleep 300")
-    plain.wait(job, "RUNNING")
+    job = plain.running_job("alice", ["--gres=gpu:1", "-w", "n3"], "sleep 300")
     command = "echo $$ >/tmp/roll.pid; exec gpu-aware setup --roll --nodes n3 --yes --json"
     process = plain.start_command("ctl", ["sh", "-c", command])
     plain.wait_until(lambda: "drain" in nodes(plain)["n3"][0], 90, "n3 is drained")
@@ -397,8 +395,7 @@ exec /usr/bin/scontrol "$@"
     plain.sh("ctl", "rm -rf /tmp/hang; mkdir /tmp/hang")
     plain.sh("ctl", ["tee", "/tmp/hang/scontrol"], stdin=wrapper)
     plain.sh("ctl", ["chmod", "755", "/tmp/hang/scontrol"])
-    running = plain.submit("alice", ["--gres=gpu:1", "-w", "n3"], "sleep 60")
-    plain.wait(running, "RUNNING")
+    running = plain.running_job("alice", ["--gres=gpu:1", "-w", "n3"], "sleep 60")
     plain.await_saved()
     before = plain.service_pid("ctl", "slurmctld")
     command = "PATH=/tmp/hang:$PATH exec gpu-aware setup --roll --nodes n[1-2] --yes --json"
@@ -423,8 +420,7 @@ def test_removal_loses_no_job(plain: Cluster) -> None:
     assert roll(plain, "--roll")[0] == 0
     jobs = [plain.submit("alice", ["--gres=gpu:4", "--comment=class=A"], WAIT)]
     jobs += [plain.submit("alice", ["--gres=gpu:v100:4"], WAIT) for _ in range(3)]
-    for job in jobs:
-        plain.wait(job, "RUNNING")
+    plain.wait_all(jobs, "RUNNING")
     jobs += [plain.submit("bob", ["--gres=gpu:v100:2", "--comment=class=B"]) for _ in range(4)]
     running = jobs[:4]
     jobs.append(plain.submit("bob", ["--gres=gpu:1", "--array=1-3"], "sleep 1"))

@@ -15,7 +15,7 @@ import pytest
 from cluster import Cluster
 from site_files import GRES_CONF, SLURM_CONF, kept, restart
 from test_limits import WAIT
-from test_way_of_a_job import let_go
+from test_way_of_a_job import end_job, let_go
 
 JOBS = int(os.environ.get("GPU_AWARE_SHADOW_JOBS") or 60)
 MOST_WAITING = 6
@@ -275,10 +275,8 @@ def test_a_restart_loses_only_what_started_meanwhile(shadow: Shadow) -> None:
     first = cluster.submit("alice", ["--gres=gpu:1"], WAIT)
     cluster.wait_until(lambda: first in shadow.started(), 60, shadow.log)
     shadow.stop("KILL")
-    second = cluster.submit("alice", ["--gres=gpu:1"], "sleep 300")
-    cluster.wait(second, "RUNNING")
-    let_go(cluster, "alice", first)
-    cluster.wait(first, "COMPLETED")
+    second = cluster.running_job("alice", ["--gres=gpu:1"], "sleep 300")
+    end_job(cluster, "alice", first)
     shadow.start()
     third = cluster.submit("alice", ["--gres=gpu:1"], "sleep 300")
     cluster.wait_until(lambda: third in shadow.started(), 60, shadow.log)

@@ -13,8 +13,7 @@ def test_what_if_from_the_live_history(cluster: Cluster) -> None:
         for user, gpus, name in (("alice", 2, "A"), ("bob", 1, "B"), ("alice", 4, "C"))
     ]
     jobs.append(cluster.submit("bob", ["-N2", "--gres=gpu:1", "--comment=class=A"], "sleep 5"))
-    for job in jobs:
-        cluster.wait(job, "COMPLETED", 60)
+    cluster.wait_all(jobs, "COMPLETED")
     answer: dict[str, Any] = {}
 
     def in_the_accounts() -> bool:

@@ -5,74 +5,24 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import Cluster
-from site_files import CONFIG, SLURM_CONF
+from site_files import SLURM_CONF, configured
 from test_limits import WAIT, is_parked
-from test_way_of_a_job import decisions, expect_kinds, let_go, placed, placed_by_us, started
+from test_way_of_a_job import (
+    decisions,
+    end_job,
+    expect_kinds,
+    let_go,
+    placed,
+    placed_by_us,
+    started,
+)
 
 STORE = "/var/lib/slurm-gpu-aware/store.db"
 
 
-@pytest.fixture
-def three_cpus(cluster: Cluster) -> Iterator[None]:
-    """Each GPU brings three CPUs."""
-    cluster.sh("ctl", f"sed -i 's/^PartitionName=gpu .*/& DefCpuPerGPU=3/' {SLURM_CONF}")
-    cluster.sh("ctl", ["scontrol", "reconfigure"])
-    cluster.reset()
-    yield
-    cluster.sh("ctl", f"sed -i 's/ DefCpuPerGPU=3//' {SLURM_CONF}")
-    cluster.sh("ctl", ["scontrol", "reconfigure"])
-    cluster.reset()
-
-
-@pytest.mark.parametrize(
-    ("options", "cpus"),
-    [
-        (["--gres=gpu:2"], 6),
-        (["-N2", "--gpus=4"], 12),
-        (["-n4", "--gpus-per-task=1"], 12),
-        (["--gres=gpu:2", "--cpus-per-gpu=2"], 4),
-        (["--gres=gpu:2", "-c2"], 2),
-        (["--gres=gpu:1"], 3),
-    ],
-)
-def test_cpus_that_come_with_gpus(
-    cluster: Cluster, three_cpus: None, options: list[str], cpus: int
-) -> None:
-    full = cluster.submit("bob", ["-N4", "--gres=gpu:4", "--exclusive"], WAIT)
-    cluster.wait(full, "RUNNING", 40)
-    job_id = cluster.submit("alice", [*options, "--comment=class=A"], WAIT)
-    cluster.wait_until(lambda: is_parked(cluster, job_id), 60, "it is parked")
-    # Slurm has looked at it and written its default into it.
-    cluster.wait_until(lambda: cluster.job(job_id)["Reason"] != "None", 60, "Slurm looks at it")
-    let_go(cluster, "bob", full)
-    cluster.wait(job_id, "RUNNING", 40)
-    assert started(cluster, job_id)["outcome"]["as_planned"]
-    assert cluster.job(job_id)["NumCPUs"] == str(cpus)
-    assert len(decisions(cluster, job_id)) == 1
-    let_go(cluster, "alice", job_id)
-    cluster.wait(job_id, "COMPLETED", 30)
-
-
-def test_what_is_left_to_slurm_gets_its_default(cluster: Cluster, three_cpus: None) -> None:
-    job_id = cluster.submit("alice", ["-n4", "--gres=gpu:2"], "true")
-    assert cluster.wait(job_id, "COMPLETED", 40)["NumCPUs"] == "6"
-    assert not placed_by_us(cluster, job_id)
-
-
-def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: None) -> None:
-    job_id = cluster.submit("alice", ["--gres=gpu:2"], WAIT)
-    cluster.wait(job_id, "RUNNING", 40)
-    assert cluster.job(job_id)["CPUs/Task"] == "6"
-    cluster.sh("ctl", ["scontrol", "requeuehold", job_id])
-    own = lambda: cluster.job(job_id)["CPUs/Task"] in ("1", "N/A")  # noqa: E731
-    restored = lambda: is_parked(cluster, job_id) and own()  # noqa: E731
-    cluster.wait_until(restored, 60, lambda: str(cluster.job(job_id)))
-
-
 def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
     """A job whose AdminComment holds a site's own text, and that is requeued, is not lost."""
-    job_id = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
-    cluster.wait(job_id, "RUNNING", 40)
+    job_id = cluster.running_job("alice", ["--gres=gpu:2", "--comment=class=A"], WAIT)
     started(cluster, job_id)
     freed = lambda: "gpuaware/" not in cluster.job(job_id)[""]  # noqa: E731
     cluster.wait_until(freed, 60, "our record is removed")
@@ -92,11 +42,7 @@ def test_a_site_overwrites_admin_comments(cluster: Cluster) -> None:
 
 def test_hints_where_a_tool_owns_the_comment(cluster: Cluster) -> None:
     """Hints after gpu: in the comment, of GPU_AWARE, and of the site's defaults, in this order."""
-    text = cluster.sh("ctl", ["cat", CONFIG])
-    try:
-        section = '\n[site.defaults.user]\nalice = "class=C,bw=high"\n'
-        cluster.sh("ctl", ["tee", "-a", CONFIG], stdin=section)
-        cluster.kill("ctl", "selectd", "TERM")
+    with configured(cluster, '[site.defaults.user]\nalice = "class=C,bw=high"\n'):
         for comment, variable, app_class in (
             ("rule 7 of x,class=B", "class=A", "A"),
             ("run 7 gpu:class=B", "class=A", "B"),
@@ -108,9 +54,6 @@ def test_hints_where_a_tool_owns_the_comment(cluster: Cluster) -> None:
             cluster.wait(job_id, "COMPLETED", 60)
             asked = placed(cluster, job_id)[-1]["asked"]
             assert (asked["class"], asked["bw"]) == (app_class, "high")
-    finally:
-        cluster.sh("ctl", ["tee", CONFIG], stdin=text)
-        cluster.kill("ctl", "selectd", "TERM")
 
 
 def test_a_store_that_another_process_holds(cluster: Cluster) -> None:
@@ -162,3 +105,57 @@ def test_the_ledger_itself_is_not_for_everybody(cluster: Cluster) -> None:
     assert re.findall(r"^-rw-r-----", listed, re.M)
     assert cluster.run("ctl", ["head", "-c1", STORE], "alice").returncode != 0
     assert cluster.run("ctl", ["gpu-aware", "status"], "alice").returncode == 0
+
+
+@pytest.fixture(scope="module")
+def three_cpus(cluster: Cluster) -> Iterator[None]:
+    """Each GPU brings three CPUs, from the first test that wants it to the end of the file."""
+    cluster.sh("ctl", f"sed -i 's/^PartitionName=gpu .*/& DefCpuPerGPU=3/' {SLURM_CONF}")
+    cluster.sh("ctl", ["scontrol", "reconfigure"])
+    cluster.reset()
+    yield
+    cluster.sh("ctl", f"sed -i 's/ DefCpuPerGPU=3//' {SLURM_CONF}")
+    cluster.sh("ctl", ["scontrol", "reconfigure"])
+    cluster.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "cpus"),
+    [
+        (["--gres=gpu:2"], 6),
+        (["-N2", "--gpus=4"], 12),
+        (["-n4", "--gpus-per-task=1"], 12),
+        (["--gres=gpu:2", "--cpus-per-gpu=2"], 4),
+        (["--gres=gpu:2", "-c2"], 2),
+        (["--gres=gpu:1"], 3),
+    ],
+)
+def test_cpus_that_come_with_gpus(
+    cluster: Cluster, three_cpus: None, options: list[str], cpus: int
+) -> None:
+    full = cluster.running_job("bob", ["-N4", "--gres=gpu:4", "--exclusive"], WAIT)
+    job_id = cluster.submit("alice", [*options, "--comment=class=A"], WAIT)
+    cluster.wait_until(lambda: is_parked(cluster, job_id), 60, "it is parked")
+    # Slurm has looked at it and written its default into it.
+    cluster.wait_until(lambda: cluster.job(job_id)["Reason"] != "None", 60, "Slurm looks at it")
+    let_go(cluster, "bob", full)
+    cluster.wait(job_id, "RUNNING", 40)
+    assert started(cluster, job_id)["outcome"]["as_planned"]
+    assert cluster.job(job_id)["NumCPUs"] == str(cpus)
+    assert len(decisions(cluster, job_id)) == 1
+    end_job(cluster, "alice", job_id, 30)
+
+
+def test_what_is_left_to_slurm_gets_its_default(cluster: Cluster, three_cpus: None) -> None:
+    job_id = cluster.submit("alice", ["-n4", "--gres=gpu:2"], "true")
+    assert cluster.wait(job_id, "COMPLETED", 40)["NumCPUs"] == "6"
+    assert not placed_by_us(cluster, job_id)
+
+
+def test_a_requeued_job_has_its_own_cpus_again(cluster: Cluster, three_cpus: None) -> None:
+    job_id = cluster.running_job("alice", ["--gres=gpu:2"], WAIT)
+    assert cluster.job(job_id)["CPUs/Task"] == "6"
+    cluster.sh("ctl", ["scontrol", "requeuehold", job_id])
+    own = lambda: cluster.job(job_id)["CPUs/Task"] in ("1", "N/A")  # noqa: E731
+    restored = lambda: is_parked(cluster, job_id) and own()  # noqa: E731
+    cluster.wait_until(restored, 60, lambda: str(cluster.job(job_id)))

@@ -11,9 +11,9 @@ import pytest
 from cluster import Cluster, CommandFailed
 from site_files import CONFIG, kept
 from test_limits import WAIT, limit
-from test_moves import APPENDS, COUNTS, MOVES, await_event, await_requeue
+from test_moves import APPENDS, COUNTS, MOVES, await_event, await_requeue, look_for_moves
 from test_power import FILE, GPUS, IDLE_W, MARGIN, power, why
-from test_way_of_a_job import NO_HISTORY, events, let_go
+from test_way_of_a_job import NO_HISTORY, end_job, events
 
 __all__ = ["limit"]
 
@@ -116,15 +116,13 @@ def test_a_larger_size_waits_for_no_one_and_takes_from_no_one(cluster: Cluster) 
     """Fifteen GPUs are held: the job starts on the one that is left."""
     whole = cluster.submit("bob", ["-N3", "--gres=gpu:4"], WAIT)
     three = cluster.submit("bob", ["--gres=gpu:3"], WAIT)
-    for job_id in (whole, three):
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all((whole, three), "RUNNING")
     job_id = cluster.submit("alice", ["--gres=gpu:2", RANGE], SEEN)
     cluster.wait(job_id, "COMPLETED", 60)
     (gpus,) = lines_of(cluster, job_id, "batch")
     assert gpus.count(",") == 0
     for held in (whole, three):
-        let_go(cluster, "bob", held)
-        cluster.wait(held, "COMPLETED", 60)
+        end_job(cluster, "bob", held)
 
 
 @pytest.mark.parametrize("name", ["a task per GPU", "tasks with a GPU and CPUs", "tasks by GPU"])
@@ -137,8 +135,7 @@ def test_under_a_limit_the_own_number_is_restored(cluster: Cluster, limit: str, 
         cluster.wait(job_id, "RUNNING", 90)
         shown = cluster.job(job_id)
         records.append({field: shown.get(field) for field in WRITTEN})
-        let_go(cluster, "alice", job_id)
-        cluster.wait(job_id, "COMPLETED", 60)
+        end_job(cluster, "alice", job_id)
         if comment == RANGE:
             await_event(cluster, job_id, "ended")  # written after all that is counted
             assert [kind for kind, _ in events(cluster, job_id)].count("released") in (2, 3)
@@ -166,14 +163,13 @@ def test_a_running_job_grows_when_gpus_become_free(cluster: Cluster) -> None:
     """It saves its work, and goes on from there with four GPUs."""
     held = [cluster.submit("bob", ["-N3", "--gres=gpu:4"], WAIT)]
     held.append(cluster.submit("bob", ["--gres=gpu:3"], WAIT))
-    for job_id in held:
-        cluster.wait(job_id, "RUNNING", 60)
+    cluster.wait_all(held, "RUNNING")
     comment = "--comment=class=A,model=net,gpus=1-4,move=10s"
-    job_id = cluster.submit("alice", ["-n1", "--gpus-per-task=1", comment, *APPENDS], COUNTS)
-    cluster.wait(job_id, "RUNNING", 60)
+    job_id = cluster.running_job("alice", ["-n1", "--gpus-per-task=1", comment, *APPENDS], COUNTS)
     assert sum(map(len, cluster.gpus(job_id).values())) == 1
     for other in held:
-        let_go(cluster, "bob", other)
+        end_job(cluster, "bob", other)
+    look_for_moves(cluster)
     await_requeue(cluster, job_id)
     cluster.wait(job_id, "RUNNING", 60)
     assert sum(map(len, cluster.gpus(job_id).values())) == 4
@@ -203,13 +199,12 @@ def shrinking(cluster: Cluster) -> tuple[str, str, list[str]]:
     She stands below him, whatever fair share makes of what ran before: for who stands below it, no
     job shrinks.
     """
-    held = cluster.submit("bob", ["-N3", "--gres=gpu:4", "--time=300"], WAIT)
-    cluster.wait(held, "RUNNING", 60)
+    held = cluster.running_job("bob", ["-N3", "--gres=gpu:4", "--time=300"], WAIT)
     asked = ["-n1", "--gpus-per-task=1", "--comment=class=A,model=net,gpus=1-4,move=10s"]
-    job_id = cluster.submit("alice", [*asked, "--nice=1000000", *APPENDS], STOPS_SLOWLY)
-    cluster.wait(job_id, "RUNNING", 60)
+    job_id = cluster.running_job("alice", [*asked, "--nice=1000000", *APPENDS], STOPS_SLOWLY)
     assert sum(map(len, cluster.gpus(job_id).values())) == 4
     others = [cluster.submit("bob", ["--gres=gpu:1"], WAIT) for _ in range(2)]
+    look_for_moves(cluster)
     return held, job_id, others
 
 
@@ -229,14 +224,12 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(cluster: Cluster) -> N
     for command in ("hold", "release"):
         cluster.sh("ctl", ["scontrol", command, job_id], "alice")
     cluster.service_up("ctl", "selectd")
-    for other in (job_id, *others):
-        cluster.wait(other, "RUNNING", 90)
+    cluster.wait_all((job_id, *others), "RUNNING", 90)
     assert sum(map(len, cluster.gpus(job_id).values())) == 2
     assert cluster.job(job_id)["NumTasks"] == "2"
     goes_on(cluster, job_id, r"on\s+what\s+it\s+gives\s+back\s+job(.|\n)*can\s+start")
     for other in (held, *others):
-        let_go(cluster, "bob", other)
-        cluster.wait(other, "COMPLETED", 60)
+        end_job(cluster, "bob", other)
 
 
 def test_a_job_that_was_held_while_it_shrank_waits_no_two_minutes(cluster: Cluster) -> None:
@@ -248,16 +241,14 @@ def test_a_job_that_was_held_while_it_shrank_waits_no_two_minutes(cluster: Clust
     await_requeue(cluster, job_id)
     cluster.sh("ctl", ["scontrol", "hold", job_id], "alice")
     cluster.kill("ctl", "selectd", "CONT")
-    for other in others:
-        cluster.wait(other, "RUNNING", 60)
+    cluster.wait_all(others, "RUNNING")
     await_event(cluster, job_id, "error")
     cluster.sh("ctl", ["scontrol", "release", job_id], "alice")
     cluster.wait(job_id, "RUNNING", 30)
     assert sum(map(len, cluster.gpus(job_id).values())) == 2
     cluster.sh("ctl", ["scancel", job_id])
     for other in (held, *others):
-        let_go(cluster, "bob", other)
-        cluster.wait(other, "COMPLETED", 60)
+        end_job(cluster, "bob", other)
 
 
 def set_limit(cluster: Cluster, gpus: float) -> None:
@@ -276,10 +267,10 @@ def test_a_running_job_grows_as_far_as_there_is_power(cluster: Cluster, killed: 
         set_limit(cluster, 1.4)
         comment = "--comment=class=A,model=net,gpus=1-4,move=10s"
         asked = ["-n1", "--gpus-per-task=1", comment, *APPENDS]
-        job_id = cluster.submit("alice", asked, COUNTS)
-        cluster.wait(job_id, "RUNNING", 60)
+        job_id = cluster.running_job("alice", asked, COUNTS)
         assert sum(map(len, cluster.gpus(job_id).values())) == 1
         set_limit(cluster, 2.5)
+        look_for_moves(cluster)
         await_requeue(cluster, job_id)
         if killed:
             cluster.kill("ctl", "selectd", "KILL")
@@ -301,5 +292,4 @@ def test_a_running_job_grows_as_far_as_there_is_power(cluster: Cluster, killed: 
         cluster.sh("ctl", ["touch", f"/shared/home/alice/go-{job_id}"])
         cluster.wait(job_id, "COMPLETED", 30)
         cluster.wait(other, "RUNNING", 60)
-        let_go(cluster, "bob", other)
-        cluster.wait(other, "COMPLETED", 60)
+        end_job(cluster, "bob", other)

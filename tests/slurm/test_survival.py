@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from cluster import ENDED, GATE, NO_ANSWER, Cluster, CommandFailed
 from idle_clock import Stopwatch, idle_s
-from site_files import CONFIG, kept
+from site_files import configured
 from test_way_of_a_job import decisions, expect_kinds, ledger_of, started
 
 STORM_JOBS = int(os.environ.get("GPU_AWARE_STORM_JOBS", "60"))
@@ -206,15 +206,21 @@ def test_slurmctld_killed_hard_keeps_what_it_had_saved(cluster: Cluster) -> None
         "slurmctld answers and knows every job",
     )
     cluster.sh("ctl", "touch /shared/home/storm/go")
-    for job_id in jobs:
-        cluster.wait(job_id, "COMPLETED", 150)
+    cluster.wait_all(jobs, "COMPLETED", 150)
     check_storm(cluster, jobs)
 
 
+@pytest.fixture
+def shortest_lease(cluster: Cluster) -> Iterator[None]:
+    """The gate outlives the selector by a minute."""
+    with configured(cluster, "[gate]\nlease_s = 60\n"):
+        yield
+
+
+@pytest.mark.usefixtures("shortest_lease")
 def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     full = [cluster.submit("bob", ["--gres=gpu:4"], "sleep 600") for _ in range(4)]
-    for job_id in full:
-        cluster.wait(job_id, "RUNNING")
+    cluster.wait_all(full, "RUNNING")
     parked = cluster.submit("alice", ["--gres=gpu:2"], "sleep 600")
     cluster.wait_until(
         lambda: cluster.job(parked)["Reason"] == "Licenses", 60, lambda: str(cluster.job(parked))
@@ -225,11 +231,9 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
     for job_id in full:
         cluster.sh("ctl", ["scancel", job_id])
     new = cluster.submit("bob", ["--gres=gpu:2"], "sleep 600")
-    for job_id in (parked, new):
-        cluster.wait(job_id, "RUNNING", 150)
+    cluster.wait_all((parked, new), "RUNNING", 150)
     assert watch.idle_s < 120
-    late = cluster.submit("bob", ["--gres=gpu:1"], "sleep 600")
-    cluster.wait(late, "RUNNING")
+    late = cluster.running_job("bob", ["--gres=gpu:1"], "sleep 600")
 
     # It takes over without touching what runs, and uses what is left.
     held = {job: cluster.gpus(job) for job in (parked, new, late)}
@@ -244,8 +248,7 @@ def test_dead_selector_opens_the_gate(cluster: Cluster) -> None:
 
 
 def test_requeued_job_is_placed_again(cluster: Cluster) -> None:
-    job_id = cluster.submit("alice", ["--gres=gpu:2", "--comment=class=A"], "sleep 100")
-    cluster.wait(job_id, "RUNNING")
+    job_id = cluster.running_job("alice", ["--gres=gpu:2", "--comment=class=A"], "sleep 100")
     started(cluster, job_id)
     cluster.sh("ctl", ["scontrol", "requeue", job_id])
 
@@ -272,13 +275,14 @@ def test_requeued_job_is_placed_again(cluster: Cluster) -> None:
 
 
 def test_job_of_a_dead_node_is_placed_elsewhere(cluster: Cluster) -> None:
-    job_id = cluster.submit("alice", ["--gres=gpu:4", "--comment=class=A"], "sleep 300")
-    cluster.wait(job_id, "RUNNING")
+    job_id = cluster.running_job("alice", ["--gres=gpu:4", "--comment=class=A"], "sleep 300")
     (node,) = cluster.gpus(job_id)
     started(cluster, job_id)
     cluster.stop(node)
     try:
-        cluster.wait(job_id, "PENDING", 120)  # Slurm sets the node down by SlurmdTimeout
+        # As Slurm itself does after SlurmdTimeout
+        cluster.sh("ctl", ["scontrol", "update", f"nodename={node}", "state=down", "reason=test"])
+        cluster.wait(job_id, "PENDING", 120)
         cluster.wait_until(
             lambda: "gpuaware" in cluster.job(job_id)["Licenses"], 60, "it is parked again"
         )
@@ -312,10 +316,8 @@ def test_release_by_hand(cluster: Cluster) -> None:
 @pytest.fixture
 def hasty(cluster: Cluster) -> Iterator[None]:
     """A selector that parks a job again sooner that does not start, and tries it again sooner."""
-    with kept(cluster, CONFIG):
-        timers = "\n[selector]\nstart_timeout_s = 15.0\nreuse_backoff_s = 15.0\n"
-        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=timers)
-        cluster.kill("ctl", "selectd", "TERM")
+    timers = "[selector]\nstart_timeout_s = 10.0\nreuse_backoff_s = 5.0\n"
+    with configured(cluster, timers):
         yield
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster import Cluster
-from site_files import CONFIG, kept
+from site_files import configured
 
 TUNED = "/var/lib/slurm-gpu-aware/tuned.json"
 SET = {
@@ -22,12 +22,7 @@ SET = {
 @pytest.fixture
 def tunable(cluster: Cluster) -> Iterator[None]:
     """The admin lets tune set packed placement."""
-    with kept(cluster, CONFIG, TUNED):
-        cluster.sh(
-            "ctl", f'printf "\\n[tune]\\napply = true\\nallowed = [\\"packed\\"]\\n" >>{CONFIG}'
-        )
-        cluster.service_down("ctl", "selectd")
-        cluster.service_up("ctl", "selectd")
+    with configured(cluster, '[tune]\napply = true\nallowed = ["packed"]\n', TUNED):
         yield
 
 

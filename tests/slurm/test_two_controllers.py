@@ -125,8 +125,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     prepare_storm(cluster)
     stay = submit_jobs(cluster, 5, 2, 0)
     gone = [submit_one(cluster, "bob", ["--gres=gpu:2"], "sleep 3000") for _ in range(3)]
-    for job_id in [*stay, *gone]:
-        cluster.wait(job_id, "RUNNING")
+    cluster.wait_all([*stay, *gone], "RUNNING")
     # slurmctld tells a job's GPUs only after the nodes have registered with it
     cluster.wait_until(
         lambda: marks(cluster) == 2 * len(stay),
@@ -139,8 +138,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     cluster.sh("ctl", ["scontrol", "update", f"reservation={GATE}", "endtime=now+1hour"])
     for job_id in gone:
         cluster.sh("ctl", ["scancel", job_id])
-    for job_id in gone:
-        cluster.wait(job_id, "CANCELLED")
+    cluster.wait_all(gone, "CANCELLED")
     cluster.await_saved()  # it forgets the rest
     assert {states_of(cluster)[job_id] for job_id in jobs} == {"PENDING"}
 
@@ -151,8 +149,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     cluster.wait_until(cluster.answers, 90, "slurmctld of ctl2 is in control")
     cluster.wait_until(lambda: cluster.holder() == "ctl2", 60, "the selector of ctl2 works")
     share = watch.share
-    for job_id in jobs:
-        cluster.wait(job_id, "COMPLETED")
+    cluster.wait_all(jobs, "COMPLETED")
     first = min(placed_at(cluster, "ctl2", job_id) or float("inf") for job_id in jobs)
     late_s = first - in_control_at(cluster, "ctl2")
     print(
@@ -160,8 +157,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     )
     assert late_s * share <= TAKEOVER_S
     jobs += (more := submit_jobs(cluster, 4, 1, 1))
-    for job_id in more:
-        cluster.wait(job_id, "COMPLETED")
+    cluster.wait_all(more, "COMPLETED")
 
     cluster.link("ctl", "up")
     cluster.service_up("ctl", "slurmctld")
@@ -173,8 +169,7 @@ def test_the_second_takes_over_under_load_and_gives_back(cluster: Pair) -> None:
     jobs += (last := submit_jobs(cluster, 4, 1, 1))
     cluster.sh("ctl", "touch /shared/home/storm/go")
     try:
-        for job_id in [*stay, *last]:
-            cluster.wait(job_id, "COMPLETED", 90)
+        cluster.wait_all([*stay, *last], "COMPLETED", 90)
     except ClusterError as exc:
         raise ClusterError(f"{exc}: {notes(cluster)}") from None
     in_ledger = lambda: placed_at(cluster, "ctl", last[0]) is not None  # noqa: E731

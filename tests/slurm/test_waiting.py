@@ -7,7 +7,7 @@ from cluster import Cluster
 from test_way_of_a_job import NO_HISTORY, one_fast_node
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_fast(cluster: Cluster) -> Iterator[None]:
     """The default policy, and n4 is twice as fast as the other nodes."""
     with one_fast_node(cluster, NO_HISTORY):
@@ -17,8 +17,7 @@ def one_fast(cluster: Cluster) -> Iterator[None]:
 def holding(cluster: Cluster) -> str:
     """A job of bob that holds all of n4 for five minutes at most."""
     options = ["--gres=gpu:4", "--comment=class=A", "--time=5"]
-    job_id = cluster.submit("bob", options, "sleep 600")
-    cluster.wait(job_id, "RUNNING", 60)
+    job_id = cluster.running_job("bob", options, "sleep 600")
     assert list(cluster.gpus(job_id)) == ["n4"]
     return job_id
 

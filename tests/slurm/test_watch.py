@@ -145,8 +145,7 @@ def _drained_and_resumed(cluster: Cluster) -> None:
 
 def test_a_gpu_that_throttles_under_a_job_is_named_while_it_runs(cluster: Cluster) -> None:
     watch = Watch(cluster, "root")
-    job = cluster.submit("alice", ["--gres=gpu:2", "-w", "n2"], "sleep 600")
-    cluster.wait(job, "RUNNING")
+    job = cluster.running_job("alice", ["--gres=gpu:2", "-w", "n2"], "sleep 600")
     ((node, gpus),) = cluster.gpus(job).items()
     fact = ["fake-gpu", "fact", f"{STATE}/{node}", str(gpus[0]), "throttle_reasons=64"]
     cluster.sh("ctl", [*fact, "sm_mhz=1005"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cluster import ENDED, NODES, Cluster
-from site_files import CONFIG, SLURM_CONF
+from site_files import CONFIG, SLURM_CONF, kept
 
 GATE_LICENCE = "gpuaware"
 NO_HISTORY = "[estimates]\nhistory_days = 0\n"
@@ -120,16 +120,20 @@ def let_go(cluster: Cluster, user: str, job_id: str) -> None:
     cluster.sh("ctl", ["touch", f"/shared/home/{user}/go-{job_id}"])
 
 
+def end_job(cluster: Cluster, user: str, job_id: str, deadline: float = 60) -> None:
+    """Let it go, and wait for its end."""
+    let_go(cluster, user, job_id)
+    cluster.wait(job_id, "COMPLETED", deadline)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_names_the_same_gpus(cluster: Cluster, form: str) -> None:
     options, nodes, per_node = FORMS[form]
-    job_id = cluster.submit("alice", ["--comment=class=A", *options], SEEN)
-    cluster.wait(job_id, "RUNNING")
+    job_id = cluster.running_job("alice", ["--comment=class=A", *options], SEEN)
     slurm = cluster.gpus(job_id)
     record = cluster.job(job_id)
     decision = started(cluster, job_id)
-    let_go(cluster, "alice", job_id)
-    cluster.wait(job_id, "COMPLETED")
+    end_job(cluster, "alice", job_id)
     text = cluster.output(job_id, "alice")
 
     assert len(slurm) == nodes
@@ -146,12 +150,10 @@ def test_every_form_names_the_same_gpus(cluster: Cluster, form: str) -> None:
 
 
 def test_whole_nodes_get_all_gpus(cluster: Cluster) -> None:
-    job_id = cluster.submit("alice", ["-N2", "--gres=gpu:4", "--exclusive"], SEEN)
-    cluster.wait(job_id, "RUNNING")
+    job_id = cluster.running_job("alice", ["-N2", "--gres=gpu:4", "--exclusive"], SEEN)
     assert set(cluster.gpus(job_id).values()) == {(0, 1, 2, 3)}
     assert set(started(cluster, job_id)["nodes"]) == set(cluster.gpus(job_id))
-    let_go(cluster, "alice", job_id)
-    cluster.wait(job_id, "COMPLETED")
+    end_job(cluster, "alice", job_id)
     assert "srun 0" in cluster.output(job_id, "alice")
 
 
@@ -206,8 +208,7 @@ def test_two_users_never_share_a_gpu(cluster: Cluster) -> None:
     ]
     assert len(held) == len(set(held)) == 13
     for user, job_id in jobs:
-        let_go(cluster, user, job_id)
-        cluster.wait(job_id, "COMPLETED")
+        end_job(cluster, user, job_id)
 
 
 def import_scores(cluster: Cluster, values: dict[tuple[str, int], float], app_class: str) -> None:
@@ -222,19 +223,15 @@ def import_scores(cluster: Cluster, values: dict[tuple[str, int], float], app_cl
 @contextlib.contextmanager
 def one_fast_node(cluster: Cluster, settings: str) -> Iterator[None]:
     """n4 is twice as fast as the other nodes for class A, and the selector has more settings."""
-    before = "/tmp/config-before"
     gpus = list(itertools.product(NODES, range(4)))
-    cluster.service_down("ctl", "selectd")
-    try:
-        cluster.sh("ctl", f"cp {CONFIG} {before}; cat >>{CONFIG}", stdin=settings)
+    with kept(cluster, CONFIG):
+        cluster.sh("ctl", f"cat >>{CONFIG}", stdin=settings)
         import_scores(cluster, {gpu: 100.0 if gpu[0] == "n4" else 200.0 for gpu in gpus}, "A")
-        cluster.service_up("ctl", "selectd")
-        yield
-    finally:
-        cluster.service_down("ctl", "selectd")
-        cluster.sh("ctl", f"cp {before} {CONFIG}")
-        import_scores(cluster, dict.fromkeys(gpus, 100.0), "A")
-        cluster.service_up("ctl", "selectd")
+        cluster.kill("ctl", "selectd", "TERM")
+        try:
+            yield
+        finally:
+            import_scores(cluster, dict.fromkeys(gpus, 100.0), "A")
 
 
 def fastest_sets(
@@ -313,8 +310,7 @@ def test_own_licences_are_kept(cluster: Cluster) -> None:
     cluster.sh("ctl", f"sed -i 's/^Licenses=gpuaware:100000.*$/&,matlab:1/' {SLURM_CONF}")
     try:
         reconfigure(cluster)
-        first = cluster.submit("alice", ["--gres=gpu:1", "-L", "matlab:1"], SEEN)
-        cluster.wait(first, "RUNNING")
+        first = cluster.running_job("alice", ["--gres=gpu:1", "-L", "matlab:1"], SEEN)
         assert cluster.job(first)["Licenses"] == "matlab:1"
         second = cluster.submit("bob", ["--gres=gpu:1", "-L", "matlab:1"], "true")
         third = cluster.submit("bob", ["--gres=gpu:1"], "true")
