@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
 _PRINTED = re.compile(r"\s(Exclusive|ExclusiveUser|JobDefaults|PreemptMode)=(\S+)")
 _PARTITION_UP = 3  # PARTITION_UP: submission and scheduling.
-_EXCLUSIVE = 0  # ``max_share`` of OverSubscribe=EXCLUSIVE.
+_EXCLUSIVE, _FORCED = 0, 0x8000  # ``max_share`` of OverSubscribe=EXCLUSIVE; bit of FORCE.
 
 
 def node_of(raw: Mapping[str, Any]) -> SlurmNode:
@@ -135,6 +135,8 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
         priority_tier=raw["priority_tier"],
         preempt_mode=_modes(printed.get("PreemptMode", "OFF")),
         exclusive=raw["max_share"] == _EXCLUSIVE,
+        jobs_on_cpu=raw["max_share"] & ~_FORCED,
+        oversubscribes=bool(raw["max_share"] & _FORCED),
         # 26.05 prints Exclusive=USER
         exclusive_user=printed.get("ExclusiveUser") == "YES" or printed.get("Exclusive") == "USER",
         grace_s=float(max(0, raw["grace_time"])),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from slurm_gpu_aware.model.cluster import PreemptionOrder
+from slurm_gpu_aware.model.request import Sharing
 
 ENDED = frozenset(
     {
@@ -112,6 +113,8 @@ class SlurmJob:
     exclusive_user: bool = False
     """Slurm starts it on nodes without jobs of other users only (``--exclusive=user``)."""
     exclusive_by: str = ""  # ``mcs``, ``topo`` (``--exclusive=topo``); empty: neither.
+    oversubscribe: bool = False
+    """Jobs may share its CPUs where its partition lets them (``--oversubscribe``)."""
     licenses: tuple[tuple[str, int], ...] = ()
     admin_comment: str | None = None
     comment: str | None = None
@@ -266,9 +269,16 @@ class SlurmPartition:
     exclusive: bool = False  # Jobs get whole nodes (OverSubscribe=EXCLUSIVE).
     exclusive_user: bool = False
     """Its jobs share nodes with jobs of their own user only (ExclusiveUser)."""
+    jobs_on_cpu: int = 1  # Jobs that can have a CPU at a time (OverSubscribe=FORCE:4, YES:4).
+    oversubscribes: bool = False  # All its jobs share CPUs (FORCE).
     grace_s: float = 0.0  # Time that its preempted jobs may still run (GraceTime).
     per_gpu: GpuDefaults = GpuDefaults()
     topology: str = ""  # Topology of its jobs in topology.yaml; empty: the default one.
+
+    def sharing(self, *, asked: bool) -> Sharing:
+        """How the CPUs of its jobs are shared; ``asked``: of those with ``--oversubscribe``."""
+        several = self.jobs_on_cpu > 1
+        return Sharing(self.name if several else "", self.oversubscribes or (several and asked))
 
 
 @dataclass(frozen=True)
