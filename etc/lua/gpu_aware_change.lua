@@ -452,19 +452,19 @@ end
 
 --- Is a job, with these fields in place of those of its record, a GPU job of a managed partition? GPUs
 --- that Slurm has counted from tasks (--ntasks-per-gpu) stand in no text of the request.
-local function is_managed_gpu_job(fields, record, part_list, conf)
+local function is_managed_gpu_job(fields, record, part_list, conf, or_whole)
     local view = setmetatable(fields, { __index = record })
-    local counted = (text_of(record.tres_fmt_req_str) or ""):find("gres/gpu[:=]")
     local _, some = settings.is_managed(view, part_list, conf)
-    return some and (has_gpus(view) or counted ~= nil) or false
+    if not some then
+        return false
+    end
+    local counted = (text_of(record.tres_fmt_req_str) or ""):find("gres/gpu[:=]")
+    return has_gpus(view) or counted ~= nil or or_whole and settings.takes_gpus(view, part_list, conf) or false
 end
 
 --- The same, or one that gets GPUs with whole nodes. A record does not show --exclusive.
 local function is_for_the_gate(fields, record, part_list, conf)
-    local view = setmetatable(fields, { __index = record })
-    local _, some = settings.is_managed(view, part_list, conf)
-    local whole = some and settings.takes_gpus(view, part_list, conf)
-    return whole or is_managed_gpu_job(fields, record, part_list, conf)
+    return is_managed_gpu_job(fields, record, part_list, conf, true)
 end
 
 --- Would an update end the delay of a job that was requeued just now, and that may get whole nodes
