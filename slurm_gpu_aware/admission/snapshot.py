@@ -282,7 +282,7 @@ def _running_jobs(
         )
         # With --exclusive=topo and mcs Slurm shows the other GPUs as free, and gives them to no job
         lone = job.exclusive and job.state in HOLDING_CPUS - {"COMPLETING"}
-        lone = lone and (not job.exclusive_by or job.exclusive_by in slurm.exclusive_by)
+        lone = lone and (not job.exclusive_by or job.exclusive_by in slurm.exclusive_kinds)
         lone = lone and any(_working(nodes[i]) - {*share.gpus} for i, share in shares)
         holds_cpus = job.state in HOLDING_CPUS
         one = RunningJob(

@@ -231,13 +231,13 @@ def config_of(settings: Mapping[str, str]) -> SlurmConfig:
         private_jobs="JOBS" in _modes(settings.get("PrivateData", "none")),
         private_reservations="RESERVATIONS" in _modes(settings.get("PrivateData", "none")),
         conf_file=_value(settings.get("SLURM_CONF", "")),
-        exclusive_by=_exclusive_by(settings),
+        exclusive_kinds=_exclusive_kinds(settings),
         topology_optional="TOPOOPTIONAL" in _modes(settings.get("TopologyParam", "")),
         age_per_s=_age_per_s(settings),
     )
 
 
-def _exclusive_by(settings: Mapping[str, str]) -> frozenset[str]:
+def _exclusive_kinds(settings: Mapping[str, str]) -> frozenset[str]:
     """Without MCS and blocks Slurm starts other jobs beside such ones (26.05.5)."""
     mcs, topology = (_value(settings.get(f"{name}Plugin", "")) for name in ("MCS", "Topology"))
     by = {"mcs": mcs not in ("", "mcs/none", "none"), "topo": topology.endswith("block")}

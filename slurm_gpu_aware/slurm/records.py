@@ -363,7 +363,7 @@ class SlurmConfig:
     private_reservations: bool = False
     """Users do not see reservations that are not for them (PrivateData)."""
     conf_file: str = ""  # Path of the slurm.conf in use; empty: not known.
-    exclusive_by: frozenset[str] = frozenset({"mcs", "topo"})
+    exclusive_kinds: frozenset[str] = frozenset({"mcs", "topo"})
     """Of these, those by which jobs keep others off the rest of their nodes."""
     topology_optional: bool = False
     """Only jobs with --switches are placed by topology/tree (TopologyParam=TopoOptional)."""

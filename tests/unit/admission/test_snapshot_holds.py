@@ -66,7 +66,7 @@ def test_a_job_that_shares_its_node_with_none_holds_what_it_has_and_closes_the_r
     for told in ((one, {}), (every, {"exclusive": True})):
         assert closed(told[0], **told[1]) is None
     assert closed(one, exclusive=True, state="COMPLETING") is None
-    topo = replace(SLURM, exclusive_by=frozenset({"topo"}))  # the site has no MCS
+    topo = replace(SLURM, exclusive_kinds=frozenset({"topo"}))  # the site has no MCS
     assert closed(one, topo, exclusive=True, exclusive_by="topo") == [True, False]
     assert closed(one, topo, exclusive=True, exclusive_by="mcs") is None
     nodes[0] = slurm_node("n1", gpus_used=frozenset({2}), gpus_drained=frozenset({0, 1, 3}))

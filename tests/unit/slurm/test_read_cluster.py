@@ -359,4 +359,4 @@ def test_small_values() -> None:
 def test_by_what_jobs_keep_others_off_their_nodes(
     shown: dict[str, str], expected: set[str]
 ) -> None:
-    assert config_of({"SLURM_VERSION": "26.05.5", **shown}).exclusive_by == expected
+    assert config_of({"SLURM_VERSION": "26.05.5", **shown}).exclusive_kinds == expected
