@@ -467,13 +467,30 @@ local function is_for_the_gate(fields, record, part_list, conf)
     return is_managed_gpu_job(fields, record, part_list, conf, true)
 end
 
+--- What `settings.takes_gpus` says of a job in managed partitions, if it has whole nodes: a record does not
+--- show --exclusive.
+local function gets_whole_nodes(record, part_list, conf)
+    local _, some = settings.is_managed(record, part_list, conf)
+    if some then
+        return settings.takes_gpus(setmetatable({ shared = 0 }, { __index = record }), part_list, conf)
+    end
+    return false, false
+end
+
 --- Would an update end the delay of a job that was requeued just now, and that may get whole nodes
 --- with their GPUs?
 local function may_pass(update, record, part_list, conf)
-    local _, some = settings.is_managed(record, part_list, conf)
     local starts = lets_go(update) or starts_sooner(update)
-    local whole = setmetatable({ shared = 0 }, { __index = record })
-    return some and starts and comes_back(record, PARKS_S) and settings.takes_gpus(whole, part_list, conf)
+    return starts and comes_back(record, PARKS_S) and gets_whole_nodes(record, part_list, conf)
+end
+
+--- Does an update let a held job go that passes the gate, and that may get whole nodes with their GPUs?
+function C.wakes(update, record, part_list, conf)
+    if not lets_go(update) or record.priority ~= 0 or not is_pending(record) then
+        return false
+    end
+    local _, may = gets_whole_nodes(record, part_list, conf)
+    return may and not base.is_record(record.admin_comment)
 end
 
 --- The refusal of an update by which a waiting job that is not at the gate would become such a job, or,
