@@ -281,7 +281,9 @@ def _running_jobs(
             for i, share in shares
         )
         # With --exclusive=topo and mcs Slurm shows the other GPUs as free, and gives them to no job
-        lone = job.exclusive and job.state in HOLDING_CPUS - {"COMPLETING"}
+        # What it closed is open when its epilog is done, as is what it held
+        ends = job.state == "COMPLETING"
+        lone = job.exclusive and job.state in HOLDING_CPUS and not ends
         lone = lone and (not job.exclusive_by or job.exclusive_by in slurm.exclusive_kinds)
         lone = lone and any(_working(nodes[i]) - {*share.gpus} for i, share in shares)
         holds_cpus = job.state in HOLDING_CPUS
@@ -294,10 +296,10 @@ def _running_jobs(
             app_class=_class_of_running(job, site),
             start_s=job.start_s or 0.0,
             node_count=len(job.shares),
-            user=job.user,
-            alone=lone or is_alone(job, rules.partitions),
+            user="" if ends else job.user,
+            alone=lone or (not ends and is_alone(job, rules.partitions)),
             lone=lone,
-            sharing=sharing_of(job, rules.partitions),
+            sharing=None if ends else sharing_of(job, rules.partitions),
             standing=in_tier(_tier(job, rules.partitions), job.priority),
         )
         if any(share.shards for _, share in shares):
