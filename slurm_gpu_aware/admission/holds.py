@@ -100,9 +100,14 @@ def is_alone(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> bool:
 
 def sharing_of(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> Sharing:
     """How its CPUs are shared, in the first of its partitions where they are."""
-    named = (partitions[name] for name in job.partitions if name in partitions)
-    found = [one.sharing(asked=job.oversubscribe) for one in named]
-    return max(found, key=lambda one: one.shares, default=Sharing())
+    found = None
+    for name in job.partitions:
+        if name in partitions:
+            own = partitions[name].sharing(asked=job.oversubscribe)
+            if own.shares:
+                return own
+            found = found or own
+    return found or Sharing()
 
 
 def as_running(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) -> RunningJob:

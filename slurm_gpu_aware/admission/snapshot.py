@@ -161,8 +161,11 @@ def _users(
     alone = [job for job in running if job.alone]
     names.update(job.user for job in alone if not job.lone)
     kinds = {one.sharing(asked=asked) for one in partitions.values() for asked in (False, True)}
-    sharing = [*(job.sharing for job in running), *(sharing_of(job, partitions) for job in asks)]
-    if not any(one is not None and one.shares for one in sharing):
+    if any(one.shares for one in kinds):
+        there = [job.sharing for job in running]
+        there += [sharing_of(job, partitions) for job in asks]
+        kinds = kinds if any(one is not None and one.shares for one in there) else set()
+    else:
         kinds = set()
     return NodeUsers.of(running, names, nodes, kinds) if names or alone or kinds else None
 

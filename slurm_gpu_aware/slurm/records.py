@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from slurm_gpu_aware.model.cluster import PreemptionOrder
 from slurm_gpu_aware.model.request import Sharing
@@ -277,8 +278,13 @@ class SlurmPartition:
 
     def sharing(self, *, asked: bool) -> Sharing:
         """How the CPUs of its jobs are shared; ``asked``: of those with ``--oversubscribe``."""
+        return self._sharing[asked]
+
+    @cached_property
+    def _sharing(self) -> tuple[Sharing, Sharing]:
         several = self.jobs_on_cpu > 1
-        return Sharing(self.name if several else "", self.oversubscribes or (several and asked))
+        name = self.name if several else ""
+        return Sharing(name, self.oversubscribes), Sharing(name, self.oversubscribes or several)
 
 
 @dataclass(frozen=True)
