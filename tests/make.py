@@ -1,7 +1,7 @@
 """Values that tests of several packages make: jobs, nodes, what is known of a site, and plans."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,10 @@ _FACETS = {
     "performance_model": MODEL,
 }
 _RECORDS = {
-    "nodes": ("eligible", "allowed", "required", "groups", "gpu_model", "whole", "alone"),
+    "nodes": (
+        *("eligible", "allowed", "required", "groups", "gpu_model"),
+        *("whole", "alone", "sharing"),
+    ),
     "sockets": ("bound", "several", "gpus_each", "fills"),
     "wait": ("refused", "waited_s", "postponed", "relaxed"),
 }
@@ -168,12 +171,15 @@ def context_of(
     jobs: Sequence[SlurmJob] = (),
     holds: Sequence[Hold] = (),
     slurm: SlurmConfig = SLURM,
-    exclusive_user: Collection[str] = (),
+    told: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> AdmissionContext:
-    """What the selector knows of a site; ``partitions``: their nodes (None: all are in ``gpu``)."""
+    """What the selector knows of a site; ``partitions``: their nodes (None: all are in ``gpu``).
+
+    ``told``: partition -> other fields.
+    """
     by_name = {node.name: node for node in nodes}
     known = {
-        name: SlurmPartition(name, frozenset(names), up=True, exclusive_user=name in exclusive_user)
+        name: SlurmPartition(name, frozenset(names), up=True, **(told or {}).get(name, {}))
         for name, names in (partitions or {"gpu": tuple(by_name)}).items()
     }
     rules = PreemptionRules(slurm, known)

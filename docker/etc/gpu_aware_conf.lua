@@ -7,6 +7,7 @@ return {
   submit_file = "/var/spool/slurm-gpu-aware/submitted",
   models = { "v100" },
   partitions_with_others = {},
+  partitions_without_gpus = {},
   park_uncommented = true,
   cli_filter = true,
   several_clusters = false,

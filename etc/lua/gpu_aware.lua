@@ -273,17 +273,16 @@ local function modify(job, record, part_list, uid)
     local conf = M.conf
     if not conf then
         return success()
-    elseif conf.admins[uid] then
-        return change.interferes(job, record, conf)
-                and refusal("gpu-aware: its owner has just changed this job; try again in some seconds")
-            or success()
+    elseif conf.admins[uid] and change.interferes(job, record, conf) then
+        return refusal("gpu-aware: its owner has just changed this job; try again in some seconds")
     end
-    local verdict = change.decide(job, record, part_list, uid, conf)
+    local wakes = change.wakes(job, record, part_list, conf)
+    local verdict = conf.admins[uid] and {} or change.decide(job, record, part_list, uid, conf)
     if verdict.refuse then
         return refusal(verdict.text)
     end
     apply(job, verdict.new or {}, {})
-    if verdict.changed and conf.submit_file then
+    if (verdict.changed or wakes) and conf.submit_file then
         pcall(append_byte, conf.submit_file)
     end
     return success()

@@ -452,28 +452,45 @@ end
 
 --- Is a job, with these fields in place of those of its record, a GPU job of a managed partition? GPUs
 --- that Slurm has counted from tasks (--ntasks-per-gpu) stand in no text of the request.
-local function is_managed_gpu_job(fields, record, part_list, conf)
+local function is_managed_gpu_job(fields, record, part_list, conf, or_whole)
     local view = setmetatable(fields, { __index = record })
-    local counted = (text_of(record.tres_fmt_req_str) or ""):find("gres/gpu[:=]")
     local _, some = settings.is_managed(view, part_list, conf)
-    return some and (has_gpus(view) or counted ~= nil) or false
+    if not some then
+        return false
+    end
+    local counted = (text_of(record.tres_fmt_req_str) or ""):find("gres/gpu[:=]")
+    return has_gpus(view) or counted ~= nil or or_whole and settings.takes_gpus(view, part_list, conf) or false
 end
 
 --- The same, or one that gets GPUs with whole nodes. A record does not show --exclusive.
 local function is_for_the_gate(fields, record, part_list, conf)
-    local view = setmetatable(fields, { __index = record })
-    local _, some = settings.is_managed(view, part_list, conf)
-    local whole = some and settings.takes_gpus(view, part_list, conf)
-    return whole or is_managed_gpu_job(fields, record, part_list, conf)
+    return is_managed_gpu_job(fields, record, part_list, conf, true)
+end
+
+--- What `settings.takes_gpus` says of a job in managed partitions, if it has whole nodes: a record does not
+--- show --exclusive.
+local function gets_whole_nodes(record, part_list, conf)
+    local _, some = settings.is_managed(record, part_list, conf)
+    if some then
+        return settings.takes_gpus(setmetatable({ shared = 0 }, { __index = record }), part_list, conf)
+    end
+    return false, false
 end
 
 --- Would an update end the delay of a job that was requeued just now, and that may get whole nodes
 --- with their GPUs?
 local function may_pass(update, record, part_list, conf)
-    local _, some = settings.is_managed(record, part_list, conf)
     local starts = lets_go(update) or starts_sooner(update)
-    local whole = setmetatable({ shared = 0 }, { __index = record })
-    return some and starts and comes_back(record, PARKS_S) and settings.takes_gpus(whole, part_list, conf)
+    return starts and comes_back(record, PARKS_S) and gets_whole_nodes(record, part_list, conf)
+end
+
+--- Does an update let a held job go that passes the gate, and that may get whole nodes with their GPUs?
+function C.wakes(update, record, part_list, conf)
+    if not lets_go(update) or record.priority ~= 0 or not is_pending(record) then
+        return false
+    end
+    local _, may = gets_whole_nodes(record, part_list, conf)
+    return may and not base.is_record(record.admin_comment)
 end
 
 --- The refusal of an update by which a waiting job that is not at the gate would become such a job, or,

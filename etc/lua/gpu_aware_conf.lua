@@ -18,6 +18,8 @@ return {
     -- Partitions with nodes that have no GPUs: --exclusive without GPUs is not parked there. Absent:
     -- not known, and nowhere.
     partitions_with_others = {},
+    -- Of these, those without any node with GPUs: there such a job wakes no selector.
+    partitions_without_gpus = {},
     -- The gate (gate.licence, gate.reservation).
     licence = "gpuaware",
     reservation = "gpuaware_gate",

@@ -42,6 +42,7 @@ local function checked(raw)
         node_types = raw.node_types or {},
         partitions = raw.partitions or {},
         partitions_with_others = raw.partitions_with_others,
+        partitions_without_gpus = raw.partitions_without_gpus or {},
         park_uncommented = raw.park_uncommented ~= false,
         max_gpus_per_node = raw.max_gpus_per_node,
         max_cpus_per_node = raw.max_cpus_per_node,
@@ -59,6 +60,8 @@ local function checked(raw)
         return nil, "partitions: expected a list of names"
     elseif not names_ok(conf.partitions_with_others or {}, "[^%s,]+", 0) then
         return nil, "partitions_with_others: expected a list of names"
+    elseif not names_ok(conf.partitions_without_gpus, "[^%s,]+", 0) then
+        return nil, "partitions_without_gpus: expected a list of names"
     elseif not names_ok(conf.models, rules.feature, 0) then
         return nil, "models: expected a list of lower case names"
     elseif not names_ok(conf.types, rules.feature, 0) then
@@ -99,6 +102,7 @@ local function checked(raw)
     conf.admins = set_of(conf.operators)
     conf.managed = #conf.partitions > 0 and set_of(conf.partitions) or nil
     conf.with_others = conf.partitions_with_others and set_of(conf.partitions_with_others)
+    conf.without_gpus = set_of(conf.partitions_without_gpus)
     conf.admins[0] = true
     return conf
 end
@@ -165,13 +169,14 @@ function S.takes_gpus(job, part_list, conf)
     end
     local whole = number16(job.shared) == 0 or number16(job.core_spec) ~= nil -- also 0
         or number16(job.thread_spec) ~= nil
-    local others = false
+    local others, gpus = false, false
     for name in (partitions_of(job, part_list) or ""):gmatch("[^,]+") do
         local part = part_list and part_list[name]
         whole = whole or part ~= nil and number16(part.max_share) == 0
         others = others or conf.with_others[name] or false
+        gpus = gpus or not conf.without_gpus[name]
     end
-    return whole and not others, whole and others
+    return whole and not others, whole and others and gpus
 end
 
 return S

@@ -22,7 +22,14 @@ from slurm_gpu_aware.model.arrays import BoolArray, IntArray
 from slurm_gpu_aware.model.class_history import ClassHistory
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.job_hints import JobHints
-from slurm_gpu_aware.model.request import NodeGroups, PreemptionRights, Request, Wait, in_tier
+from slurm_gpu_aware.model.request import (
+    NodeGroups,
+    PreemptionRights,
+    Request,
+    Sharing,
+    Wait,
+    in_tier,
+)
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
     SlurmConfig,
@@ -276,6 +283,11 @@ class QueueEntry:
     def alone(self) -> bool:
         """Whether it shares its nodes with jobs of its own user only."""
         return self.job.exclusive_user or self.partition.exclusive_user
+
+    @property
+    def sharing(self) -> Sharing:
+        """How its CPUs are shared there."""
+        return self.partition.sharing(asked=self.job.oversubscribe)
 
     @property
     def before_move(self) -> BeforeMove | None:

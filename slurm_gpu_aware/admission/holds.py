@@ -18,6 +18,7 @@ from slurm_gpu_aware.gate.request_forms import gpus_per_node
 from slurm_gpu_aware.gate.resizing import as_shown
 from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets
+from slurm_gpu_aware.model.request import Sharing
 from slurm_gpu_aware.slurm.gres import bound_slots, shards_of
 from slurm_gpu_aware.slurm.records import (
     HOLDING_CPUS,
@@ -49,6 +50,7 @@ class Hold:
     victims: frozenset[str] = frozenset()  # Jobs that Slurm preempts for it.
     user: str = ""
     alone: bool = False  # It shares its nodes with jobs of its own user only.
+    sharing: Sharing = Sharing()  # noqa: RUF009 - it is frozen
     gpus: int = 0
     """GPUs on all of ``nodes`` together, of which Slurm chooses some; 0: it is no such job."""
     emptiest: bool = False  # Slurm gives it whole nodes: the emptiest ones stand for them.
@@ -86,6 +88,7 @@ def hold_of(
         shards=shards_of(original.tres_per_node),
         user=job.user,
         alone=is_alone(job, partitions),
+        sharing=sharing_of(job, partitions),
     )
 
 
@@ -93,6 +96,18 @@ def is_alone(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> bool:
     """Whether it shares its nodes with jobs of its own user only, in any of its partitions."""
     named = (partitions[name] for name in job.partitions if name in partitions)
     return job.exclusive_user or any(one.exclusive_user for one in named)
+
+
+def sharing_of(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> Sharing:
+    """How its CPUs are shared, in the first of its partitions where they are."""
+    found = None
+    for name in job.partitions:
+        if name in partitions:
+            own = partitions[name].sharing(asked=job.oversubscribe)
+            if own.shares:
+                return own
+            found = found or own
+    return found or Sharing()
 
 
 def as_running(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) -> RunningJob:
@@ -112,6 +127,7 @@ def as_running(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: fl
         app_class=hold.app_class,
         user=hold.user,
         alone=hold.alone,
+        sharing=hold.sharing.planned,
     )
 
 
@@ -130,6 +146,7 @@ def _any_of(hold: Hold, here: Sequence[int], free: BoolArray, now: float) -> Run
         app_class=hold.app_class,
         user=hold.user,
         alone=hold.alone,
+        sharing=hold.sharing.planned,
     )
 
 

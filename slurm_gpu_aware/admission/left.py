@@ -21,7 +21,7 @@ from slurm_gpu_aware.admission.fitting import (
     eligible_nodes,
     open_partitions,
 )
-from slurm_gpu_aware.admission.holds import Hold, is_alone
+from slurm_gpu_aware.admission.holds import Hold, is_alone, sharing_of
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -87,6 +87,7 @@ def left_request(
             required,
             whole=whole,
             alone=any(entry.alone for entry in entries),
+            sharing=max((one.sharing for one in entries), key=lambda one: one.shares),
         ),
         cpus=Cpus(max(1, sum(part.cpus for part in parts))),
         time_limit_s=max([limit_s, *(one.limit_s for one in others)]),  # it ends with its last one
@@ -206,6 +207,7 @@ def hold_of_left(
         app_class=app_class,
         user=job.user,
         alone=is_alone(job, partitions),
+        sharing=sharing_of(job, partitions),
         gpus=max(1, part.gpus + more, fewest * job.min_nodes if whole else 0),
         emptiest=whole,
         shards=part.shards,

@@ -35,7 +35,8 @@ def gpus_and_nodes(
             # --nodes=2-4: as many as can start now, as in Slurm, but at least the fewest.
             ready = eligible & (cluster.free.sum(axis=1) >= gpus)
             if cluster.users is not None:
-                ready = ready & cluster.users.open_for(entry.job.user, alone=entry.alone)
+                user, users = entry.job.user, cluster.users
+                ready = ready & users.open_for(user, alone=entry.alone, sharing=entry.sharing)
             least = max(least, min(most_asked, most_in_one_group(ready, required, entry)))
         gpus, per_node, most = gpus * least, gpus, least
     elif form.kind == "task":

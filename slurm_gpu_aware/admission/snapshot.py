@@ -7,7 +7,7 @@ import numpy as np
 
 from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.admission.hints import class_of
-from slurm_gpu_aware.admission.holds import Hold, as_running, is_alone
+from slurm_gpu_aware.admission.holds import Hold, as_running, is_alone, sharing_of
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.admission.shards import last_holders, shards_of_nodes
 from slurm_gpu_aware.config.settings import Config
@@ -154,13 +154,20 @@ def _users(
     partitions: Mapping[str, SlurmPartition],
     nodes: int,
 ) -> NodeUsers | None:
-    """Users of the jobs on each node; None: none of these, nor one to come, shares its node."""
+    """Jobs on each node; None: none of these, nor one to come, closes its nodes to others."""
     to_come = (job for job in jobs if job.state == "PENDING")
-    asks = (job for job in to_come if is_ours(job.admin_comment) or job.req_tres.get("gres/gpu"))
+    asks = [job for job in to_come if is_ours(job.admin_comment) or job.req_tres.get("gres/gpu")]
     names = {job.user for job in asks if is_alone(job, partitions)}
     alone = [job for job in running if job.alone]
     names.update(job.user for job in alone if not job.lone)
-    return NodeUsers.of(running, names, nodes) if names or alone else None
+    kinds = {one.sharing(asked=asked) for one in partitions.values() for asked in (False, True)}
+    if any(one.shares for one in kinds):
+        there = [job.sharing for job in running]
+        there += [sharing_of(job, partitions) for job in asks]
+        kinds = kinds if any(one is not None and one.shares for one in there) else set()
+    else:
+        kinds = set()
+    return NodeUsers.of(running, names, nodes, kinds) if names or alone or kinds else None
 
 
 def _asleep(nodes: Sequence[SlurmNode]) -> BoolArray | None:
@@ -197,7 +204,7 @@ def _on_open_nodes(
         return holds
     found = []
     for hold in holds:
-        is_open = users.open_for(hold.user, alone=hold.alone)
+        is_open = users.open_for(hold.user, alone=hold.alone, sharing=hold.sharing)
         nodes = tuple(n for n in hold.nodes if n not in places or is_open[places[n]])
         found.append(replace(hold, nodes=nodes) if hold.gpus and nodes else hold)
     return found
@@ -277,8 +284,10 @@ def _running_jobs(
             for i, share in shares
         )
         # With --exclusive=topo and mcs Slurm shows the other GPUs as free, and gives them to no job
-        lone = job.exclusive and job.state in HOLDING_CPUS - {"COMPLETING"}
-        lone = lone and (not job.exclusive_by or job.exclusive_by in slurm.exclusive_by)
+        # What it closed is open when its epilog is done, as is what it held
+        ends = job.state == "COMPLETING"
+        lone = job.exclusive and job.state in HOLDING_CPUS and not ends
+        lone = lone and (not job.exclusive_by or job.exclusive_by in slurm.exclusive_kinds)
         lone = lone and any(_working(nodes[i]) - {*share.gpus} for i, share in shares)
         holds_cpus = job.state in HOLDING_CPUS
         one = RunningJob(
@@ -290,9 +299,10 @@ def _running_jobs(
             app_class=_class_of_running(job, site),
             start_s=job.start_s or 0.0,
             node_count=len(job.shares),
-            user=job.user,
-            alone=lone or is_alone(job, rules.partitions),
+            user="" if ends else job.user,
+            alone=lone or (not ends and is_alone(job, rules.partitions)),
             lone=lone,
+            sharing=None if ends else sharing_of(job, rules.partitions),
             standing=in_tier(_tier(job, rules.partitions), job.priority),
         )
         if any(share.shards for _, share in shares):

@@ -124,6 +124,7 @@ def _request(entry: QueueEntry) -> Request:
             required,
             whole=entry.whole_node,
             alone=entry.alone,
+            sharing=entry.sharing,
         ),
         cpus=Cpus(sizes.cpus_of(entry) if original.cpus_per_tres is None else 1, per_gpu.cpus or 0),
         memory=sizes.memory_of(entry, per_gpu, allowed),

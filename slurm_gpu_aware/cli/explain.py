@@ -54,17 +54,16 @@ _TASKS = re.compile(r"([0-9]{1,10})_\[([0-9]{1,10})[0-9,:%.-]*\]\Z")
 def check_job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Callback of arguments with one job id or several."""
     for job_id in value if isinstance(value, tuple) else (value,):
-        if not _JOB_ID.match(job_id):
+        if not (_JOB_ID.match(job_id) or _COMPONENT.match(job_id)):
             raise click.BadParameter(
-                f"{job_id!r} is not a job id; expected 123, or 123_4 for a task"
+                f"{job_id!r} is not a job id; expected 123, 123_4 for a task, or 123+1 for a"
+                " component"
             )
     return value
 
 
 def _job_id(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Callback: one job id, or a component; the first one of several tasks."""
-    if _COMPONENT.match(value):
-        return value
+    """Callback: one job id; the first one of several tasks."""
     tasks = _TASKS.match(value)
     if tasks is None:
         return check_job_id(ctx, param, value)

@@ -93,7 +93,7 @@ def release(context: Context, job_ids: tuple[str, ...], everything: bool) -> Non
 
     \b
     Examples:
-      gpu-aware release 1234 1235_7
+      gpu-aware release 1234 1235_7 1236+1
       gpu-aware release --all
     """
     if bool(job_ids) == everything:

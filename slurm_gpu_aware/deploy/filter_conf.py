@@ -18,7 +18,7 @@ from slurm_gpu_aware.slurm.conffile import names_of
 
 _NAMED = re.compile(f"[!-~]{{1,{rules.MAX_NAME}}}")
 """Types that the filter's configuration can name."""
-_OTHERS = "partitions_with_others"
+_OTHERS, _NONE = "partitions_with_others", "partitions_without_gpus"
 _MIRRORED = {
     "classes": None,
     "licence": f'"{rules.LICENCE}"',
@@ -48,7 +48,7 @@ class FilterConf(Owned):
         types = {kind for node in with_gpus for kind in node.types}
         table = _table(site.config, site.user, site.conf.get, models, types)
         table |= {key: count for key, count in largest.items() if count}  # 0: not known
-        table[_OTHERS] = _with_others(site)
+        table[_OTHERS], table[_NONE] = _partitions(site)
         head = "-- Written by `gpu-aware setup` from config.toml and the profile. Do not edit.\n"
         return [Change(site.slurm_dir / LUA_CONF, f"{head}return {lua_value(table)}\n")]
 
@@ -98,7 +98,7 @@ class FilterConf(Owned):
         if wrong:
             found = f"{path} differs from config.toml: {', '.join(wrong)}"
             return failed("filter config", found, cure)
-        if other := _other_partitions(g, _entry(have, _OTHERS)):
+        if other := _other_partitions(g, _entry(have, _OTHERS), _items(_entry(have, _NONE))):
             found = f"{path} does not say which nodes Slurm has in {', '.join(other)}: {_OTHERS}"
             cure = f"run {INSTALL}; it reads nodes and partitions in slurm.conf"
             return failed("filter config", found, cure)
@@ -123,8 +123,9 @@ def _unfeatured(site: Site) -> set[str]:
     }
 
 
-def _with_others(site: Site) -> list[str]:
-    """Partitions of slurm.conf with a node without GPUs, or with one that it does not name."""
+def _partitions(site: Site) -> tuple[list[str], list[str]]:
+    """Partitions of slurm.conf: with a node without GPUs or one that it does not name; without
+    any that has GPUs."""
     found: dict[str, str] = {}
     sets = {"ALL": set(site.conf_nodes)}
     records = [fields_of(record) for record in site.conf.read()]
@@ -138,15 +139,16 @@ def _with_others(site: Site) -> list[str]:
     gpus = {name for name, node in site.conf_nodes.items() if node.has_gpus}
     names = found.keys() - {"DEFAULT"}
     nodes_of = {n: [sets.get(one, {one}) for one in names_of(found[n])] for n in names}
-    return sorted(
-        n for n in names if _NAMED.fullmatch(n) and not gpus.issuperset(set().union(*nodes_of[n]))
-    )
+    inside = {n: set().union(*nodes_of[n]) for n in sorted(names) if _NAMED.fullmatch(n)}
+    others = [name for name, nodes in inside.items() if not nodes <= gpus]
+    return others, [name for name in others if inside[name] <= site.conf_nodes.keys() - gpus]
 
 
-def _other_partitions(g: DoctorContext, entry: str | None) -> list[str]:
+def _other_partitions(g: DoctorContext, entry: str | None, none: set[str]) -> list[str]:
     """Partitions of Slurm that are not as the filter's configuration says, where Slurm tells.
 
-    ``entry``: the partitions with nodes without GPUs; None: it does not name them.
+    ``entry``: the partitions with nodes without GPUs; None: it does not name them. ``none``: those
+    without nodes with GPUs.
     """
     gpus = {node.name for node in g.nodes if node.gpus}
     others = {node.name for node in g.nodes if not node.gpus}
@@ -154,6 +156,7 @@ def _other_partitions(g: DoctorContext, entry: str | None) -> list[str]:
     for one in g.client.partitions():  # its nodes of state FUTURE are not among those of Slurm
         is_listed = lua_value(one.name) in listed
         wrong = one.nodes <= gpus if is_listed else bool(one.nodes & others)
+        wrong |= lua_value(one.name) in none and bool(one.nodes & gpus)
         if _NAMED.fullmatch(one.name) and (wrong or entry is None):
             found.append(one.name)
     return sorted(found)

@@ -264,9 +264,10 @@ def release_by_hand(
 ) -> list[str]:
     """Open the gate for these jobs (ids as users type them; None: all parked ones).
 
-    ``98`` names a job, or all parked tasks of array 98; ``98_3`` names one task. Returns the ids of
-    the released jobs. Raises SourceError if a named job is not parked, or would wait behind an
-    earlier task of its array that stays parked, or Slurm refused an update.
+    ``98`` names a job, or all parked tasks of array 98; ``98_3`` names one task, ``98+1`` the whole
+    heterogeneous job, of which the first component is parked. Returns the ids of the released jobs.
+    Raises SourceError if a named job is not parked, or would wait behind an earlier task of its
+    array that stays parked, or Slurm refused an update.
     """
     jobs = client.jobs()
     if settle_changes(client, config.gate, gated_jobs(jobs, config.gate), split_arrays(jobs)):
@@ -277,7 +278,7 @@ def release_by_hand(
         chosen = parked
     else:
         chosen = []
-        for job_id in job_ids:
+        for job_id in dict.fromkeys(one.partition("+")[0] for one in job_ids):
             named = [match for job in parked if (match := _named(job_id, job)) is not None]
             if not named:
                 raise SourceError(f"job {job_id} is not parked{_of_slurm(job_id, jobs, client)}")

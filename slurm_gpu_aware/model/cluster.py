@@ -20,6 +20,7 @@ from slurm_gpu_aware.model.facets import changed
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.penalties import Penalty
+from slurm_gpu_aware.model.request import Sharing
 
 Gpu = tuple[int, int]  # (node index, slot).
 Gpus = tuple[tuple[int, tuple[int, ...]], ...]  # (node index, slots) pairs.
@@ -125,6 +126,7 @@ class RunningJob:
     user: str = ""  # The job's owner; empty: not known.
     alone: bool = False  # No job of another user starts on its nodes (`NodeUsers`).
     lone: bool = False  # And none of its own user.
+    sharing: Sharing | None = None  # None: not known.
     standing: float = math.inf
     """Its place by tier and Slurm's priority, as `Request.priority`; inf: not known."""
 
@@ -215,7 +217,7 @@ class Cluster:
     installed: BoolArray | None = None
     """(N, W): the GPU is there, also if it or its node is down or drained; None: ``exists``."""
     users: NodeUsers | None = None
-    """Users of the jobs on each node; None: Slurm keeps no jobs of different users apart."""
+    """Jobs on each node by user and sharing; None: no job closes its nodes to others."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -27,6 +27,30 @@ class NodeGroups:
     name: str = "group"  # Word for one group in sentences.
 
 
+@dataclass(frozen=True, order=True)
+class Sharing:
+    """How Slurm shares a job's CPUs (OverSubscribe)."""
+
+    partition: str = ""  # Its partition, if several jobs can have one CPU there; else empty.
+    shares: bool = False
+    """It may get CPUs of other jobs, and they its own: with FORCE, or YES and --oversubscribe."""
+
+    def closes(self, other: Sharing) -> bool:
+        """Whether Slurm starts the other job on no node on which this one runs.
+
+        As `_verify_node_state` of select/cons_tres: a job that shares CPUs goes to no node of one
+        that does not. The other way round it may, if the nodes are shared in its own partition.
+        """
+        if other.shares:
+            return not self.shares
+        return self.shares and self.partition not in ("", other.partition)
+
+    @property
+    def planned(self) -> Sharing:
+        """That of a job that is to start: if it shares CPUs, none that does not may come first."""
+        return Sharing("*", shares=True) if self.shares else self
+
+
 @dataclass(frozen=True, eq=False)
 class NodeRules:
     """Which nodes a job may get; any if left empty. Compared by identity."""
@@ -42,6 +66,7 @@ class NodeRules:
     whole: bool = False
     """``--exclusive``: the job gets every GPU of its nodes; only the nodes are chosen."""
     alone: bool = False  # It shares its nodes with jobs of its own user only.
+    sharing: Sharing = Sharing()
 
 
 @dataclass(frozen=True)

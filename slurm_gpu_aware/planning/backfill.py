@@ -121,8 +121,8 @@ class BackfillRoom:
             if (shadow := room.shadow) is not None:
                 end_s = shadow.start_s + room.head.time_limit_s
                 holder = RunningJob(f"(for {room.head.job_id})", shadow.gpus, end_s)
-                who = room.head.user, room.head.nodes.alone
-                holders.append(replace(holder, user=who[0], alone=who[1]))
+                own = replace(holder, user=room.head.user, alone=room.head.nodes.alone)
+                holders.append(replace(own, sharing=room.head.nodes.sharing.planned))
         return now, holders
 
     @property

@@ -30,7 +30,8 @@ from slurm_gpu_aware.planning.postponing import awaited, least_now, postponement
 log = logging.getLogger(__name__)
 _SHAPE = attrgetter(
     *("gpus", "min_nodes", "max_nodes", "gpus_per_node", "cpus.total", "cpus.per_gpu", "memory"),
-    *("nodes.required", "nodes.groups", "nodes.gpu_model", "nodes.whole", "nodes.alone", "sockets"),
+    *("nodes.required", "nodes.groups", "nodes.gpu_model", "nodes.whole", "nodes.alone"),
+    *("nodes.sharing", "sockets"),
     *("app_class", "bandwidth_sensitive", "pattern", "policy.name", "power_w", "left"),
 )
 _LEFT = LeftPolicy()

@@ -69,7 +69,8 @@ def hold(cluster: Cluster, request: Request, gpus: Gpus, *, exact: bool) -> Mapp
 def occupy(cluster: Cluster, request: Request, gpus: Gpus) -> None:
     """Count the job on its nodes, in place, where Slurm keeps jobs of users apart."""
     if cluster.users is not None:
-        cluster.users.add(request.user, [node for node, _ in gpus], alone=request.nodes.alone)
+        own, nodes = request.nodes, [node for node, _ in gpus]
+        cluster.users.add(request.user, nodes, alone=own.alone, sharing=own.sharing.planned)
 
 
 def _hold_by_slurm(cluster: Cluster, request: Request, gpus: Gpus) -> Mapping[int, NodeShare]:
@@ -131,6 +132,7 @@ def as_running(
         power_w=request.power_w,
         user=request.user,
         alone=request.nodes.alone,
+        sharing=request.nodes.sharing.planned,
     )
 
 
@@ -265,7 +267,7 @@ class Timeline:
         users.count(self._by_user.by(time_s), -1)
         for job in self._reserved:
             if job.end_s > time_s:
-                users.add(job.user, [*job.on_nodes], alone=job.alone)
+                users.add(job.user, job.on_nodes, alone=job.alone, sharing=job.sharing)
 
     def earliest(self, request: Request, cluster: Cluster) -> float:
         """Time before which too few GPUs are free for a request; inf: it never has enough."""

@@ -17,6 +17,7 @@ _FIELDS = runpy.run_path(str(HERE / "libslurm_fields.py"))
 _STATEMENTS = {
     ("job", "job_id"): "NUMBER(JOB_ID(record));",
     ("job", "exclusive"): "NUMBER(JOB_EXCLUSIVE(record));",
+    ("job", "oversubscribe"): "NUMBER((uint64_t)JOB_OVERSUBSCRIBE(record));",
     ("job", "segment_size"): "NUMBER(JOB_SEGMENT_SIZE(record));",
     ("job", "oversized"): "NUMBER((uint64_t)oversized);",
     # Flags that would hide the state: the reservation is gone, held after a requeue

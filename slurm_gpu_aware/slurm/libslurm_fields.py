@@ -31,7 +31,8 @@ JOB = RecordKind(
         last_sched_eval start_time end_time time_limit time_min num_nodes max_nodes num_cpus
         num_tasks cpus_per_task ntasks_per_node ntasks_per_core threads_per_core
         sockets_per_node cores_per_socket core_spec contiguous pn_min_memory pn_min_cpus
-        pn_min_tmp_disk req_switch segment_size exclusive bitflags oversized"""
+        pn_min_tmp_disk req_switch segment_size exclusive oversubscribe bitflags
+        oversized"""
     ),
     _words(
         """state reason array_task_str name user_name account qos partition req_nodes exc_nodes

@@ -218,8 +218,11 @@ static void put_shares(aware_reply *out, const job_info_t *job)
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
 #define JOB_ID(job) ((job)->step_id.job_id)
 #define JOB_EXCLUSIVE(job) ((job)->exclusive)
+/* 1: asked for by the job, or by the partition for all its jobs */
+#define JOB_OVERSUBSCRIBE(job) ((job)->oversubscribe == JOB_OVERSUBSCRIBE_YES)
 #else
 #define JOB_ID(job) ((job)->job_id)
+#define JOB_OVERSUBSCRIBE(job) ((job)->shared == JOB_SHARED_OK)
 /* As there: 0 none, 1 whole nodes, 2 nodes of its user. */
 #define JOB_EXCLUSIVE(job) ((job)->shared == JOB_SHARED_NONE ? 1 : \
 	(job)->shared >= JOB_SHARED_USER && (job)->shared <= JOB_SHARED_TOPO ? (job)->shared : 0)

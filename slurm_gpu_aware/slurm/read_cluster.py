@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
 _PRINTED = re.compile(r"\s(Exclusive|ExclusiveUser|JobDefaults|PreemptMode)=(\S+)")
 _PARTITION_UP = 3  # PARTITION_UP: submission and scheduling.
-_EXCLUSIVE = 0  # ``max_share`` of OverSubscribe=EXCLUSIVE.
+_EXCLUSIVE, _FORCED = 0, 0x8000  # ``max_share`` of OverSubscribe=EXCLUSIVE; bit of FORCE.
 
 
 def node_of(raw: Mapping[str, Any]) -> SlurmNode:
@@ -135,6 +135,8 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
         priority_tier=raw["priority_tier"],
         preempt_mode=_modes(printed.get("PreemptMode", "OFF")),
         exclusive=raw["max_share"] == _EXCLUSIVE,
+        jobs_on_cpu=raw["max_share"] & ~_FORCED,
+        oversubscribes=bool(raw["max_share"] & _FORCED),
         # 26.05 prints Exclusive=USER
         exclusive_user=printed.get("ExclusiveUser") == "YES" or printed.get("Exclusive") == "USER",
         grace_s=float(max(0, raw["grace_time"])),
@@ -229,13 +231,13 @@ def config_of(settings: Mapping[str, str]) -> SlurmConfig:
         private_jobs="JOBS" in _modes(settings.get("PrivateData", "none")),
         private_reservations="RESERVATIONS" in _modes(settings.get("PrivateData", "none")),
         conf_file=_value(settings.get("SLURM_CONF", "")),
-        exclusive_by=_exclusive_by(settings),
+        exclusive_kinds=_exclusive_kinds(settings),
         topology_optional="TOPOOPTIONAL" in _modes(settings.get("TopologyParam", "")),
         age_per_s=_age_per_s(settings),
     )
 
 
-def _exclusive_by(settings: Mapping[str, str]) -> frozenset[str]:
+def _exclusive_kinds(settings: Mapping[str, str]) -> frozenset[str]:
     """Without MCS and blocks Slurm starts other jobs beside such ones (26.05.5)."""
     mcs, topology = (_value(settings.get(f"{name}Plugin", "")) for name in ("MCS", "Topology"))
     by = {"mcs": mcs not in ("", "mcs/none", "none"), "topo": topology.endswith("block")}

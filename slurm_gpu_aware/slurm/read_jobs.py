@@ -116,6 +116,7 @@ def job_of(raw: Mapping[str, Any]) -> SlurmJob:
         exclusive=raw["exclusive"] not in (_SHARED, _OF_USER),
         exclusive_user=raw["exclusive"] == _OF_USER,
         exclusive_by=_BY.get(raw["exclusive"], ""),
+        oversubscribe=raw["oversubscribe"] > 0,
         licenses=parse_licenses(raw["licenses"]),
         shares=_shares(raw["shares"]) if not pending else (),
         gpu_types=_gpu_types(raw["gres_total"]),

@@ -79,8 +79,8 @@ class SlurmReader:
         path = Path(config.conf_file)
         self._mig_nodes.gres_conf = path.with_name("gres.conf")
         topology = yaml_topology(path.with_name("topology.yaml"))
-        by = config.exclusive_by | ({"topo"} if topology.blocks else set())
-        return replace(config, default_topology=topology.default, exclusive_by=by)
+        by = config.exclusive_kinds | ({"topo"} if topology.blocks else set())
+        return replace(config, default_topology=topology.default, exclusive_kinds=by)
 
     def jobs(self) -> list[SlurmJob]:
         """All job records of slurmctld, also of jobs that have ended.

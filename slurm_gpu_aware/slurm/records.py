@@ -9,8 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from slurm_gpu_aware.model.cluster import PreemptionOrder
+from slurm_gpu_aware.model.request import Sharing
 
 ENDED = frozenset(
     {
@@ -112,6 +114,8 @@ class SlurmJob:
     exclusive_user: bool = False
     """Slurm starts it on nodes without jobs of other users only (``--exclusive=user``)."""
     exclusive_by: str = ""  # ``mcs``, ``topo`` (``--exclusive=topo``); empty: neither.
+    oversubscribe: bool = False
+    """Jobs may share its CPUs where its partition lets them (``--oversubscribe``)."""
     licenses: tuple[tuple[str, int], ...] = ()
     admin_comment: str | None = None
     comment: str | None = None
@@ -266,9 +270,21 @@ class SlurmPartition:
     exclusive: bool = False  # Jobs get whole nodes (OverSubscribe=EXCLUSIVE).
     exclusive_user: bool = False
     """Its jobs share nodes with jobs of their own user only (ExclusiveUser)."""
+    jobs_on_cpu: int = 1  # Jobs that can have a CPU at a time (OverSubscribe=FORCE:4, YES:4).
+    oversubscribes: bool = False  # All its jobs share CPUs (FORCE).
     grace_s: float = 0.0  # Time that its preempted jobs may still run (GraceTime).
     per_gpu: GpuDefaults = GpuDefaults()
     topology: str = ""  # Topology of its jobs in topology.yaml; empty: the default one.
+
+    def sharing(self, *, asked: bool) -> Sharing:
+        """How the CPUs of its jobs are shared; ``asked``: of those with ``--oversubscribe``."""
+        return self._sharing[asked]
+
+    @cached_property
+    def _sharing(self) -> tuple[Sharing, Sharing]:
+        several = self.jobs_on_cpu > 1
+        name = self.name if several else ""
+        return Sharing(name, self.oversubscribes), Sharing(name, self.oversubscribes or several)
 
 
 @dataclass(frozen=True)
@@ -353,7 +369,7 @@ class SlurmConfig:
     private_reservations: bool = False
     """Users do not see reservations that are not for them (PrivateData)."""
     conf_file: str = ""  # Path of the slurm.conf in use; empty: not known.
-    exclusive_by: frozenset[str] = frozenset({"mcs", "topo"})
+    exclusive_kinds: frozenset[str] = frozenset({"mcs", "topo"})
     """Of these, those by which jobs keep others off the rest of their nodes."""
     topology_optional: bool = False
     """Only jobs with --switches are placed by topology/tree (TopologyParam=TopoOptional)."""

@@ -353,6 +353,27 @@ def test_a_requeued_job_of_whole_nodes_keeps_its_delay_until_it_is_parked(
         assert filter_.modify(back, **more).rc == SUCCESS, more
 
 
+@pytest.mark.parametrize("uid", [ALICE, OPERATOR])
+def test_a_held_job_that_may_get_whole_nodes_wakes_the_selector_when_it_is_released(
+    make_filter: MakeFilter, uid: int
+) -> None:
+    """It passes the gate, but takes no GPUs that are kept for the first job that waits."""
+    lists = 'partitions = { "gpu", "mixed" }, partitions_with_others = { "mixed" }'
+    filter_ = make_filter(more=lists)
+    held = {"tres_per_node": "", "priority": 0, "partition": "mixed"}
+    release = {"priority": 4294967295, "bitflags": 1}
+    for other in (
+        *({"partition": "gpu"}, {"partition": "cpu"}, {"priority": 5}, {"job_state": 1}),
+        {"admin_comment": RECORD},
+    ):
+        filter_.modify(held | other, uid, **release)
+    filter_.modify(held, uid, priority=0)
+    assert not (filter_.folder / "submitted").exists()
+    out = filter_.modify(held, uid, **release)
+    assert (out.rc, out.log, out.written) == (SUCCESS, [], [])
+    assert (filter_.folder / "submitted").exists()
+
+
 def test_a_gres_of_another_name_is_no_gpu(filter_: Filter) -> None:
     other = REQUEUED | {"tres_per_node": "gres/gpubw:1", "tres_fmt_req_str": "gres/gpubw=1"}
     assert filter_.modify(other, req_nodes="n1").rc == SUCCESS

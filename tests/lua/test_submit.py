@@ -1241,13 +1241,19 @@ def test_a_test_of_whole_nodes_is_held(make_filter: MakeFilter) -> None:
 
 @pytest.mark.parametrize(
     ("partition", "wakes"),
-    [("mixed", True), ("gpu,mixed", True), ("elsewhere,mixed", True), ("elsewhere", False)],
+    [
+        *(("mixed", True), ("gpu,mixed", True), ("elsewhere,mixed", True), ("cpu,mixed", True)),
+        *(("elsewhere", False), ("cpu", False)),
+    ],
 )
 def test_whole_nodes_that_may_have_no_gpus_wake_the_selector(
     make_filter: MakeFilter, partition: str, *, wakes: bool
 ) -> None:
     """The job starts at once, but takes no GPUs that are kept for the first job that waits."""
-    lists = 'partitions = { "gpu", "mixed" }, partitions_with_others = { "mixed" }'
+    lists = (
+        'partitions = { "cpu", "gpu", "mixed" }, partitions_with_others = { "cpu", "mixed" },'
+        ' partitions_without_gpus = { "cpu" }'
+    )
     filter_ = make_filter(more=lists)
     outcome = filter_.submit(**WHOLE, partition=partition)
     assert (outcome.rc, outcome.messages, outcome.written) == (SUCCESS, [], [])

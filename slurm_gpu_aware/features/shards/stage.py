@@ -206,8 +206,9 @@ class _Room:
                 kept_cpus, kept_mb = node_demand(head.request, len(head.gpus), len(kept))
                 left = self.cluster.free_cpus[node] - cpus >= kept_cpus
                 left &= self.cluster.free_memory_mb[node] - memory_mb >= kept_mb
-                apart = request.nodes.alone or head.request.nodes.alone
-                enough[node] &= left and not (apart and request.user != head.request.user)
+                own, its = request.nodes, head.request.nodes
+                apart = (own.alone or its.alone) and request.user != head.request.user
+                enough[node] &= left and not (apart or own.sharing.closes(its.sharing))
                 enough[node, list(kept)] = False
         nodes, slots = np.nonzero(enough)
         if not len(nodes):

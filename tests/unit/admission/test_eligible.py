@@ -16,6 +16,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import form_of
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.request import Sharing
 from slurm_gpu_aware.slurm.read_cluster import MigNodes, node_of
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmJob, SlurmReservation
 
@@ -117,12 +118,34 @@ def test_a_node_with_a_job_that_shares_none_is_open_to_its_user_only(by: str) ->
     if by == "hold":
         waits = slurm_job(1, user="bob", partitions=("own",))
         given = {"jobs": [waits, *jobs[1:]], "holds": [hold]}
-    where = context_of(NODES, parts, exclusive_user={"own"}, **given)
+    where = context_of(NODES, parts, told={"own": {"exclusive_user": True}}, **given)
     assert is_open(where, "alice") == {"n2", "n3"}
     assert is_open(where, "bob") == {"n1", "n2", "n3"}
     assert is_open(where, "bob", "own") == {"n1", "n2"}
     assert is_open(where, "dave", "own") == set()
     assert context_of(NODES, parts, jobs=jobs[1:]).cluster.users is None
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "placed"])
+def test_a_node_with_a_job_that_shares_cpus_is_closed_to_those_of_other_partitions(
+    state: str,
+) -> None:
+    """One that shares none closes its own to all that do."""
+    parts = dict.fromkeys(("gpu", "force", "yes", "single"), ("n1", "n2", "n3"))
+    told: dict[str, dict[str, Any]] = {"force": {"jobs_on_cpu": 4, "oversubscribes": True}}
+    told |= {"yes": {"jobs_on_cpu": 4}, "single": {"oversubscribes": True}}
+    asks = on_node(1, "n1", "bob", partitions=("yes",), oversubscribe=True)
+    jobs = [asks, on_node(2, "n2", "bob"), on_node(3, "n3", "bob", partitions=("single",))]
+    given: dict[str, Any] = {"jobs": jobs}
+    if state == "placed":
+        hold = Hold("1", ("n1",), (0,), 1, 1, 500, NOW + 60, sharing=Sharing("yes", shares=True))
+        given = {"jobs": jobs[1:], "holds": [hold]}
+    where = context_of(NODES, parts, told=told, **given)
+    assert is_open(where, "bob") == {"n2", "n3"}
+    yes = {"n1", "n2", "n3"} if state == "RUNNING" else {"n2", "n3"}
+    assert is_open(where, "bob", "yes") == yes
+    assert is_open(where, "bob", "force") == is_open(where, "bob", "single") == {"n1", "n3"}
+    assert context_of(NODES, parts, jobs=jobs[1:2], told=told).cluster.users is None
 
 
 def test_of_several_partitions_it_gets_the_one_that_is_open_now() -> None:

@@ -254,7 +254,7 @@ def test_the_default_topology_of_topology_yaml(
     monkeypatch.setattr("slurm_gpu_aware.slurm.reader.Libslurm", lambda timeout_s: Mock())
     monkeypatch.setattr(SlurmClient, "settings", lambda client: settings)
     config = SlurmClient(20.0).config()
-    assert (config.default_topology, "topo" in config.exclusive_by) == (name, blocks)
+    assert (config.default_topology, "topo" in config.exclusive_kinds) == (name, blocks)
 
 
 # The selector ------------------------------------------------------------------------------------

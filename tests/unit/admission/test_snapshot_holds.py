@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from make import PROFILE, SLURM, job_request, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.snapshot import build_cluster
 from slurm_gpu_aware.model.cluster import PreemptionOrder
-from slurm_gpu_aware.model.request import TIER
+from slurm_gpu_aware.model.request import TIER, Sharing
 from slurm_gpu_aware.slurm.records import (
     NodeShare,
     SlurmConfig,
@@ -66,7 +67,7 @@ def test_a_job_that_shares_its_node_with_none_holds_what_it_has_and_closes_the_r
     for told in ((one, {}), (every, {"exclusive": True})):
         assert closed(told[0], **told[1]) is None
     assert closed(one, exclusive=True, state="COMPLETING") is None
-    topo = replace(SLURM, exclusive_by=frozenset({"topo"}))  # the site has no MCS
+    topo = replace(SLURM, exclusive_kinds=frozenset({"topo"}))  # the site has no MCS
     assert closed(one, topo, exclusive=True, exclusive_by="topo") == [True, False]
     assert closed(one, topo, exclusive=True, exclusive_by="mcs") is None
     nodes[0] = slurm_node("n1", gpus_used=frozenset({2}), gpus_drained=frozenset({0, 1, 3}))
@@ -86,6 +87,17 @@ def test_users_are_told_apart_only_where_a_job_may_take_a_node_for_itself() -> N
     elsewhere = slurm_job(**{**waiting, "state": "RUNNING"}, shares=(NodeShare("c1", 1, 500, ()),))
     for job in (slurm_job(req_tres={"cpu": 1}, **waiting), elsewhere):
         assert cluster_users(nodes, job) is None
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_job_that_ends_closes_its_node_no_more(alone: bool) -> None:
+    """As with its GPUs: Slurm starts the next job when the epilog is done, which wakes no round."""
+    bobs = slurm_job(
+        1, user="bob", state="COMPLETING", exclusive_user=alone, shares=(NodeShare("n1", 1, 1, ()),)
+    )
+    waits = slurm_job(2, admin_comment="gpuaware/1;tn=gres/gpu:1", exclusive_user=not alone)
+    users = build_cluster([slurm_node("n1")], [bobs, waits], SLURM, PROFILE).users
+    assert users is None or users.open_for("alice", alone=True, sharing=Sharing()).all()
 
 
 def test_running_jobs_have_a_place_by_tier_and_priority() -> None:

@@ -773,6 +773,11 @@ def test_a_filter_that_does_not_know_the_nodes_of_a_partition(cluster: Cluster):
         found = cluster.doctor()[1]["filter config"]
         assert found["status"] == ("failed" if wrong else "ok")
         assert not wrong or f"has in {', '.join(wrong)}: partitions_with" in found["found"]
+    for none, status in (("later", "failed"), ("away", "ok")):
+        right = f'partitions_with_others = {{"mixed"}}, partitions_without_gpus = {{"{none}"}}'
+        without = text.replace("partitions_without_gpus = {}", "scrontab = false")
+        path.write_text(without.replace(entry, right))
+        assert cluster.doctor()[1]["filter config"]["status"] == status
     path.write_text(text.replace(f"{entry},", ""))  # older than the filter
     found = cluster.ill()["filter config"]
     assert "has in gpu, later, mixed: partitions_with_others" in found["found"]

@@ -249,3 +249,4 @@ def test_the_filter_knows_partitions_with_nodes_without_gpus():
     got = read_lua(filter_conf(parsed_site(Config(), conf)))
     names = list(got["partitions_with_others"].values())  # type: ignore[attr-defined]
     assert names == [b"all", b"cpu", b"mixed", b"set", b"slow"]
+    assert list(got["partitions_without_gpus"].values()) == [b"cpu"]  # type: ignore[attr-defined]

@@ -37,6 +37,12 @@ def array(task: str, number: str = "98", **fields: Any) -> dict[str, Any]:
     return parked(number, array_job_id=98, array_task_str=task, **fields)
 
 
+def test_a_component_is_released_with_its_job(slurm: SlurmFolder) -> None:
+    slurm.write([parked("7"), parked("9")], ["n1"])
+    assert release(slurm, "7+1", "7+2") == ["7"]
+    assert ";sel=opened:" in slurm.jobs["7"]["admin_comment"]
+
+
 @pytest.mark.parametrize("named", [["98"], []], ids=["by id", "all"])
 def test_releasing_an_array_does_not_touch_its_running_tasks(
     slurm: SlurmFolder, named: list[str]

@@ -1,4 +1,4 @@
-"""Rounds where jobs of different users share no node: `NodeUsers`."""
+"""Rounds where some jobs share no node with others: `NodeUsers`."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shards.stage import split_queue
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Shards
 from slurm_gpu_aware.model.node_users import NodeUsers
-from slurm_gpu_aware.model.request import LeftToSlurm, Part, PreemptionRights, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Part, PreemptionRights, Request, Sharing
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.record import read_round, record_round, replay
@@ -177,6 +177,37 @@ def test_none_shares_a_gpu_beside_one_that_shares_no_node_of_the_same_round() ->
     first = job_of(1, 1, "bob", 60.0, shards=2, alone=True)
     placed = split_queue([first, job_of(2, 1, "alice", 60.0, shards=2)], cluster).placed
     assert [one.job_id for one in placed] == ["1"]
+
+
+FORCE, YES, OTHER = Sharing("force", shares=True), Sharing("yes"), Sharing()
+ASKED = Sharing("yes", shares=True)  # With --oversubscribe.
+SINGLE = Sharing(shares=True)  # FORCE:1.
+
+
+@pytest.mark.parametrize(
+    ("running", "job", "opens"),
+    [
+        *((FORCE, other, False) for other in (OTHER, YES)),
+        *((other, sharing, False) for other in (OTHER, YES) for sharing in (FORCE, ASKED, SINGLE)),
+        *((FORCE, sharing, True) for sharing in (FORCE, ASKED, SINGLE)),
+        *((SINGLE, other, True) for other in (OTHER, YES, FORCE)),
+        (ASKED, OTHER, False),
+        (ASKED, YES, True),
+    ],
+)
+def test_who_shares_cpus_and_who_does_not_share_no_node(
+    running: Sharing, job: Sharing, opens: bool
+) -> None:
+    there = runs("a", 0, [0], alone=False, sharing=running)
+    kinds = {FORCE, YES, OTHER, ASKED, SINGLE}
+    cluster = replace(nodes_of(1, there), users=NodeUsers.of([there], (), 1, kinds))
+    head = job_of(1, 1, "bob", 600.0, sharing=job)
+    plan = planned_for(cluster, head, job_of(2, 1, "bob", 200.0, sharing=running))
+    assert ("1" in placements(plan)) is opens
+    if not opens:  # nor does one of the running kind keep the node for longer
+        assert plan.waiting[0].shadow_start_s == NOW + 100.0
+        assert "2" not in placements(plan)
+        assert "jobs that run on n0 keep others off the free GPUs there" in reasons(plan)["1"]
 
 
 def random_job(rng: random.Random, number: int, nodes: int) -> Request:

@@ -188,7 +188,7 @@ OPENED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1;sel=left:0:1790000000"
 def test_jobs_that_may_take_gpus_past_the_gate(fields: dict[str, Any], expected: bool) -> None:
     nodes = [slurm_node("n1"), slurm_node("c1", gpus=())]
     parts = {"gpu": ("n1",), "cpu": ("c1",), "own": ("n1",)}
-    context = context_of(nodes, parts, exclusive_user={"own"})
+    context = context_of(nodes, parts, told={"own": {"exclusive_user": True}})
     assert passing([slurm_job(**fields)], context) is expected
 
 

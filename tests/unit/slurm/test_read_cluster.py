@@ -9,6 +9,7 @@ import pytest
 from memory_slurm import node_record, partition_record, reservation_record
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.request import Sharing
 from slurm_gpu_aware.slurm.gres import parse_tres
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET, UNLIMITED
 from slurm_gpu_aware.slurm.read_cluster import (
@@ -162,6 +163,22 @@ def test_only_a_partition_that_is_up_starts_jobs(state: int, up: bool) -> None:
 @pytest.mark.parametrize(("share", "exclusive"), [(0, True), (1, False), (0x8004, False)])
 def test_partitions_of_whole_nodes(share: int, exclusive: bool) -> None:
     assert partition(max_share=share).exclusive is exclusive
+
+
+@pytest.mark.parametrize(
+    ("share", "plain", "asks"),
+    [
+        (0, Sharing(), Sharing()),
+        (1, Sharing(), Sharing()),
+        (4, Sharing("gpu"), Sharing("gpu", shares=True)),
+        (0x8001, Sharing(shares=True), Sharing(shares=True)),
+        (0x8004, Sharing("gpu", shares=True), Sharing("gpu", shares=True)),
+    ],
+)
+def test_which_jobs_of_a_partition_share_cpus(share: int, plain: Sharing, asks: Sharing) -> None:
+    """EXCLUSIVE, NO, YES:4, FORCE:1, FORCE:4."""
+    found = partition(max_share=share)
+    assert (found.sharing(asked=False), found.sharing(asked=True)) == (plain, asks)
 
 
 def test_what_only_the_printed_line_of_a_partition_tells() -> None:
@@ -342,4 +359,4 @@ def test_small_values() -> None:
 def test_by_what_jobs_keep_others_off_their_nodes(
     shown: dict[str, str], expected: set[str]
 ) -> None:
-    assert config_of({"SLURM_VERSION": "26.05.5", **shown}).exclusive_by == expected
+    assert config_of({"SLURM_VERSION": "26.05.5", **shown}).exclusive_kinds == expected

@@ -222,6 +222,7 @@ def test_options_that_are_not_checked(fields: dict[str, Any], options: tuple[str
 def test_with_whom_it_shares_nodes(exclusive: int, expected: tuple[bool, bool, str]) -> None:
     job = read(exclusive=exclusive)
     assert (job.exclusive, job.exclusive_user, job.exclusive_by) == expected
+    assert [read(oversubscribe=asked).oversubscribe for asked in (0, 1)] == [False, True]
 
 
 @pytest.mark.parametrize(
