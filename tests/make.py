@@ -1,5 +1,6 @@
 """Values that tests of several packages make: jobs, nodes, what is known of a site, and plans."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE, TABLES
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
+from slurm_gpu_aware.planning.record import RecordedRound, read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.job_tracker import JobTracker
@@ -161,6 +163,13 @@ def eligible(request: Request, context: AdmissionContext) -> set[str]:
     """Names of the nodes that a job may use."""
     assert request.nodes.eligible is not None
     return {context.cluster.nodes[i] for i in np.flatnonzero(request.nodes.eligible)}
+
+
+def nodes_for(
+    context: AdmissionContext, original: OriginalRequest | None = None, **fields: Any
+) -> set[str]:
+    """Names of the nodes that a waiting job may use; ``fields``: of its record."""
+    return eligible(request_of(slurm_job(**fields), original or asked(), context), context)
 
 
 def context_of(
@@ -297,3 +306,17 @@ def plan_round(
     """The plan of a round in which no job shares a GPU; ``power``: its limit."""
     one = Round(queue, cluster, settings, now, policy_options or {}, explain).put(POWER, power)
     return plan_stages(one, [stage for stage in FEATURES if stage.name != "shards"])
+
+
+def stored_round(asked: Round, plan: Plan | None = None) -> dict[str, Any]:
+    """The record of a round as the ledger gives it back; without ``plan``, that of all stages."""
+    plan = plan or plan_stages(asked, FEATURES)
+    stored: dict[str, Any] = json.loads(json.dumps(record_round(asked, plan, FEATURES)))
+    return stored
+
+
+def replayed(asked: Round, plan: Plan | None = None) -> RecordedRound:
+    """A round that was recorded; planned again, it gives the same places."""
+    found = read_round(stored_round(asked, plan), FEATURES)
+    assert replay(found, FEATURES) == []
+    return found

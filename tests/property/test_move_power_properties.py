@@ -6,7 +6,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make import begun, job_request, place_moved, plan_moves, plan_round
-from test_power_properties import IDLE_W, MOST_W, NOW, SETTINGS, drawn, situations, tables
+from test_power_properties import (
+    IDLE_W,
+    MOST_W,
+    NOW,
+    SETTINGS,
+    drawn,
+    power_after,
+    situations,
+    tables,
+)
 
 from slurm_gpu_aware.features.moves.declared import MoveSettings
 from slurm_gpu_aware.features.moves.movable import Movable
@@ -39,24 +48,6 @@ def movables(cluster, state):
         known = state.running[job.job_id]
         request = job_request(job.job_id, known.gpus, sizes=(1, 2, 4), table=known.table)
         yield Movable(request, replace(job, expected_end_s=NOW + 1e3), restart_s=0.0)
-
-
-def total_w(cluster, state, plan, requests, kept):
-    """Power when a plan has been carried out; ``kept``: job on a move -> what it may draw."""
-    clocks = {change.job_id: change.clock_mhz for change in plan.clocks}
-    total = cluster.exists.sum() * IDLE_W + sum(kept.values())
-    for job in cluster.running:
-        known, gpus = state.running.get(job.job_id), len(job.each_gpu)
-        if job.job_id in kept:
-            continue
-        power_w = gpus * MOST_W
-        if known is not None:
-            power_w = drawn(known.table, gpus, clocks.get(job.job_id, known.clock_mhz))
-        total += power_w - gpus * IDLE_W
-    for one in plan.assignments:
-        table = requests[one.job_id].get(TABLE)
-        total += drawn(table, one.size, one.clock_mhz) - one.size * IDLE_W
-    return total
 
 
 def carried_out(cluster, state, plan, requests, moves):
@@ -99,10 +90,10 @@ def test_a_move_keeps_the_limit_from_its_requeue_to_its_restart(situation, lower
         then_w = drawn(move.request.get(TABLE), gpus, clock) - gpus * IDLE_W
         kept[move.job_id] = max(now_w, then_w)
         assert move.power_w >= kept[move.job_id] - 1e-6
-    before_w = total_w(cluster, state, plan_round([], cluster, SETTINGS, NOW, power=state), {}, {})
+    before_w = power_after(cluster, [], state, plan_round([], cluster, SETTINGS, NOW, power=state))
     meets = before_w <= state.limit_w + 1e-3 and not plan.get(PLANNED).unmet
     if meets and found:
-        assert total_w(cluster, state, plan, requests, kept) <= state.limit_w + 1e-3
+        assert power_after(cluster, queue, state, plan, kept) <= state.limit_w + 1e-3
 
     # The jobs on a move are back.
     later, power = carried_out(cluster, state, plan, requests, found)
@@ -119,8 +110,7 @@ def test_a_move_keeps_the_limit_from_its_requeue_to_its_restart(situation, lower
     told = {a.job_id for a in (*placed, *second.assignments)}
     assert told | {w.job_id for w in second.waiting} == set(targets)
     second = replace(second, assignments=(*placed, *second.assignments))
-    requests = {request.job_id: request for request in back}
-    total = total_w(later, power, second, requests, {})
+    total = power_after(later, back, power, second)
     if meets and lowered == 1.0:
         assert total <= state.limit_w + 1e-3
     assert total <= power.limit_w + 1e-3 or second.get(PLANNED).unmet

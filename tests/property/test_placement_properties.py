@@ -106,6 +106,7 @@ def test_what_is_given_is_among_all_sets(name, case):
     assert (got is None) == (not sets)
     if got is None:
         return
+    assert got.policy == name
     assert enough_free(request, cluster)
     if bool(cluster.indexed[list(got.nodes)].all()) or request.nodes.whole:
         assert chosen_of(got) in sets
@@ -120,7 +121,7 @@ def test_what_is_given_is_among_all_sets(name, case):
     assert got.exact == exact
 
 
-@pytest.mark.parametrize("name", [*POLICIES, "slurm"])
+@pytest.mark.parametrize("name", [*POLICIES, "slurm", "topo-aware"])
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_same_input_same_answer_and_nothing_changed(name, case):

@@ -5,10 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make import NOW, asked, context_of, eligible, request_of, slurm_job, slurm_node
+from make import (
+    NOW,
+    asked,
+    context_of,
+    eligible,
+    nodes_for,
+    request_of,
+    slurm_job,
+    slurm_node,
+    why_left,
+)
 from memory_slurm import node_record
 
-from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError, QueueEntry
+from slurm_gpu_aware.admission.context import AdmissionContext, QueueEntry
 from slurm_gpu_aware.admission.fitting import allowed_nodes
 from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.snapshot import SiteProfile, build_cluster, is_usable
@@ -31,9 +41,7 @@ def kept(name: str, *nodes: str, flags: str = "", start_s: float = NOW, cpus: in
 
 def allowed(*reservations: SlurmReservation, name: str = "course", limit_s: float = 36000.0):
     where = context_of(NODES, None, reservations)
-    return eligible(
-        request_of(slurm_job(reservation=name, time_limit_s=limit_s), asked(), where), where
-    )
+    return nodes_for(where, reservation=name, time_limit_s=limit_s)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +89,8 @@ def test_in_a_maintenance_its_own_jobs_run() -> None:
     nodes = [slurm_node("n1", states=states), slurm_node("n2")]
     assert is_usable(nodes[0])
     where = context_of(nodes, None, [kept("maintenance", "n1", flags="MAINT")])
-    tester = request_of(slurm_job(reservation="maintenance"), asked(), where)
-    assert eligible(tester, where) == {"n1"}
-    assert eligible(request_of(slurm_job(), asked(), where), where) == {"n2"}
+    assert nodes_for(where, reservation="maintenance") == {"n1"}
+    assert nodes_for(where) == {"n2"}
 
 
 # Jobs that share no node with other users ---------------------------------------------------------
@@ -100,9 +107,8 @@ def is_open(context: AdmissionContext, user: str, partition: str = "gpu") -> set
     request = request_of(slurm_job(user=user, partitions=(partition,)), asked(), context)
     assert eligible(request, context) == set(context.cluster.nodes)  # they end
     assert not request.nodes.whole
-    users = context.cluster.users
-    assert users is not None
-    return {context.cluster.nodes[i] for i in np.flatnonzero(users.open_to(request))}
+    open_to = context.cluster.users.open_to(request)
+    return {context.cluster.nodes[i] for i in np.flatnonzero(open_to)}
 
 
 @pytest.mark.parametrize("by", ["job", "partition", "hold"])
@@ -148,15 +154,11 @@ def test_a_node_with_a_job_that_shares_cpus_is_closed_to_those_of_other_partitio
     assert context_of(NODES, parts, jobs=jobs[1:2], told=told).cluster.users is None
 
 
-def test_of_several_partitions_it_gets_the_one_that_is_open_now() -> None:
-    where = context_of(
-        NODES,
-        {"a": ("n1",), "b": ("n2",)},
-        jobs=[on_node(1, "n1", "bob", partitions=("a",), exclusive_user=True)],
-    )
-    for user, node in (("alice", "n2"), ("bob", "n1")):
-        request = request_of(slurm_job(user=user, partitions=("a", "b")), asked(), where)
-        assert eligible(request, where) == {node}
+@pytest.mark.parametrize(("user", "node"), [("alice", "n2"), ("bob", "n1")])
+def test_of_several_partitions_it_gets_the_one_that_is_open_now(user: str, node: str) -> None:
+    alone = on_node(1, "n1", "bob", partitions=("a",), exclusive_user=True)
+    where = context_of(NODES, {"a": ("n1",), "b": ("n2",)}, jobs=[alone])
+    assert nodes_for(where, user=user, partitions=("a", "b")) == {node}
 
 
 def test_sleeping_nodes_are_known() -> None:
@@ -166,7 +168,6 @@ def test_sleeping_nodes_are_known() -> None:
     waking = slurm_node("n2", states=frozenset({"MIXED", "POWERING_UP", *cloud}))
     cluster = context_of([asleep, waking, slurm_node("n3")]).cluster
     assert cluster.nodes == ("n1", "n2", "n3")
-    assert cluster.asleep is not None
     assert cluster.asleep.tolist() == [True, False, False]
     assert context_of([waking]).cluster.asleep is None
 
@@ -191,21 +192,16 @@ def mixed(gres: str, *plain: str) -> AdmissionContext:
 def test_shared_gpus_are_never_chosen(gres: str) -> None:
     where = mixed(gres, "n1")
     assert where.cluster.nodes == ("n1",)
-    assert eligible(request_of(slurm_job(), asked(), where), where) == {"n1"}
+    assert nodes_for(where) == {"n1"}
 
 
 @pytest.mark.parametrize("gres", SHARED)
 def test_a_job_that_can_only_go_there_is_left_to_slurm(gres: str) -> None:
-    for where, original in (
-        (mixed(gres), asked()),
-        (mixed(gres, "n1"), asked(exc_nodes="n1")),
-        (mixed(gres, "n1"), asked(req_nodes="s1")),
-        (mixed(gres, "n1"), asked("gpu:8")),
-        (mixed(gres, "n1"), asked(nodes=(2, 2))),
-    ):
-        with pytest.raises(CannotPlanError) as refused:
-            request_of(slurm_job(), original, where)
-        assert refused.value.leave
+    assert why_left(slurm_job(), asked(), mixed(gres))
+    where = mixed(gres, "n1")
+    elsewhere = asked(exc_nodes="n1"), asked(req_nodes="s1")
+    for original in (*elsewhere, asked("gpu:8"), asked(nodes=(2, 2))):
+        assert why_left(slurm_job(), original, where)
 
 
 def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> None:
@@ -233,9 +229,7 @@ def test_slices_that_only_gres_conf_tells_of(tmp_path: Path, caplog: Any) -> Non
 
 def test_a_job_of_a_partition_without_gpus_waits_as_before() -> None:
     where = context_of([slurm_node("n1")], {"cpu": [], "gpu": ["n1"]})
-    original = asked()
-    form = form_of(original)
-    assert form is not None
-    gated = GatedJob(slurm_job(partitions=("cpu",)), original, None, JobPhase.WAITING)
-    assert not allowed_nodes(QueueEntry(gated, form, where.partitions["cpu"], where)).any()
+    gated = GatedJob(slurm_job(partitions=("cpu",)), asked(), None, JobPhase.WAITING)
+    entry = QueueEntry(gated, form_of(asked()), where.partitions["cpu"], where)
+    assert not allowed_nodes(entry).any()
     assert build_cluster([], [], where.slurm, SiteProfile(Config(), {})).nodes == ()

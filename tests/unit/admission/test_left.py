@@ -91,7 +91,6 @@ def test_more_nodes_than_the_record_allows_are_of_a_change_that_slurm_refused(no
 def test_a_request_of_one_job() -> None:
     found = left_job(cpus=8, req_nodes=("n2",), exc_nodes=("n3",))
     assert (found.job_id, found.gpus, found.cpus.total) == ("7", 2, 8)
-    assert found.left is not None
     assert (found.left.reason, found.left.fixed, found.left.again) == ("place=off", False, False)
     assert found.nodes.required == (1,)
     assert found.time_limit_s == 600.0
@@ -101,7 +100,6 @@ def test_the_parts_of_a_heterogeneous_job_count_together() -> None:
     other = slurm_job(8, tres_per_node="gres/gpu:3", cpus=4)
     none = slurm_job(9, cpus=2)
     found = left_job(components=(other, none))
-    assert found.left is not None
     assert [part.gpus for part in found.left.parts] == [2, 3, 0]
     assert (found.gpus, found.cpus.total) == (5, 7)
 
@@ -129,7 +127,6 @@ def test_gpus_that_slurm_hides_count_as_in_our_record(shown: str | None) -> None
     fields = {"tres_per_node": shown, "min_nodes": 3, "tasks": 3}
     found = left_job(**fields)
     assert (found.gpus, found.min_nodes) == (6, 3)
-    assert found.left is not None
     assert found.left.parts == (Part(6, 2, 3, cpus=1),)
     assert left_job(record="gpuaware/1;tt=gres/gpu=1;lf=x", **fields).gpus == 3
     # After an update of the first component the others show its record, too.
@@ -154,7 +151,6 @@ def test_a_job_of_more_gpus_than_we_count_waits_as_there_are_not_so_many() -> No
 
 def test_a_record_of_a_part_leaves_the_nodes_as_they_are() -> None:
     found = left_job(record="gpuaware/1;lf=a%20request%20too%20long%20to%20be%20recorded;pt=1")
-    assert found.left is not None
     assert found.left.fixed
 
 
@@ -211,7 +207,6 @@ def test_whole_nodes_without_gpus_are_planned_with_all_their_gpus() -> None:
     nodes = [slurm_node("n1"), slurm_node("n2")]
     given = {**WHOLE, "reason": WHOLE_NODES, "min_nodes": 2, "tasks": 2, "cpus": 2}
     found = left_job(context_of(nodes), exclusive=True, **given)
-    assert found.left is not None
     assert found.left.parts == (Part(0, min_nodes=2, cpus=2, tasks=2, whole=True),)
     assert (found.nodes.whole, found.gpus) == (True, 8)
     every = context_of(nodes)
@@ -239,14 +234,12 @@ def test_nodes_without_gpus_may_have_room(fields, elsewhere: bool) -> None:
     where = context_of(nodes)
     other = slurm_job(8, cpus=9, **fields)
     found = left_job(where, components=(other,))
-    assert found.left is not None
     assert [part.elsewhere for part in found.left.parts] == [False, elsewhere]
     if elsewhere:
         with pytest.raises(CannotPlanError, match="nodes without GPUs may have room") as left:
             left_job(where, exclusive=True, reason=WHOLE_NODES, **WHOLE, **fields)
         assert left.value.leave
     found = left_job(where, exclusive=True, tres_per_node=None, record=RECORD_OF_A_PART, **fields)
-    assert found.left is not None
     assert [(part.whole, part.elsewhere) for part in found.left.parts] == [(True, False)]
 
 

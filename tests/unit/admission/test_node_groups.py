@@ -4,17 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
-from make import asked, context_of, request_of, slurm_job, slurm_node, why_left
-from memory_slurm import partition_record
+from make import asked, context_of, nodes_for, request_of, slurm_job, slurm_node, why_left
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.read_cluster import config_of, partition_of
 from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.topology import (
     BLOCK,
@@ -72,16 +69,14 @@ def test_base_blocks_count_whatever_they_aggregate_to(text: str):
     assert (found.kind, found.block_size, found.doubt) == (BLOCK, 2, None)
     assert found.groups == {"n1": "b0", "n3": "b0", "n2": "b1", "n4": "b1"}
     kept = found.of(["n1", "n2", "n3", "login"])
-    assert kept is not None
     assert (kept.of.tolist(), kept.name) == ([0, 1, 0, -1], "block")
 
 
 def test_a_fabric_is_what_the_topmost_switch_reaches():
     found = fabric(TWO_FABRICS)
     assert (found.kind, found.doubt) == (TREE, None)
-    kept = found.of(["n1", "n2", "n3", "n4", "n6", "n5", "n7"])
-    assert kept is not None
-    assert kept.of.tolist() == [0, 0, 0, 1, 2, 1, 3], "n6 and n7 are below no switch: each alone"
+    kept = found.of(["n1", "n2", "n3", "n4", "n6", "n5", "n7"]).of.tolist()
+    assert kept == [0, 0, 0, 1, 2, 1, 3], "n6 and n7 are below no switch: each alone"
 
 
 @pytest.mark.parametrize("text", ["", ONE_FABRIC, "SwitchName=empty Level=0 LinkSpeed=1\n"])
@@ -97,17 +92,23 @@ def test_one_block_binds_no_job_either():
     assert groups(where(text), THREE) is None
 
 
-def test_overlapping_fabrics_are_not_clear():
-    text = "SwitchName=a Level=0 Nodes=n[1-2]\nSwitchName=b Level=0 Nodes=n[2-4]\n"
-    assert "Slurm's topology is not clear: nodes below a are also below" in why_left(
-        slurm_job(), TWO, where(text)
-    )
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "SwitchName=a Level=0 Nodes=n[1-2]\nSwitchName=b Level=0 Nodes=n[2-4]\n",
+            "Slurm's topology is not clear: nodes below a are also below",
+        ),
+        (
+            "BlockName=a Nodes=n[1-3] BlockSize=2\nBlockName=b Nodes=n[3-4] BlockSize=2\n",
+            "not clear",
+        ),
+    ],
+    ids=["fabrics", "blocks"],
+)
+def test_overlapping_groups_are_not_clear(text: str, said: str):
+    assert said in why_left(slurm_job(), TWO, where(text))
     assert groups(where(text), asked()) is None, "a job on one node does not care"
-
-
-def test_nodes_of_two_blocks_are_not_clear():
-    text = "BlockName=a Nodes=n[1-3] BlockSize=2\nBlockName=b Nodes=n[3-4] BlockSize=2\n"
-    assert "not clear" in why_left(slurm_job(), TWO, where(text))
 
 
 # Blocks ------------------------------------------------------------------------------------------
@@ -171,11 +172,10 @@ def test_a_node_in_no_block():
 
 
 def test_required_nodes_of_two_blocks():
-    required = replace(TWO, req_nodes="n1,n2")
-    assert "its required nodes are not in one block" in why_left(
-        slurm_job(), required, where(BLOCKS)
-    )
-    assert groups(where(BLOCKS), replace(TWO, req_nodes="n1,n3")) == [0, 1, 0, 1]
+    at = where(BLOCKS)
+    said = why_left(slurm_job(), replace(TWO, req_nodes="n1,n2"), at)
+    assert "its required nodes are not in one block" in said
+    assert groups(at, replace(TWO, req_nodes="n1,n3")) == [0, 1, 0, 1]
 
 
 def test_the_partition_where_a_block_has_room_is_chosen():
@@ -186,9 +186,7 @@ def test_the_partition_where_a_block_has_room_is_chosen():
         name: replace(at.partitions["gpu"], name=name, nodes=frozenset(names))
         for name, names in inside.items()
     }
-    request = request_of(slurm_job(partitions=("a", "b")), TWO, replace(at, partitions=parts))
-    assert request.nodes.eligible is not None
-    assert np.flatnonzero(request.nodes.eligible).tolist() == [4, 5]
+    assert nodes_for(replace(at, partitions=parts), TWO, partitions=("a", "b")) == {"n5", "n6"}
 
 
 def test_a_reservation_does_not_make_a_node_one_of_no_block():
@@ -208,20 +206,10 @@ def test_a_tree_of_two_fabrics_keeps_jobs_in_one_of_any_width():
 
 
 def test_topo_optional_frees_jobs_of_a_tree_and_not_of_blocks():
-    settings = {"SLURM_VERSION": "26.05.5", "TopologyParam": "RouteTree,TopoOptional"}
-    assert config_of(settings).topology_optional
-    assert not config_of({**settings, "TopologyParam": "(null)"}).topology_optional
-    tree = where(TWO_FABRICS, nodes=5)
-    free = replace(tree, slurm=replace(tree.slurm, topology_optional=True))
-    assert groups(free, THREE) is None
-    blocks = where(BLOCKS)
-    assert groups(replace(blocks, slurm=replace(blocks.slurm, topology_optional=True)), TWO)
-
-
-@pytest.mark.parametrize("name", ["gb200", ""])
-def test_the_topology_of_a_partition_is_read(name: str):
-    found = partition_of(partition_record("gpu", "n[1-4]", topology_name=name))
-    assert found.topology == name
+    tree, blocks = where(TWO_FABRICS, nodes=5), where(BLOCKS)
+    optional = replace(tree.slurm, topology_optional=True)
+    assert groups(replace(tree, slurm=optional), THREE) is None
+    assert groups(replace(blocks, slurm=optional), TWO)
 
 
 def test_a_partition_with_a_topology_of_its_own_keeps_only_small_jobs():
@@ -276,9 +264,8 @@ def test_the_selector_waits_for_a_block_and_leaves_wider_jobs(tmp_path: Path):
     slurm.round()
     assert slurm.jobs["7"]["licenses"] == "gpuaware:1", slurm.said
     assert slurm.jobs["7"]["req_nodes"] == ""
-    assert (
-        slurm.jobs["8"]["licenses"] == "gpuaware:1"
-    )  # left to Slurm in its turn: too few are free
+    # Left to Slurm in its turn: too few are free.
+    assert slurm.jobs["8"]["licenses"] == "gpuaware:1"
     assert set(slurm.jobs["9"]["nodes"].split(",")) in ({"n1", "n3"}, {"n2", "n4"})
     (decision,) = slurm.ledger("9")
     assert "all nodes in one block" in Facts.read(decision.why).text

@@ -12,6 +12,7 @@ from make import (
     asked,
     context_of,
     live_site,
+    nodes_for,
     request_of,
     slurm_job,
     two_sockets,
@@ -54,26 +55,19 @@ def bound_job(number: int = 7, **fields: object) -> SlurmJob:
 
 @pytest.mark.parametrize(
     ("flag", "default", "bound"),
-    [
-        (None, False, False),
-        (None, True, True),
-        (True, False, True),
-        (False, True, False),
-    ],
+    [(None, False, False), (None, True, True), (True, False, True), (False, True, False)],
 )
 def test_jobs_that_it_holds_for(flag: bool | None, default: bool, bound: bool) -> None:
     slurm = replace(SLURM_WITH_CORES, enforce_binding=default)
     record = bound_job(enforce_binding=flag)
     assert binds_sockets(record, slurm) is bound
-    assert (
-        request_of(record, asked(), site_of(two_sockets("n1"), slurm=slurm)).sockets.bound is bound
-    )
+    where = site_of(two_sockets("n1"), slurm=slurm)
+    assert request_of(record, asked(), where).sockets.bound is bound
 
 
 def test_exclusive_jobs_have_all_cores_in_any_case() -> None:
-    assert not request_of(
-        bound_job(), asked(exclusive=True), site_of(two_sockets("n1"))
-    ).sockets.bound
+    where = site_of(two_sockets("n1"))
+    assert not request_of(bound_job(), asked(exclusive=True), where).sockets.bound
 
 
 @pytest.mark.parametrize(
@@ -116,16 +110,10 @@ def test_with_gpus_and_one_cpu_slurm_looks_at_one_socket() -> None:
     ],
 )
 def test_gpus_without_one_socket_are_slurms(fields: dict[str, object]) -> None:
-    assert "node n2" in why_left(
-        bound_job(), asked(), site_of(two_sockets("n1"), two_sockets("n2", **fields))
-    )
-    assert request_of(
-        bound_job(), asked(exc_nodes="n2"), site_of(two_sockets("n1"), two_sockets("n2", **fields))
-    ).sockets.bound
-    unbound = bound_job(enforce_binding=False)
-    assert not request_of(
-        unbound, asked(), site_of(two_sockets("n1"), two_sockets("n2", **fields))
-    ).sockets.bound
+    where = site_of(two_sockets("n1"), two_sockets("n2", **fields))
+    assert "node n2" in why_left(bound_job(), asked(), where)
+    assert request_of(bound_job(), asked(exc_nodes="n2"), where).sockets.bound
+    assert not request_of(bound_job(enforce_binding=False), asked(), where).sockets.bound
 
 
 def test_on_nodes_of_one_socket_nothing_has_to_be_told() -> None:
@@ -135,17 +123,17 @@ def test_on_nodes_of_one_socket_nothing_has_to_be_told() -> None:
 
 def test_slurm_that_counts_sockets_or_nodes() -> None:
     slurm = replace(SLURM_WITH_CORES, counts_cores=False)
-    assert "no single cores" in why_left(
-        bound_job(), asked(), site_of(two_sockets("n1"), slurm=slurm)
-    )
+    where = site_of(two_sockets("n1"), slurm=slurm)
+    assert "no single cores" in why_left(bound_job(), asked(), where)
 
 
 def test_what_no_socket_can_hold_is_slurms() -> None:
     """Plain Slurm says so at once, or knows better."""
-    assert "no socket has" in why_left(bound_job(cpus=10), asked(), site_of(two_sockets("n1")))
+    where = site_of(two_sockets("n1"))
+    assert "no socket has" in why_left(bound_job(cpus=10), asked(), where)
     four = OriginalRequest(tres_per_job="gres/gpu:4", nodes=(1, 1))
-    assert "no socket has" in why_left(bound_job(), four, site_of(two_sockets("n1")))
-    assert request_of(bound_job(cpus=8), asked(), site_of(two_sockets("n1"))).sockets.bound
+    assert "no socket has" in why_left(bound_job(), four, where)
+    assert request_of(bound_job(cpus=8), asked(), where).sockets.bound
 
 
 def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,23 +150,33 @@ def test_what_idle_sockets_hold_is_worked_out_once_a_round(monkeypatch: pytest.M
     assert asked_for == ["1"]
 
 
-def test_the_partition_with_free_cores_on_a_socket() -> None:
+@pytest.mark.parametrize(("binding", "node"), [(True, "n2"), (None, "n1")])
+def test_the_partition_with_free_cores_on_a_socket(binding: bool | None, node: str) -> None:
     share = NodeShare("n1", 14, 500, (), {}, (*range(7), *range(8, 15)))
     busy = slurm_job(3, state="RUNNING", shares=(share,))
-    here = site_of(
-        two_sockets("n1", cpus_used=14),
-        two_sockets("n2"),
-        jobs=(busy,),
-        partitions={"a": ["n1"], "b": ["n2"]},
-    )
-    found = request_of(bound_job(cpus=2, partitions=("a", "b")), asked(), here)
-    assert found.nodes.eligible is not None
-    assert found.nodes.eligible.tolist() == [False, True]
-    found = request_of(
-        bound_job(cpus=2, partitions=("a", "b"), enforce_binding=None), asked(), here
-    )
-    assert found.nodes.eligible is not None
-    assert found.nodes.eligible.tolist() == [True, False]
+    nodes = two_sockets("n1", cpus_used=14), two_sockets("n2")
+    here = site_of(*nodes, jobs=(busy,), partitions={"a": ["n1"], "b": ["n2"]})
+    assert nodes_for(here, cpus=2, partitions=("a", "b"), enforce_binding=binding) == {node}
+
+
+class Tries:
+    """Readings of a job that waits on a node of two sockets; the time is ours."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.job = bound_job(admin_comment="gpuaware/1;tn=gres/gpu:1", **fields)
+        self.here, self.now = site_of(two_sockets("n1")), 0.0
+        self.backoff = Backoff(60.0, lambda: self.now)
+        self.no_licences: Any = SimpleNamespace(licenses=dict)
+        self.pool = HoldingPool(self.no_licences)
+
+    def request(self) -> Request:
+        """What a round plans for it."""
+        lives = Lives(live_site(backoff=self.backoff))
+        licences = Licences(self.no_licences)
+        one = Candidates(self.here, self.backoff, licences, self.pool, lives)
+        one.sort_out([as_gated(self.job)], [self.job])
+        (planned,) = one.to_plan.values()
+        return planned.request
 
 
 @pytest.mark.parametrize("bound", [True, False])
@@ -190,37 +188,19 @@ def test_the_partition_with_free_cores_on_a_socket() -> None:
 def test_what_could_not_start_where_it_was_placed_is_slurms(
     bound: bool, why: dict[str, bool]
 ) -> None:
-    now = [0.0]
-    backoff = Backoff(60.0, lambda: now[0])
-    no_licences = SimpleNamespace(licenses=dict)
-    pool = HoldingPool(no_licences)  # type: ignore[arg-type]
-    record = bound_job(enforce_binding=bound, admin_comment="gpuaware/1;tn=gres/gpu:1")
-    here = site_of(two_sockets("n1"))
-    for tried in (False, True):
-        licences = Licences(no_licences)  # type: ignore[arg-type]
-        round_ = Candidates(here, backoff, licences, pool, Lives(live_site(backoff=backoff)))
-        round_.sort_out([as_gated(record)], [record])
-        slurms = tried and bound and why.get("misplaced", False)
-        (planned,) = round_.to_plan.values()
-        assert (planned.request.left is not None) is slurms
-        now[0] += backoff.punish(record.id, **why)
+    tries = Tries(enforce_binding=bound)
+    assert tries.request().left is None
+    tries.now += tries.backoff.punish("7", **why)
+    assert (tries.request().left is not None) is (bound and why.get("misplaced", False))
 
 
 def test_a_job_that_did_not_start_is_marked_for_as_long_as_no_job_moves_again() -> None:
     """No running job shrinks for it meanwhile."""
-    now = [0.0]
-    backoff = Backoff(60.0, lambda: now[0])
-    no_licences = SimpleNamespace(licenses=dict)
-    pool = HoldingPool(no_licences)  # type: ignore[arg-type]
-    record = bound_job(admin_comment="gpuaware/1;tn=gres/gpu:1")
-    here, found = site_of(two_sockets("n1")), []
-    for later_s in (0.0, backoff.punish(record.id), here.config.of(MovesConfig).again_s):
-        now[0] += later_s
-        licences = Licences(no_licences)  # type: ignore[arg-type]
-        round_ = Candidates(here, backoff, licences, pool, Lives(live_site(backoff=backoff)))
-        round_.sort_out([as_gated(record)], [record])
-        found += [candidate.request.wait.refused for candidate in round_.to_plan.values()]
-    assert found == [True, False]
+    tries = Tries()
+    tries.now += tries.backoff.punish("7")
+    assert tries.request().wait.refused
+    tries.now += tries.here.config.of(MovesConfig).again_s
+    assert not tries.request().wait.refused
 
 
 # a whole round, by what Slurm says ---------------------------------------------------------------

@@ -9,9 +9,8 @@ from make import (
     SLURM,
     asked,
     context_of,
-    eligible,
     job_request,
-    request_of,
+    nodes_for,
     slurm_job,
     slurm_node,
     why_left,
@@ -66,11 +65,10 @@ def test_a_required_node_that_is_away_says_nothing_of_kinds():
 
 
 def test_a_type_bounds_the_nodes():
-    context = context_of(
-        [slurm_node(f"n{i}", gpus=gpus) for i, gpus in enumerate([INDEXED, PLAIN, (("a100", 4),)])]
-    )
-    request = request_of(slurm_job(tres_per_node="gres/gpu:v100:2"), asked("gpu:v100:2"), context)
-    assert eligible(request, context) == {"n1"}
+    kinds = enumerate([INDEXED, PLAIN, (("a100", 4),)])
+    context = context_of([slurm_node(f"n{i}", gpus=gpus) for i, gpus in kinds])
+    job = {"tres_per_node": "gres/gpu:v100:2"}
+    assert nodes_for(context, asked("gpu:v100:2"), **job) == {"n1"}
 
 
 def test_a_type_beside_others_on_a_node_is_left_to_slurm():

@@ -1,5 +1,6 @@
 """The gate: opened by hand and for good, held by its reservation."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,30 +44,30 @@ def test_a_component_is_released_with_its_job(slurm: SlurmFolder) -> None:
     assert ";sel=opened:" in slurm.jobs["7"]["admin_comment"]
 
 
-@pytest.mark.parametrize("named", [["98"], []], ids=["by id", "all"])
-def test_releasing_an_array_does_not_touch_its_running_tasks(
-    slurm: SlurmFolder, named: list[str]
+@pytest.mark.parametrize(
+    ("act", "phase"),
+    [
+        (lambda slurm: release(slurm, "98"), "opened"),
+        (lambda slurm: release(slurm), "opened"),
+        (lambda slurm: slurm.round(), "released"),  # left to Slurm: its constraint is not read
+    ],
+    ids=["released by id", "all released", "left to Slurm"],
+)
+def test_opening_an_array_does_not_touch_its_running_tasks(
+    slurm: SlurmFolder, act: Callable[[SlurmFolder], object], phase: str
 ) -> None:
-    slurm.write([array("2,3"), array("1", "99", **RUNNING)], ["n1", "n2"])
-    before = slurm.jobs["99"]
-    release(slurm, *named)
-    assert slurm.jobs["99"] == before
-    assert slurm.get("touched_running") == []
-    rest = [job for job in slurm.jobs.values() if job["job_id"] != 99]
-    assert sorted(job["array_task_id"] for job in rest) == [2, 3]
-    assert all(job["licenses"] == "" for job in rest)
-    assert all(";sel=opened:" in job["admin_comment"] for job in rest)
-
-
-def test_leaving_an_array_to_slurm_does_not_touch_its_running_tasks(slurm: SlurmFolder) -> None:
-    comment = "gpuaware/1;tn=gres/gpu:2;feat=%5Bx%5D;mc=1"
+    comment = f"gpuaware/1;tn=gres/gpu:2{';feat=%5Bx%5D' * (phase == 'released')};mc=1"
     slurm.write([array("2,3", admin_comment=comment), array("1", "99", **RUNNING)], ["n1", "n2"])
-    slurm.round()
-    assert slurm.jobs["99"]["admin_comment"] == RUNNING["admin_comment"], slurm.said
+    before = slurm.jobs["99"]
+    act(slurm)
+    assert slurm.jobs["99"]["admin_comment"] == before["admin_comment"], slurm.said
+    if phase == "opened":
+        assert slurm.jobs["99"] == before
+        assert slurm.get("touched_running") == []
     rest = [job for job in slurm.jobs.values() if job["job_id"] != 99]
     assert sorted(job["array_task_id"] for job in rest) == [2, 3]
     assert all(job["licenses"] == "" for job in rest)
-    assert all(";sel=released:" in job["admin_comment"] for job in rest)
+    assert all(f";sel={phase}:" in job["admin_comment"] for job in rest)
 
 
 def test_an_array_of_one_record_is_released_by_its_own_id(slurm: SlurmFolder) -> None:
@@ -93,16 +94,12 @@ def test_releasing_takes_the_clock_away(slurm: SlurmFolder) -> None:
     assert job["tres_freq"] == ""
 
 
-def test_a_task_whose_gate_slurm_does_not_open_is_not_called_released(slurm: SlurmFolder) -> None:
+def test_a_task_whose_gate_slurm_does_not_open_is_held_back(slurm: SlurmFolder) -> None:
+    """And is not called released."""
     slurm.write([array("3", "101")], ["n1"])
     slurm.set(refuse=["98_3"])
     with pytest.raises(SourceError, match="98_3: Requested node configuration"):
         release(slurm, "98_3")
-
-
-def test_a_task_whose_gate_slurm_does_not_open_is_held_back(slurm: SlurmFolder) -> None:
-    slurm.write([array("3", "101")], ["n1"])
-    slurm.set(refuse=["98_3"])
     slurm.round()
     decision = slurm.ledger("98_3")[-1]
     assert decision.state == "waiting"

@@ -1,14 +1,12 @@
 """Locality penalties, measured and configured; placement with them."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import plan_round
+from make import replayed
 from pal_walk import traversal
 
-from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.penalties import (
     INSIDE_NODE,
@@ -23,7 +21,6 @@ from slurm_gpu_aware.placement.facts import Chosen
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.record import read_round, record_round
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import TraceJob
@@ -185,11 +182,7 @@ def test_simulated_jobs_run_at_the_penalty_of_their_class():
 def test_a_recorded_round_keeps_them():
     cluster = cluster_with(EXAMPLE)
     queue = [Request("1", 4, app_class="A"), Request("2", 4, app_class="B")]
-    plan = plan_round(queue, cluster, PlanSettings(policy="pal"), 0.0)
-    content = json.loads(
-        json.dumps(record_round(Round(queue, cluster, PlanSettings(), 0.0), plan, FEATURES))
-    )
-    again = read_round(content, FEATURES).asked.cluster
+    again = replayed(Round(queue, cluster, PlanSettings(policy="pal"), 0.0)).asked.cluster
     for level, kept in zip(cluster.levels, again.levels, strict=True):
         assert (kept.of("A"), kept.of("B")) == (level.of("A"), level.of("B"))
 

@@ -1,14 +1,12 @@
 """Jobs inside one group of nodes: placement, reasons, and the constraint in other packages."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import job_request, plan_round
+from make import job_request, plan_round, replayed
 
 from slurm_gpu_aware.admission.fitting import fits
-from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, PreemptionRights, Request
@@ -18,7 +16,6 @@ from slurm_gpu_aware.placement.policy import Policy, make_policy, policy_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.selector.leaver import fits_by_counts
 
 BLOCKS = NodeGroups(np.array([0, 1, 0, 1]), "block")  # n0 and n2, n1 and n3
@@ -48,7 +45,6 @@ def holder(job_id: str, node: int, end_s: float, **more: object) -> RunningJob:
 def test_every_policy_keeps_to_one_block(policy: str):
     here = free_but(0)
     found = constrained(make_policy(policy)).place(wide(), here)
-    assert found is not None
     assert found.nodes == (1, 3)
     assert found.why.text.endswith(
         ("; all nodes in one block", "; all nodes in one block (1 tried)")
@@ -62,7 +58,6 @@ def test_the_least_slowdown_of_all_blocks_wins_and_the_account_counts_them(polic
     here.scores["A"][1] = 1.2  # of block 1 a slow node, of block 0 a slower one
     here.scores["A"][2] = 1.4
     found = constrained(make_policy(policy)).place(wide(), here)
-    assert found is not None
     assert found.nodes == (1, 3)
     assert found.why.of(InGroup) == InGroup("block", 2)
     assert "all nodes in one block (2 tried)" in found.why.text
@@ -77,7 +72,6 @@ def test_of_equal_blocks_the_one_with_less_free_is_taken(policy: str):
     groups = NodeGroups(np.arange(8) // 4, "block")
     here.free[6] = False
     found = constrained(make_policy(policy)).place(wide(groups=groups), here)
-    assert found is not None
     assert found.nodes == (4, 7)
     assert found.why.of(InGroup).tried == 2
 
@@ -86,7 +80,6 @@ def test_the_search_ends_where_the_job_is_as_fast_as_without_the_rule():
     groups = NodeGroups(np.arange(40) % 20, "block")
     here = Cluster.uniform(40, 2, scores={"A": np.ones((40, 2))})
     found = constrained(make_policy("lowest-index")).place(wide(groups=groups), here)
-    assert found is not None
     assert (found.nodes, found.why.of(InGroup).tried) == ((0, 20), 1)
 
 
@@ -96,11 +89,9 @@ def test_levels_cut_at_the_borders_of_groups_keep_their_names_and_penalties():
     switch = LocalityLevel("switch", 1.2, np.array([0, 0, 1, 1]))  # n0 and n1: two blocks
     here = replace(here, levels=(here.levels[0], switch, here.levels[1]))
     found = constrained(make_policy("pal")).place(wide(), here)
-    assert found is not None
     assert (found.nodes, found.level, found.slowdown) == ((0, 2), "cluster", 1.5)
     same = NodeGroups(np.array([0, 0, 1, 1]), "block")
     found = constrained(make_policy("pal")).place(wide(groups=same), here)
-    assert found is not None
     assert (found.nodes, found.level, found.slowdown) == ((0, 1), "switch", 1.2)
 
 
@@ -200,15 +191,8 @@ def test_requests_of_other_groups_are_of_another_shape():
 
 
 def test_a_recorded_round_carries_it_and_comes_out_the_same():
-    here, queue = free_but(0), [wide(), wide("2", groups=None)]
-    plan = plan_all(queue, here)
-    content = json.loads(
-        json.dumps(record_round(Round(queue, here, SETTINGS, 0.0), plan, FEATURES))
-    )
-    again = read_round(content, FEATURES)
+    again = replayed(Round([wide(), wide("2", groups=None)], free_but(0), SETTINGS, 0.0))
     first, second = again.asked.queue
-    assert first.nodes.groups is not None
     assert (first.nodes.groups.name, first.nodes.groups.of.tolist()) == ("block", [0, 1, 0, 1])
     assert second.nodes.groups is None
     assert again.placed["1"][0] == ("n1", "n3")
-    assert replay(again, FEATURES) == []

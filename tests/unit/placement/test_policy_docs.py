@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from make import job_request
 from pal_walk import traversal
-from test_mapa import numbers
+from policy_pages import PAGES, numbers, table_rows
 
 from gpu_aware_profile.imports.import_rows import Given, read_levels
 from gpu_aware_profile.tables import penalty_records
@@ -20,24 +19,6 @@ from slurm_gpu_aware.placement.facts import Chosen
 from slurm_gpu_aware.placement.policies.eft import Fastest
 from slurm_gpu_aware.placement.policy import make_policy, option_names
 from slurm_gpu_aware.text_file import read_table
-
-POLICIES = Path(__file__).parents[3] / "docs" / "policies"
-
-
-def table_rows(page, first):
-    """Rows of the table with a header that starts with ``first``, as lists of cells."""
-    lines = iter((POLICIES / page).read_text().splitlines())
-    for line in lines:
-        if line.startswith(f"| {first} |"):
-            break
-    next(lines)
-    rows = []
-    for line in lines:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip().strip("`") for cell in line.strip("|").split("|")])
-    assert rows
-    return rows
 
 
 def test_pal_walk():
@@ -87,13 +68,13 @@ def test_eft_price_of_breaking_up_a_node():
 
 
 def test_the_page_of_eft_names_every_option():
-    page = (POLICIES / "eft.md").read_text()
+    page = (PAGES / "eft.md").read_text()
     assert [name for name in sorted(option_names("eft")) if f"`{name}`" not in page] == []
 
 
 def test_pal_measured_penalties():
     """The file on the page, read as ``gpu-aware-profile import`` reads it, gives its table."""
-    page = (POLICIES / "pal.md").read_text()
+    page = (PAGES / "pal.md").read_text()
     lines = re.findall(r"^    (class,level.*|A,.*)$", page, re.M)
     times, bad = read_levels(read_table("pal.md", "\n".join(lines)), Given(["A"], 0.0))
     assert (len(times), bad) == (5, [])
@@ -112,7 +93,7 @@ def test_pm_first_against_pal(row):
 
 
 BASELINES = re.findall(
-    r"^\| `([a-z-]+)` \| n(\d) \| ([\d,]+) \|$", (POLICIES / "baselines.md").read_text(), re.M
+    r"^\| `([a-z-]+)` \| n(\d) \| ([\d,]+) \|$", (PAGES / "baselines.md").read_text(), re.M
 )
 
 

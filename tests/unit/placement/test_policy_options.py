@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 from commands import gpu_aware
-from make import plan_round
+from make import plan_round, replayed
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.errors import ConfigError, PolicyError
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
+from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.record import read_round, record_round, replay
+from slurm_gpu_aware.planning.record import read_round, replay
 from slurm_gpu_aware.planning.timeline import as_running
 from slurm_gpu_aware.selector.policy_options import policy_options
 from slurm_gpu_aware.store.database import open_store
@@ -48,6 +49,9 @@ def test_a_profile_is_read_beside_the_configuration(tmp_path: Path):
     assert found["topo-aware"]["interference"].slowdown(NOISY, NOISY) == 1.5
 
 
+EFFBW = "effbw must be bottleneck, paper or the 14"
+
+
 BAD = {
     "[policies]\nx = 1": "policies.x: expected keys with values, not 1",
     "[policies.pal2]": "policies.pal2: unknown policy; known: best-fit, eft, lowest-index",
@@ -55,7 +59,12 @@ BAD = {
     "[policies.topo-aware]\nweight = 1": "policies.topo-aware.weight: unknown option; known: anti",
     "[policies.topo-aware-p]\nwaited_s = 1": "policies.topo-aware-p.waited_s: unknown option",
     "[policies.topo-aware]\napplication = 'a'": "policies.topo-aware.application: unknown option",
-    "[policies.topo-aware]\nweights = [1, 1, 1]": "policies.topo-aware.weights: ",
+    "[policies.topo-aware]\nweights = [1, 1, 1]": "weights must be three numbers",
+    "[policies.topo-aware]\nweights = 'equal'": "weights must be three numbers",
+    "[policies.topo-aware]\nsingle_node = 'yes'": "single_node must be True or False, not 'yes'",
+    "[policies.topo-aware]\ninterference_scope = 'rack'": "must be socket or machine, not 'rack'",
+    "[policies.topo-aware]\nmin_bandwidth_gbps = nan": "min_bandwidth_gbps must be a number",
+    "[policies.topo-aware-p]\npatience_s = 0": "patience_s must be a number of more than 0",
     "[policies.topo-aware-p]\nminimal_utility = 2": "minimal_utility must be a number from 0 to 1",
     "[policies.eft]\nwait_weight = 0.5": "wait_weight must be a number from 1 to 100, not 0.5",
     "[policies.eft]\nlongest_wait_s = -1": "longest_wait_s must be a number from 0 to inf, not -1",
@@ -63,13 +72,19 @@ BAD = {
     f"[policies.eft]\nlongest_wait_s = 1{'0' * 400}": "longest_wait_s must be a number from 0",
     f"[policies.topo-aware]\npatience_s = 1{'0' * 400}": "patience_s must be a number of more",
     f"[policies.topo-aware]\nweights = [1{'0' * 400}, 0, 0]": "weights must be three numbers",
-    "[policies.random]\nseed = 'x'": "policies.random.seed: ",
-    "[policies.'pal+mapa']\neffbw = 'x'": "policies.pal+mapa.effbw: ",
+    "[policies.random]\nseed = 'x'": "seed must be a whole number >= 0, not 'x'",
+    "[policies.'pal+mapa']\neffbw = 'best'": EFFBW,
+    "[policies.mapa-greedy]\neffbw = 7": EFFBW,
+    "[policies.mapa-preserve]\neffbw = [1.0, 2.0]": EFFBW,
+    f"[policies.mapa-preserve]\neffbw = {['a'] * 14}": EFFBW,
     "[policies.topo-aware]\ninterference = 1": "topo-aware.interference: expected the path",
     "[policies.topo-aware]\ninterference = 'none.json'": "none.json: cannot be read: No such file",
     "[policies.topo-aware]\ninterference = 'config.toml'": "config.toml: not JSON",
     "[policies.topo-aware]\ninterference = 'bare.json'": "bare.json has no run time of a job",
     "[policies.topo-aware]\nsingle_node = true\nanti_collocation = true": "exclude each other",
+    "[policies.topo-aware]\nanti_collocation = true\nmin_bandwidth_gbps = 9\nnetwork_gbps = 8": (
+        "anti_collocation excludes a min_bandwidth_gbps of more than network_gbps (8)"
+    ),
 }
 
 
@@ -80,6 +95,20 @@ def test_a_wrong_option_is_refused_with_file_key_and_reason(tmp_path: Path, text
         options(tmp_path, text)
     assert str(caught.value).startswith(f"{tmp_path / 'config.toml'}: policies")
     assert BAD[text] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "given", "said"),
+    [
+        ("topo-aware", {"interference": {}}, "interference must be an InterferenceProfile"),
+        ("topo-aware-p", {"seed": 1}, "no option 'seed'; its options: anti_collocation, interf"),
+        ("pal+mapa", {"effbw": None}, EFFBW),
+        ("pal+mapa", {"seed": 1}, "no option 'seed'; its options: effbw"),
+    ],
+)
+def test_so_is_one_that_no_file_can_hold(policy: str, given: dict, said: str):
+    with pytest.raises(PolicyError, match=said):
+        make_policy(policy, given)
 
 
 def test_every_command_that_uses_policies_refuses_it(tmp_path: Path):
@@ -119,10 +148,8 @@ def test_a_recorded_round_is_planned_again_with_its_options():
     assert plan.assignments[0].nodes != running.nodes, "it keeps away from its like"
     without = plan_round(queue[1:], busy, settings, 5.0)
     assert without.assignments[0].nodes == running.nodes
-    content = record_round(Round(queue[1:], busy, settings, 5.0, given), plan, FEATURES)
-    recorded = read_round(json.loads(json.dumps(content)), FEATURES)
+    recorded = replayed(Round(queue[1:], busy, settings, 5.0, given), plan)
     assert set(recorded.asked.options) == {"topo-aware"}, "no job used the other"
-    assert replay(recorded, FEATURES) == []
     without = replace(recorded.asked, options={})
     assert len(replay(replace(recorded, asked=without), FEATURES)) == 1
 

@@ -27,12 +27,10 @@ def plain() -> Cluster:
 def test_the_node_is_ours_and_the_gpus_are_slurms(plain: Cluster, number: int) -> None:
     request = Request("7", number, app_class="A", gpus_per_node=number)
     ours = make_policy("eft").place(request, plain)
-    assert ours is not None
     assert ours.nodes != (0,)
     found = with_slurms_gpus(ours, request, plain, {})
     only = replace(plain, free=plain.free & (np.arange(3) == ours.nodes[0])[:, None])
     alone = make_policy(SLURM).place(request, only)
-    assert alone is not None
     assert (found.nodes, found.slots) == (ours.nodes, alone.slots)
     assert (found.score, found.slowdown, found.why) == (ours.score, ours.slowdown, ours.why)
 
@@ -75,7 +73,6 @@ def test_no_account_names_gpus_that_slurm_chooses(plain: Cluster) -> None:
         ):
             request = replace(request, wait=Wait(relaxed=True))
             found = make_policy(name).place(request, plain)
-            assert found is not None
             assert not found.exact
             told = found.why.plain()
             chosen = told.get("chosen", {"nodes": ()})

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from make import job_request, plan_round
 
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster, LocalityLevel, RunningJob
 from slurm_gpu_aware.model.hardware_graph import uniform_graph
 from slurm_gpu_aware.model.request import PreemptionRights, Request
@@ -39,15 +38,6 @@ def place(cluster, gpus, policy="topo-aware", options=None, own=None, **request)
 
 def chosen(found):
     return found.nodes, found.slots
-
-
-def test_a_pair_goes_to_the_socket_that_holds_it():
-    """Task by task the first task would fill socket 0 and separate the second."""
-    assert place(minsky(busy=[(0, [0])]), 2).slots == ((2, 3),)
-
-
-def test_one_gpu_fills_a_half_used_socket():
-    assert place(minsky(busy=[(0, [2])]), 1).slots == ((3,),)
 
 
 def test_every_machine_is_looked_at():
@@ -305,39 +295,6 @@ def test_the_account():
     assert [a.utility for a in why.alternatives] == [1.0, 0.5]
     assert why.threshold == 0.5
     assert found.why.text == "the highest utility, 1.00"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"weights": [1, 1, 1]}, "weights must be three numbers"),
-        ({"weights": "equal"}, "weights must be three numbers"),
-        ({"minimal_utility": 1.5}, "minimal_utility must be a number from 0 to 1, not 1.5"),
-        ({"patience_s": 0}, "patience_s must be a number of more than 0"),
-        ({"single_node": "yes"}, "single_node must be True or False, not 'yes'"),
-        ({"interference": {}}, "interference must be an InterferenceProfile"),
-        (
-            {"interference_scope": "rack"},
-            "interference_scope must be socket or machine, not 'rack'",
-        ),
-        ({"min_bandwidth_gbps": float("nan")}, "min_bandwidth_gbps must be a number"),
-        ({"single_node": True, "anti_collocation": True}, "exclude each other"),
-        (
-            {"anti_collocation": True, "min_bandwidth_gbps": 9, "network_gbps": 8},
-            "anti_collocation excludes a min_bandwidth_gbps of more than network_gbps .8.",
-        ),
-        ({"seed": 1}, "has no option 'seed'; its options: anti_collocation, interference"),
-    ],
-)
-def test_bad_options_are_refused_with_the_valid_ones(options, message):
-    with pytest.raises(PolicyError, match=message):
-        make_policy("topo-aware-p", options)
-
-
-@pytest.mark.parametrize("width", [16, 20, 32, 64])
-def test_wide_nodes(width):
-    found = place(Cluster.uniform(2, width), 3)
-    assert chosen(found) == ((0,), ((0, 1, 2),))
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "policies" / "topo-aware.md").read_text()

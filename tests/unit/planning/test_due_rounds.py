@@ -23,7 +23,6 @@ from slurm_gpu_aware.features.moves import stage as moves
 from slurm_gpu_aware.features.moves.declared import MoveSettings
 from slurm_gpu_aware.features.moves.front import front_of
 from slurm_gpu_aware.features.moves.movable import Movable
-from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.queue_order.stage import OrderRule, reordered
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import TIER, Request
@@ -135,16 +134,6 @@ def test_gpus_that_lie_apart_are_no_size_of_a_job_on_one_node():
     assert sizes(plan_round([movable], of_models(2, 2), PACKED, NOW)) == {"1": 2}
 
 
-@pytest.mark.parametrize(("limit_w", "gpus"), [(1200.0, 4), (800.0, 2), (100.0, 1)])
-@pytest.mark.parametrize("free", [4, 5])
-def test_a_size_that_the_power_limit_does_not_leave_is_not_waited_for(limit_w, gpus, free):
-    """A job that exceeds the limit with its least size starts alone."""
-    cluster = Cluster.uniform(1, free)
-    power = PowerState(np.full((1, free), 300.0), np.full((1, free), 50.0), limit_w + 50 * free)
-    plan = plan_round([due_job("1", 1.5)], cluster, PACKED, NOW, power=power)
-    assert sizes(plan) == {"1": gpus}
-
-
 def test_a_size_that_is_no_faster_is_not_what_is_left():
     flat = replace(TABLE, time_s=np.array([[1.0], [1.0], [1 / 3]]))
     plan = plan_round([due_job("1", 2.5, table=flat)], full(2, until_h=2.0), PACKED, NOW)
@@ -187,16 +176,6 @@ def test_a_plan_asks_to_be_woken_at_the_growth():
     assert plan.wake_s == at > NOW
     assert f"{gpus} from" in plan.assignments[0].why.lines()["due"]
     assert plan_round([due_job("1", 3.0), behind], full(4), PACKED, NOW).wake_s == math.inf
-
-
-def test_what_has_no_due_date_or_history_is_planned_as_before():
-    queue = [due_job("1"), due_job("2", gpus=2), Request("3", 2, time_limit_s=H, priority=-1.0)]
-    dated = [with_fields(queue[0], due=DueDate(NOW + H)), *queue[1:]]
-    for free in range(5):
-        plain, other = (plan_round(q, full(free), PACKED, NOW) for q in (queue, dated))
-        assert sizes(plain) == sizes(other)
-        assert [w.job_id for w in plain.waiting] == [w.job_id for w in other.waiting]
-        assert (plain.get(DUE), plain.wake_s) == ({}, math.inf)
 
 
 def movable_here(due_h, *, since_h, free=4, gpus=1, **more):

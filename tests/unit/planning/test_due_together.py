@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make import job_request, plan_round, reasons, sizes, with_fields, with_running
+from make import plan_round, reasons, sizes, with_fields, with_running
 from test_due_rounds import (
     NOW,
     PACKED,
@@ -223,20 +223,30 @@ def test_no_size_is_chosen_that_only_other_nodes_have(settings, due_h):
 
 
 @pytest.mark.parametrize(("limit_w", "gpus"), [(1200.0, 4), (800.0, 2), (100.0, 1)])
-def test_together_a_size_is_within_the_power_limit(limit_w, gpus):
-    cluster = Cluster.uniform(1, 4)
-    power = PowerState(np.full((1, 4), 300.0), np.full((1, 4), 50.0), limit_w + 200.0)
-    assert sizes(plan_round([due_job("1", 4.5)], cluster, TOGETHER, NOW, power=power)) == {
-        "1": gpus
-    }
+@pytest.mark.parametrize(
+    ("settings", "due_h", "free"), [(PACKED, 1.5, 4), (PACKED, 1.5, 5), (TOGETHER, 4.5, 4)]
+)
+def test_a_size_that_the_power_limit_does_not_leave_is_not_waited_for(
+    settings, due_h, free, limit_w, gpus
+):
+    """A job that exceeds the limit with its least size starts alone."""
+    cluster = Cluster.uniform(1, free)
+    power = PowerState(np.full((1, free), 300.0), np.full((1, free), 50.0), limit_w + 50 * free)
+    plan = plan_round([due_job("1", due_h)], cluster, settings, NOW, power=power)
+    assert sizes(plan) == {"1": gpus}
 
 
-def test_together_what_has_no_due_date_is_planned_as_before():
-    queue = [due_job("1"), job_request("2", 2), Request("3", 2, time_limit_s=H, priority=-1.0)]
+@pytest.mark.parametrize("settings", [PACKED, TOGETHER])
+def test_what_has_no_due_date_or_history_is_planned_as_before(settings):
+    queue = [due_job("1"), due_job("2", gpus=2), Request("3", 2, time_limit_s=H, priority=-1.0)]
+    dated = [with_fields(queue[0], due=DueDate(NOW + H)), *queue[1:]]
     for free in range(5):
-        plans = [plan_round(queue, full(free), rule, NOW) for rule in (PACKED, TOGETHER)]
-        assert sizes(plans[0]) == sizes(plans[1])
-        assert reasons(plans[0]) == reasons(plans[1])
+        plain = plan_round(queue, full(free), PACKED, NOW)
+        assert (plain.get(DUE), plain.wake_s) == ({}, math.inf)
+        for given in (queue, dated):
+            other = plan_round(given, full(free), settings, NOW)
+            assert sizes(other) == sizes(plain)
+            assert reasons(other) == reasons(plain)
 
 
 def test_a_job_due_in_ten_hours_that_one_gpu_ends_in_40_minutes_gets_one():

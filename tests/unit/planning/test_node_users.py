@@ -1,7 +1,6 @@
 """Rounds where some jobs share no node with others: `NodeUsers`."""
 
 import itertools
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make import job_request, placements, plan_round, reasons, with_running
+from make import job_request, placements, plan_round, reasons, replayed, with_running
 
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shards.stage import split_queue
@@ -18,7 +17,6 @@ from slurm_gpu_aware.model.node_users import NodeUsers
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, PreemptionRights, Request, Sharing
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import plan_stages
 
 NOW = 1000.0
@@ -149,10 +147,7 @@ def test_slurm_preempts_no_job_that_keeps_its_node_from_the_user(victim, preempt
 def test_a_recorded_round_is_replayed() -> None:
     queue = job_of(1, 1, "alice", 600.0, alone=True), job_of(2, 1, "bob", 60.0)
     one = Round(queue, nodes_of(1, runs("a", 0)), PlanSettings(policy="packed"), NOW)
-    content = json.dumps(record_round(one, plan_stages(one, FEATURES), FEATURES))
-    recorded = read_round(json.loads(content), FEATURES)
-    assert recorded.placed == {"2": (("n0",), ((0,),))}
-    assert replay(recorded, FEATURES) == []
+    assert replayed(one).placed == {"2": (("n0",), ((0,),))}
 
 
 @pytest.mark.parametrize(("user", "alone"), [("bob", True), ("alice", True), ("alice", False)])

@@ -50,6 +50,12 @@ def round_plan(cluster: Cluster, *queue: Request, **settings: Any) -> Plan:
     return plan_round(queue, cluster, PlanSettings(policy="packed", **settings), NOW)
 
 
+def held_nodes(cluster: Cluster, head: Request, *behind: Request) -> dict[str, Any]:
+    """Node -> what is held there for the head against jobs without GPUs."""
+    plan = round_plan(cluster, head, *behind)
+    return guarded(plan, cluster, {"1": head}, passing=False)
+
+
 @pytest.mark.parametrize(
     ("passing_job", "started"),
     [
@@ -124,27 +130,21 @@ def test_while_only_such_jobs_hold_up_the_head_its_share_is_held(
     running: list[RunningJob], expected: dict[str, Any]
 ) -> None:
     """So no more of them start there, as by plain Slurm, and no GPU job."""
-    cluster = cluster_beside(1, *running)
-    plan = round_plan(cluster, HEAD, behind(2, 8.0))
-    assert guarded(plan, cluster, {"1": HEAD}, passing=False) == expected
+    assert held_nodes(cluster_beside(1, *running), HEAD, behind(2, 8.0)) == expected
 
 
 def test_all_nodes_of_the_head_are_held_while_a_job_on_one_of_them_ends() -> None:
     """A job kept off until then would start on the others before the head."""
     cluster = cluster_beside(2, replace(passing(0), end_s=NOW - 1.0))
     head = replace(HEAD, gpus=8, min_nodes=2, max_nodes=2, cpus=replace(HEAD.cpus, total=16))
-    plan = round_plan(cluster, head)
-    held = guarded(plan, cluster, {"1": head}, passing=False)
-    assert held.keys() == {"n0", "n1"}
+    assert held_nodes(cluster, head).keys() == {"n0", "n1"}
 
 
 def test_of_a_node_that_waits_for_its_user_all_is_held() -> None:
     """There one CPU is enough to keep the others from it."""
     bobs = passing(0, cpus={0: 1}, alone=True)
     cluster = replace(cluster_beside(1, bobs), users=NodeUsers.of([bobs], {"alice", "bob"}, 1))
-    head = replace(HEAD, user="alice")
-    plan = round_plan(cluster, head)
-    assert guarded(plan, cluster, {"1": head}, passing=False) == {"n0": (4, 4, True, None)}
+    assert held_nodes(cluster, replace(HEAD, user="alice")) == {"n0": (4, 4, True, None)}
 
 
 def test_beside_such_a_job_all_nodes_that_the_head_waits_for_are_held() -> None:
@@ -154,9 +154,7 @@ def test_beside_such_a_job_all_nodes_that_the_head_waits_for_are_held() -> None:
     users = NodeUsers.of([bobs, other], {"bob"}, 2)
     cluster = replace(cluster_beside(2, bobs, other), users=users)
     head = replace(HEAD, gpus=8, min_nodes=2, max_nodes=2, user="alice")
-    plan = round_plan(cluster, head)
-    held = guarded(plan, cluster, {"1": head}, passing=False)
-    assert held == {"n0": (4, 4, True, None), "n1": (4, 4, True, None)}
+    assert held_nodes(cluster, head) == dict.fromkeys(("n0", "n1"), (4, 4, True, None))
 
 
 def test_the_next_jobs_with_a_reservation_are_kept_from_passing_too() -> None:

@@ -1,7 +1,6 @@
 """Order of the queue: shorter jobs first, and the guard of those that they pass."""
 
 import itertools
-import json
 import math
 from dataclasses import replace
 
@@ -9,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make import plan_round, reasons
+from make import plan_round, reasons, replayed
 
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.queue_order.declared import ORDERS, Passes
 from slurm_gpu_aware.features.queue_order.stage import RULE, OrderRule, passes, reordered
 from slurm_gpu_aware.features.registry import FEATURES
@@ -20,7 +18,6 @@ from slurm_gpu_aware.model.request import TIER, Request, Wait
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.prefix import in_slurm_order
-from slurm_gpu_aware.planning.record import read_round, record_round
 from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
@@ -255,21 +252,11 @@ def test_bounds_hold_against_any_stream(
         now += data.draw(st.sampled_from([1.0, 100.0, 2000.0]))
 
 
-@pytest.mark.parametrize("text", ["fast", "expected=", "expected=101", "expected=x", "equal=1", ""])
-def test_orders_of_a_simulation(text: str) -> None:
-    assert parse_policy("eft:moves@expected=0.3", SimSettings()).label == "eft:moves@expected=0.3"
-    assert parse_policy("packed@backfill", SimSettings()).label == "packed@backfill"
-    with pytest.raises(PolicyError, match="order"):
-        parse_policy(f"eft@{text}", SimSettings())
-
-
 def test_a_recorded_round_has_the_rule() -> None:
     queue = [asked_job("1", NOW - 90, 5000.0), asked_job("2", NOW - 10, 60.0)]
-    one = Round(queue, busy_node(3, NOW + 50), PACKED, NOW, {}).put(RULE, EXPECTED)
-    made = plan_stages(one, FEATURES)
-    found = read_round(json.loads(json.dumps(record_round(one, made, FEATURES))), FEATURES)
+    found = replayed(Round(queue, busy_node(3, NOW + 50), PACKED, NOW, {}).put(RULE, EXPECTED))
     assert found.asked.get(RULE) == EXPECTED
-    assert names_of(plan_stages(found.asked, FEATURES)) == ["2"]
+    assert found.placed.keys() == {"2"}
 
 
 def test_a_simulated_queue_starts_in_the_same_order() -> None:

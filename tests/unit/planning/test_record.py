@@ -1,13 +1,12 @@
 """A recorded round, planned again, gives the same places."""
 
-import json
 import math
 import random
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from make import job_request, plan_round, with_fields
+from make import job_request, plan_round, replayed, stored_round, with_fields
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
@@ -40,7 +39,7 @@ ONES = (np.ones((2, 1)), np.ones((2, 1)))
 
 
 def a_round(seed):
-    """A busy cluster with links, a queue that does not fit, and the live selector's plan."""
+    """A busy cluster with links, a queue that does not fit, and the plan."""
     rng = np.random.default_rng(seed)
     scores = {c: rng.choice([0.9, 1.0, 1.2], size=(6, 8)) for c in "ABC"}
     cluster = Cluster.uniform(6, 8, scores=scores, graph=machine("dgx-1-v100"), cpus_per_node=64)
@@ -100,42 +99,44 @@ def a_round(seed):
         for i in range(14)
     ]
     settings = PlanSettings(policy=("packed", "eft", "pal", "pal+mapa")[seed % 4])
-    plan = plan_round(queue, cluster, settings, 50.0)
-    return queue, cluster, settings, plan
+    return planned(queue, cluster, settings)
 
 
-def as_stored(queue, cluster, settings, plan):
-    """The record of a round at 50 s as the ledger gives it back."""
+def planned(queue, cluster, settings):
+    """A round at 50 s, and its plan."""
     asked = Round(queue, cluster, settings, 50.0)
-    return json.loads(json.dumps(record_round(asked, plan, FEATURES)))
+    return asked, plan_round(queue, cluster, settings, 50.0)
 
 
-def check_replay(recorded, plan):
-    asked = recorded.asked
-    again = plan_round(asked.queue, asked.cluster, asked.settings, asked.now)
-    assert replay(recorded, FEATURES) == []
+def check_replay(asked, plan):
+    """The round as it is read again: it has the same plan, with the same reasons."""
+    recorded = replayed(asked, plan)
+    read = recorded.asked
+    again = plan_round(read.queue, read.cluster, read.settings, read.now)
     assert (again.assignments, again.waiting) == (plan.assignments, plan.waiting)
+    assert len(recorded.placed) == len(plan.assignments) > 0
+    return read
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_replay_is_identical(seed):
-    queue, cluster, settings, plan = a_round(seed)
-    content = as_stored(queue, cluster, settings, plan)
-    recorded = read_round(content, FEATURES)
-    assert len(recorded.placed) == len(plan.assignments) > 0
-    assert [r.wait.postponed for r in recorded.asked.queue] == [r.wait.postponed for r in queue]
-    assert recorded.asked.cluster.running == cluster.running
-    assert recorded.asked.cluster.preemption == cluster.preemption
-    check_replay(recorded, plan)
+    asked, plan = a_round(seed)
+    again = check_replay(asked, plan)
+    assert [r.wait.postponed for r in again.queue] == [r.wait.postponed for r in asked.queue]
+    assert again.cluster.running == asked.cluster.running
+    assert again.cluster.preemption == asked.cluster.preemption
 
 
 def test_a_record_of_an_earlier_release_is_read():
-    """It has no totals of memory and no GPUs of nodes that are down."""
-    queue, cluster, settings, plan = a_round(1)
-    content = as_stored(queue, cluster, settings, plan)
-    for name in ("memory_mb", "installed"):
+    """It has no totals of memory, no GPUs of nodes that are down, and no jobs that Slurm places."""
+    content = stored_round(*a_round(1))
+    for name in ("memory_mb", "installed", "by_slurm", "starting"):
         del content["asked"]["cluster"][name]
     assert read_round(content, FEATURES).asked.cluster.installed is None
+    content = stored_round(*a_round(2))
+    for name in ("by_slurm", "starting"):
+        assert content["asked"]["cluster"].pop(name) is None
+    assert replay(read_round(content, FEATURES), FEATURES) == []
 
 
 def test_a_round_with_jobs_that_slurm_places_is_replayed():
@@ -155,41 +156,28 @@ def test_a_round_with_jobs_that_slurm_places_is_replayed():
         Request("4", 2, left=LeftToSlurm("too long", (Part(1, 1), Part(1)), fixed=True)),
         Request("5", 16, priority=5.0, time_limit_s=90.0),
     ]
-    settings = PlanSettings(policy="packed")
-    plan = plan_round(queue, cluster, settings, 50.0)
+    asked, plan = planned(queue, cluster, PlanSettings(policy="packed"))
     assert {"1", "2", "3"} <= {one.job_id for one in plan.assignments}
-    recorded = read_round(as_stored(queue, cluster, settings, plan), FEATURES)
-    assert [r.left for r in recorded.asked.queue] == [r.left for r in queue]
-    assert np.array_equal(recorded.asked.cluster.by_slurm, by_slurm)
-    assert np.array_equal(recorded.asked.cluster.starting, starting)
-    assert (
-        recorded.asked.cluster.by_slurm.dtype == recorded.asked.cluster.starting.dtype == np.bool_
-    )
-    check_replay(recorded, plan)
-
-
-def test_an_older_record_without_such_jobs_is_read():
-    queue, cluster, settings, plan = a_round(2)
-    content = record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES)
+    again = check_replay(asked, plan)
+    assert [r.left for r in again.queue] == [r.left for r in queue]
     for name in ("by_slurm", "starting"):
-        assert content["asked"]["cluster"].pop(name) is None
-    assert replay(read_round(content, FEATURES), FEATURES) == []
+        was, found = (getattr(one, name) for one in (cluster, again.cluster))
+        assert np.array_equal(found, was)
+        assert found.dtype == np.bool_
 
 
 def test_the_record_keeps_the_fits_of_effbw():
-    queue, cluster, settings, _ = a_round(1)
+    asked, _ = a_round(1)
     dgx = machine("dgx-1-v100")
     fitted = HardwareGraph.build(dgx.gbps, dgx.classes, dgx.groups, range(14))
-    cluster = replace(cluster, graphs=(fitted, *cluster.graphs[1:]))
-    plan = plan_round(queue, cluster, settings, 50.0)
-    content = as_stored(queue, cluster, settings, plan)
-    assert read_round(content, FEATURES).asked.cluster.graphs == cluster.graphs
+    cluster = replace(asked.cluster, graphs=(fitted, *asked.cluster.graphs[1:]))
+    found = replayed(*planned(asked.queue, cluster, asked.settings))
+    assert found.asked.cluster.graphs == cluster.graphs
 
 
 def test_a_difference_is_named():
-    queue, cluster, settings, plan = a_round(1)
-    content = record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES)
-    job = plan.assignments[0].job_id
+    asked, plan = a_round(1)
+    content, job = stored_round(asked, plan), plan.assignments[0].job_id
     content["placed"][job] = [["n5"], [[7]]]
     (found,) = replay(read_round(content, FEATURES), FEATURES)
     assert found.job_id == job
@@ -200,10 +188,7 @@ def test_the_ledger_keeps_rounds_and_replays_them(tmp_path):
     with open_store(tmp_path / "store.db") as store:
         ledger = Ledger(store)
         for seed in range(3):
-            queue, cluster, settings, plan = a_round(seed)
-            ledger.add_snapshot(
-                seed, record_round(Round(queue, cluster, settings, 50.0), plan, FEATURES)
-            )
+            ledger.add_snapshot(seed, record_round(*a_round(seed), FEATURES))
         kept = [read_round(content, FEATURES) for content in ledger.snapshots()]
         assert [replay(one, FEATURES) for one in kept] == [[], [], []]
         for i in range(KEEP):
@@ -243,7 +228,7 @@ def test_a_whole_round_is_replayed():
     settings = PlanSettings(policy="pal")
     asked = Round(queue, cluster, settings, 50.0).put(RETURNING, {"1": back}).put(MOVING, moving)
     plan = plan_stages(asked, FEATURES)
-    content = json.loads(json.dumps(record_round(asked, plan, FEATURES)))
+    content = stored_round(asked, plan)
     assert content["placed"].keys() == {"1", "2", "3"}
     assert content["placed"]["2"] == content["placed"]["3"] == [["n0"], [[1]]]
     assert content["moved"].keys() == {"9"}
@@ -290,7 +275,7 @@ def test_a_record_holds_every_field_and_facet_of_a_request():
     )
     queue = [usual, full, Request("2", 1), with_fields(Request("3", 1), groups=groups)]
     asked = Round(queue, cluster, PlanSettings(), 50.0)
-    content = json.loads(json.dumps(record_round(asked, plan_stages(asked, ()), FEATURES)))
+    content = stored_round(asked, plan_stages(asked, ()))
     assert [len(content["shared"][kind]) for kind in ("masks", "groups", "tables")] == [2, 1, 1]
     assert content["asked"]["queue"][2] == {"job_id": "2", "gpus": 1}
     one, found, bare, other = read_round(content, FEATURES).asked.queue

@@ -28,6 +28,14 @@ def one_big(**more):
     return replace(cluster, running=(one.job,)), one
 
 
+def beside_another(slots, left_s, **more):
+    """Another node, on which job 2 holds these slots and ends then; and the job that may shrink."""
+    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, slots)]})
+    one = moldable(cluster, **more)
+    other = replace(cluster.running[1], expected_end_s=NOW + left_s)
+    return replace(cluster, running=(one.job, other)), one
+
+
 def test_a_job_shrinks_when_a_waiting_job_gains_more_than_it_loses():
     cluster, one = one_big()
     (move,) = found = moves_of(cluster, [one], [queued()])
@@ -112,20 +120,14 @@ def test_no_job_shrinks_to_be_killed_at_its_time_limit(limit_s, known, count):
 @pytest.mark.parametrize(("left_s", "count"), [(60.0, 0), (61.0, 1)])
 def test_no_job_shrinks_for_a_start_that_comes_as_soon_without_it(left_s, count):
     """Also where its table says that fewer GPUs are faster."""
-    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
     slower = replace(TABLE, time_s=TABLE.time_s[::-1])
-    one = moldable(cluster, table=slower)
-    other = replace(cluster.running[1], expected_end_s=NOW + left_s)
-    cluster = replace(cluster, running=(one.job, other))
+    cluster, one = beside_another((0, 1, 2, 3), left_s, table=slower)
     assert len(moves_of(cluster, [one], [queued()])) == count
 
 
 def test_the_gain_of_all_that_start_counts():
     """A GPU is free in 4,000 s in any case: half of the GPUs are too many for one job."""
-    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
-    one = moldable(cluster)
-    other = replace(cluster.running[1], expected_end_s=NOW + 4_000.0)
-    cluster = replace(cluster, running=(one.job, other))
+    cluster, one = beside_another((0, 1, 2, 3), 4_000.0)
     first, second = queued(), replace(queued(), job_id="8", submit_s=1.0)
     assert moves_of(cluster, [one], [first]) == ()
     (move,) = moves_of(cluster, [one], [first, second])
@@ -135,10 +137,7 @@ def test_the_gain_of_all_that_start_counts():
 
 def test_a_job_that_fits_now_does_not_count():
     """Behind the head, which needs three GPUs, it starts on the free one without any move."""
-    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2))]})
-    one = moldable(cluster)
-    other = replace(cluster.running[1], expected_end_s=NOW + 4_000.0)
-    cluster = replace(cluster, running=(one.job, other))
+    cluster, one = beside_another((0, 1, 2), 4_000.0)
     small = replace(queued(), job_id="8", submit_s=1.0)
     assert moves_of(cluster, [one], [queued(3, max_nodes=2, gpus_per_node=1), small]) == ()
     assert moves_of(cluster, [one], [queued(2, max_nodes=1), small]) == ()
@@ -189,21 +188,18 @@ def test_a_job_of_a_site_that_preempts_by_tier_shrinks_for_one_of_its_own_tier()
     assert [len(moves) for moves in found] == [1, 0]
 
 
-def test_of_several_jobs_the_one_that_loses_least_shrinks():
+@pytest.mark.parametrize(
+    ("left_s", "queue", "shrinks"),
+    [
+        (9_000.0, [queued()], {"2": ("9",)}),  # the one that loses least
+        (10_000.0, [replace(queued(2), job_id=str(i), submit_s=i) for i in (7, 8)], {"1": ("7",)}),
+    ],
+)
+def test_of_several_jobs_one_shrinks_at_a_time(left_s, queue, shrinks):
     cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
-    jobs = [moldable(cluster, job_id="1"), moldable(cluster, job_id="2", left_s=9_000.0)]
+    jobs = [moldable(cluster, job_id="1"), moldable(cluster, job_id="2", left_s=left_s)]
     cluster = replace(cluster, running=tuple(one.job for one in jobs))
-    (move,) = moves_of(cluster, jobs, [queued()])
-    assert move.job_id == "2"
-
-
-def test_one_job_at_a_time_shrinks():
-    cluster = scored([[1.0] * 4, [1.0] * 4], {**FULL, "2": [(1, (0, 1, 2, 3))]})
-    jobs = [moldable(cluster, job_id=job_id) for job_id in "12"]
-    cluster = replace(cluster, running=tuple(one.job for one in jobs))
-    queue = [replace(queued(2), job_id=str(i), submit_s=float(i)) for i in range(7, 10)]
-    (move,) = moves_of(cluster, jobs, queue)
-    assert move.starts == ("7",)
+    assert {move.job_id: move.starts for move in moves_of(cluster, jobs, queue)} == shrinks
 
 
 @pytest.mark.parametrize(("limit_w", "gpus"), [(450.0, 2), (399.0, 4), (800.0, 4)])

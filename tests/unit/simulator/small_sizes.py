@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from small_traces import random_trace
 
+from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.settings import PowerSettings
 
@@ -38,3 +40,11 @@ def moldable(seed, *, elastic=True):
         for i, job in enumerate(trace.jobs)
     )
     return replace(trace, jobs=tuple(jobs))
+
+
+def check_energy(result, gpus=16):
+    """The integral of the power is the energy of jobs and idle GPUs."""
+    end = float(result.end_s.max())
+    held = float(area_until(result.used_s, result.used_gpus, np.array([end]))[0])
+    counted = float(result.energy.job_j.sum()) + IDLE_W * (gpus * end - held)
+    assert result.energy.total_j(0.0, end) == pytest.approx(counted, rel=1e-9)

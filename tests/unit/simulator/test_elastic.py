@@ -7,35 +7,17 @@ import pytest
 from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
-from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 
 def packed(trace, cluster=FLAT, **settings):
     base = SimSettings(policy="packed", estimate="exact", overrun="extend", power=POWER)
     return simulate(trace, cluster, replace(base, **settings), keep_placements=True)
-
-
-@pytest.mark.parametrize("sizing", ["powerflow", "afs"])
-@pytest.mark.parametrize("eta", [0.45, 0.7, np.inf])
-@pytest.mark.parametrize("round_s", [None, 120.0])
-def test_all_work_is_done_and_the_power_stays_below_the_limit(sizing, eta, round_s):
-    trace = moldable(1)
-    result = packed(trace, sizing=sizing, power=replace(POWER, eta=eta), round_s=round_s)
-    assert result.done.all()
-    assert (result.used_gpus <= 16).all()
-    np.testing.assert_allclose(result.done_s, [job.duration_s for job in trace.jobs], rtol=1e-9)
-    assert result.energy.power_w.max() <= eta * 16 * MAX_W + 1e-6
-    end = float(result.end_s.max())
-    held = float(area_until(result.used_s, result.used_gpus, np.array([end]))[0])
-    total = result.energy.job_j.sum() + IDLE_W * (16 * end - held)
-    assert result.energy.total_j(0.0, end) == pytest.approx(total, rel=1e-9)
 
 
 @pytest.mark.parametrize("eta", [0.4, 0.6, 0.9, np.inf])
@@ -87,12 +69,3 @@ def test_zeus_keeps_sizes_and_lowers_clocks():
     assert [p["job_id"] for p in asked.placements] == [p["job_id"] for p in zeus.placements]
     assert zeus.energy.job_j.sum() < 0.95 * asked.energy.job_j.sum()
     assert (zeus.run_s > asked.run_s).all()
-
-
-def test_sizing_needs_the_power_of_gpus():
-    with pytest.raises(PolicyError, match="afs needs"):
-        parse_policy("packed:afs", SimSettings())
-    settings = parse_policy("packed:afs", SimSettings(power=POWER))
-    assert settings.label == "packed:afs"
-    with pytest.raises(PolicyError, match="unknown sizing"):
-        SimSettings(sizing="other", power=POWER)

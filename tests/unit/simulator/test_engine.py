@@ -3,13 +3,14 @@
 import heapq
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_sizes import IDLE_W, POWER, TABLES, check_energy
 from small_traces import FLAT, SETTINGS, name, random_scores, random_trace
 
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.simulator.engine import simulate
@@ -19,28 +20,30 @@ from slurm_gpu_aware.topology.machines import machine
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=name)
-@pytest.mark.parametrize("seed", [1])
-def test_every_job_ends_once_and_its_work_is_done(settings, seed):
-    trace = random_trace(seed)
-    scores = random_scores(seed)
+def test_every_job_ends_once_with_its_work_and_its_energy(settings):
+    trace = random_trace(1)
+    jobs = tuple(replace(job, table=TABLES["b"]) for job in trace.jobs)
+    scores = random_scores(1)
     cluster = Cluster.uniform(4, 4, scores=scores, locality_penalty=1.5, same_indices=False)
-    result = simulate(trace, cluster, settings, keep_placements=True)
+    settings = replace(settings, power=POWER)
+    result = simulate(replace(trace, jobs=jobs), cluster, settings, keep_placements=True)
     assert result.infeasible == ()
     assert result.done.all()
     assert (result.used_gpus <= 16).all()
     assert result.used_gpus[-1] == 0
-    submit = np.array([j.submit_s for j in trace.jobs])
-    work = np.array([j.duration_s for j in trace.jobs])
+    submit = np.array([j.submit_s for j in jobs])
+    work = np.array([j.duration_s for j in jobs])
     assert (result.start_s >= submit).all()
     np.testing.assert_allclose(result.done_s, work, rtol=1e-9)
     # no GPU is faster than the best score and none slower than the worst with every penalty
     assert (result.run_s >= work * 0.9 - 1e-6).all()
     restarts = result.preemptions + result.migrations
     assert (result.run_s <= work * 2.0 * 1.5 + 60.0 * (restarts + 1) + 1e-6).all()
-    starts = {j.job_id: 0 for j in trace.jobs}
-    for placed in result.placements:
-        starts[placed["job_id"]] += 1
-    assert min(starts.values()) == 1
+    starts = Counter(placed["job_id"] for placed in result.placements)
+    assert min(starts[j.job_id] for j in jobs) == 1
+    check_energy(result)
+    assert result.energy.power_w[-1] == pytest.approx(16 * IDLE_W)
+    assert (result.energy.power_w >= 16 * IDLE_W - 1e-6).all()
 
 
 @pytest.mark.parametrize("policy", ["pal", "packed"])
@@ -273,11 +276,6 @@ def test_utilization_counts_gpu_seconds():
     trace = Trace.of("t", [TraceJob("1", 0, 8, 100), TraceJob("2", 0, 4, 50)])
     result = simulate(trace, FLAT, SimSettings())
     assert result.summary()["utilization"] == pytest.approx((800 + 200) / (16 * 100))
-
-
-def test_an_unknown_policy_is_refused_at_once():
-    with pytest.raises(PolicyError, match="unknown policy 'pal2'"):
-        simulate(Trace.of("t", []), FLAT, SimSettings(policy="pal2"))
 
 
 def test_progress_adds_up_to_all_jobs():

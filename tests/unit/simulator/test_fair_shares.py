@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.errors import PolicyError, SourceError
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.active import FairShares
@@ -243,12 +243,3 @@ def test_bounded_slowdown_counts_short_jobs_as_ten_seconds() -> None:
     shortest = simulate(Trace.of("t", jobs[1:2]), ONE_NODE, SimSettings())
     assert shortest.bounded_slowdown().tolist() == [1.0]
     assert result.summary()["avg_bounded_slowdown"] == pytest.approx((1.0 + 10.2 + 1.051) / 3)
-
-
-def test_the_order_needs_its_settings_and_jobs_that_stay() -> None:
-    with pytest.raises(PolicyError, match="give --fairshare"):
-        SimSettings(order="multifactor")
-    with pytest.raises(PolicyError, match="give --fairshare"):
-        SimSettings(multifactor=Multifactor())
-    with pytest.raises(PolicyError, match="only sticky"):
-        SimSettings(order="multifactor", multifactor=Multifactor(), sticky=False)

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make import replayed
 
-from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.placed import Round
-from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.simulator import rounds
 from slurm_gpu_aware.simulator.engine import simulate
@@ -96,8 +94,6 @@ def test_kinds(rounds_seen):
     assert {e for _, e in estimates_of(rounds_seen, "3")} == {None}
     simulate(no_user, ONE, replace(HISTORY, estimate="history"))
     assert estimates_of(rounds_seen, "3")[-1][1] < 2000
-    with pytest.raises(PolicyError, match="unknown estimate 'oracle'; known: history, limit"):
-        SimSettings(estimate="oracle")
 
 
 def test_a_killed_run_is_a_lower_bound(rounds_seen):
@@ -122,13 +118,10 @@ def test_recorded_rounds_with_estimates_replay(rounds_seen):
     trace = Trace.of("t", [trained(n, 10 * n, 1000) for n in range(6)])
     simulate(trace, ONE, HISTORY)
     for now, queue, cluster, settings in list(rounds_seen):
-        one = Round(queue, cluster, settings, now)
-        read = read_round(record_round(one, plan_stages(one, FEATURES), FEATURES), FEATURES)
-        assert [r.estimate_s for r in read.asked.queue] == [r.estimate_s for r in queue]
-        assert [r.expected_end_s for r in read.asked.cluster.running] == [
-            r.expected_end_s for r in cluster.running
-        ]
-        assert replay(read, FEATURES) == []
+        asked = replayed(Round(queue, cluster, settings, now)).asked
+        assert [r.estimate_s for r in asked.queue] == [r.estimate_s for r in queue]
+        ends = [r.expected_end_s for r in cluster.running]
+        assert [r.expected_end_s for r in asked.cluster.running] == ends
 
 
 def test_a_background_job_counts_once_it_has_ended(rounds_seen):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.placement.drb.utility import InterferenceProfile
 from slurm_gpu_aware.simulator.engine import Simulator, simulate
@@ -157,8 +156,3 @@ def test_links_slow_no_job_that_spans_nodes():
     assert physics.slowdown(job, (0, 1), [(0, 5), (0, 5)]) == pytest.approx(1.7)
     inside = physics.slowdown(replace(job, gpus=2), (0,), [(0, 5)])
     assert inside == pytest.approx(0.6 + 0.4 * graph.gbps[0, 1:].max() / graph.gbps[0, 5])
-
-
-def test_an_unknown_rule_is_refused():
-    with pytest.raises(PolicyError, match="unknown overrun 'nothing'; known: kill, extend"):
-        SimSettings(overrun="nothing")

@@ -1,51 +1,20 @@
 """What a history does not have is said, never taken for none. One thing is missing at a time."""
 
-import copy
-import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sacct_samples import RECORD, ROW, read_records, read_rows, record, sacct_text
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
-from slurm_gpu_aware.simulator.trace import Trace
 from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS
 
-ROW = {
-    "JobID": "7",
-    "User": "alice",
-    "Account": "bio",
-    "Partition": "gpu",
-    "Submit": "1790000000",
-    "Eligible": "1790000010",
-    "Start": "1790000100",
-    "ElapsedRaw": "3900",
-    "TimelimitRaw": "1530",
-    "State": "COMPLETED",
-    "AllocTRES": "cpu=4,gres/gpu=2,node=1",
-    "ReqTRES": "cpu=4,gres/gpu=2,node=1",
-    "NNodes": "1",
-    "NodeList": "n2",
-    "Priority": "4294",
-    "JobName": "train",
-    "Comment": "class=A",
-}
 OTHER = ROW | {"JobID": "8", "User": "bob"}
 NO_GPU = "no job has GPUs in accounting: AccountingStorageTRES in slurm.conf has no gres/gpu"
 REFUSED = ("Submit", "Start", "ElapsedRaw", "State")
 """Without them no job can be played."""
-
-
-def lines_of(*rows: dict[str, str], columns: Sequence[str] = SACCT_FIELDS) -> str:
-    lines = ["|".join(columns), *("|".join(row.get(c, "") for c in columns) for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
-def read_rows(*rows: dict[str, str], columns: Sequence[str] = SACCT_FIELDS) -> Trace:
-    return read_sacct("h", text=lines_of(*rows, columns=columns))
 
 
 def test_a_whole_history_lacks_nothing() -> None:
@@ -164,14 +133,11 @@ def test_jobs_of_one_user_may_be_all_that_is_shown() -> None:
 
 def test_columns_in_other_units_are_taken() -> None:
     columns = ["JobIDRaw", "User", "Submit", "Start", "Elapsed", "Timelimit", "State", "AllocTRES"]
-    rows = (ROW | {"JobIDRaw": "7", "Elapsed": "01:05:00", "Timelimit": "1-01:30:00"}, OTHER)
-    (job,) = read_rows(rows[0], columns=columns).jobs
-    want = read_rows(ROW).jobs[0]
+    other = ROW | {"JobIDRaw": "7", "Elapsed": "01:05:00", "Timelimit": "1-01:30:00"}
+    (job,) = read_rows(other, columns=columns).jobs
     assert (job.job_id, job.duration_s, job.time_limit_s) == ("7", 3900.0, 91_800.0)
-    assert (want.duration_s, want.time_limit_s) == (3900.0, 91_800.0)
-    limits = {"UNLIMITED": 0, "Partition_Limit": 1}
-    for cell, missing in limits.items():
-        trace = read_rows(rows[0] | {"Timelimit": cell}, columns=columns)
+    for cell, missing in {"UNLIMITED": 0, "Partition_Limit": 1}.items():
+        trace = read_rows(other | {"Timelimit": cell}, columns=columns)
         assert trace.jobs[0].time_limit_s == math.inf
         assert sum(text.startswith("TimelimitRaw") for text in trace.missing) == missing
 
@@ -218,14 +184,14 @@ def test_what_is_not_read_is_refused_alike(tmp_path: Path, text: str, told: str)
 def test_lines_of_a_shell_before_the_header_are_skipped(tmp_path: Path) -> None:
     file = tmp_path / "jobs.txt"
     bad = ROW | {"JobID": "x"}
-    file.write_text(f"Loading slurm/24.11\nsacct: | a note\n{lines_of(ROW, OTHER, bad)}")
+    file.write_text(f"Loading slurm/24.11\nsacct: | a note\n{sacct_text(ROW, OTHER, bad)}")
     trace = read_trace(file)
     assert (len(trace.jobs), [row.line for row in trace.bad_rows]) == (2, [6])
 
 
 def test_a_bar_at_the_end_of_each_line_is_parsable(tmp_path: Path) -> None:
     file = tmp_path / "jobs.txt"
-    text = lines_of(ROW | {"Comment": "class=A a|b"}, OTHER)
+    text = sacct_text(ROW | {"Comment": "class=A a|b"}, OTHER)
     file.write_text(text.replace("\n", "|\n"))
     trace = read_trace(file)
     assert (len(trace.jobs), trace.bad_rows, trace.missing) == (2, (), ())
@@ -263,46 +229,11 @@ def test_forms_of_rows_in_any_encoding(tmp_path: Path, ends: str, code: str) -> 
 
 # -- JSON
 
-NUMBER = {"set": True, "infinite": False}
-JOB: dict[str, Any] = {
-    "job_id": 7,
-    "array": {"job_id": 0, "task_id": {"set": False, "infinite": False, "number": 0}},
-    "user": "alice",
-    "name": "train",
-    "account": "bio",
-    "time": {
-        "submission": 1790000000,
-        "eligible": 1790000010,
-        "start": 1790000100,
-        "elapsed": 3900,
-        "limit": {**NUMBER, "number": 1530},
-    },
-    "state": {"current": ["COMPLETED"], "reason": "None"},
-    "tres": {
-        "allocated": [
-            {"type": "cpu", "name": "", "count": 4},
-            {"type": "energy", "name": "", "count": -2},
-            {"type": "gres", "name": "gpu", "count": 2},
-            {"type": "node", "name": "", "count": 1},
-        ],
-        "requested": [{"type": "gres", "name": "gpu", "count": 2}],
-    },
-    "allocation_nodes": 1,
-    "nodes": "n2",
-    "priority": {**NUMBER, "number": 4294},
-    "comment": {"administrator": "", "job": "class=A", "system": ""},
-}
-
-
-def records(*jobs: dict[str, Any]) -> Trace:
-    return read_sacct("h", text=json.dumps({"jobs": jobs}))
-
 
 def without(path: str, value: object = None) -> dict[str, Any]:
     """The record of another job without a field; ``value``: with this one instead."""
-    job = copy.deepcopy(JOB) | {"job_id": 8, "user": "bob"}
+    job = holder = record(8, user="bob")
     *outer, last = path.split("/")
-    holder = job
     for name in outer:
         holder = holder[name]
     del holder[last]
@@ -324,15 +255,15 @@ def without(path: str, value: object = None) -> dict[str, Any]:
     ],
 )
 def test_a_field_that_a_record_does_not_have(path: str, name: str) -> None:
-    assert records(JOB, without("name")).missing == ()
-    trace = records(JOB, without(path))
+    assert read_records(RECORD, without("name")).missing == ()
+    trace = read_records(RECORD, without(path))
     assert [job.gpus for job in trace.jobs] == [2, 2]
     assert [text.partition(" ")[0] for text in trace.missing] == ([name] if name else [])
 
 
 @pytest.mark.parametrize("path", ["job_id", "time", "time/elapsed", "time/submission", "state"])
 def test_a_record_without_what_a_job_needs_is_bad(path: str) -> None:
-    trace = records(JOB, without(path))
+    trace = read_records(RECORD, without(path))
     assert [job.job_id for job in trace.jobs] == ["7"]
     (bad,) = trace.bad_rows
     assert (bad.line, bad.unit) == (2, "record")
@@ -340,7 +271,7 @@ def test_a_record_without_what_a_job_needs_is_bad(path: str) -> None:
 
 
 def test_a_record_without_tres_is_no_job_without_gpus() -> None:
-    trace = records(JOB, without("tres"))
+    trace = read_records(RECORD, without("tres"))
     assert trace.skipped == {"no TRES recorded, so its GPUs are not known": 1}
 
 
@@ -356,7 +287,7 @@ def test_a_record_without_tres_is_no_job_without_gpus() -> None:
     ],
 )
 def test_limits_of_the_json_of_several_releases(limit: Any, seconds: float, missing: int) -> None:
-    trace = records(JOB, without("time/limit", limit))
+    trace = read_records(RECORD, without("time/limit", limit))
     assert trace.jobs[1].time_limit_s == seconds
     assert len(trace.missing) == missing
 
@@ -364,14 +295,14 @@ def test_limits_of_the_json_of_several_releases(limit: Any, seconds: float, miss
 def test_a_gpu_without_its_number_is_no_zero() -> None:
     """Of energy no number is known, and none is needed."""
     job = without("tres/allocated", [{"type": "gres", "name": "gpu"}])
-    (bad,) = records(JOB, job).bad_rows
+    (bad,) = read_records(RECORD, job).bad_rows
     assert "has a number of GPUs that cannot be read" in bad.reason
 
 
 def test_a_site_whose_accounting_has_no_gpus() -> None:
     cpus = [{"type": "cpu", "name": "", "id": 1, "count": 1}]
     job = without("tres", {"allocated": cpus, "requested": cpus})
-    trace = records(job, job | {"job_id": 9, "user": "carol"})
+    trace = read_records(job, job | {"job_id": 9, "user": "carol"})
     assert trace.skipped == {"no GPU": 2}
     (said,) = trace.missing
     assert said.startswith(NO_GPU)

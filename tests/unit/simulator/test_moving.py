@@ -5,14 +5,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from make import replayed
 from small_sizes import POWER, TABLES
 
-from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
-from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.cluster import Cluster
-from slurm_gpu_aware.planning.record import read_round, record_round, replay
 from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.simulator import rounds
 from slurm_gpu_aware.simulator.engine import simulate
@@ -134,21 +132,6 @@ def test_no_user_uses_up_the_moves_of_the_hour(user, at_s):
     assert [at for at in starts[1:] if at < 4_600.0] == at_s
 
 
-def test_the_mode_is_named():
-    base = SimSettings()
-    settings = parse_policy("packed:moves", base)
-    assert (settings.label, settings.moves) == ("packed:moves", True)
-    assert parse_policy("packed", settings).label == "packed:moves"
-    assert parse_policy("packed:sticky", settings).label == "packed"
-    assert parse_policy("packed:non-sticky", settings).label == "packed:non-sticky"
-    with pytest.raises(PolicyError, match=r"NAME:non-sticky, NAME:moves, .* or NAME:sts-preempt"):
-        parse_policy("packed:often", base)
-    with pytest.raises(PolicyError, match="non-sticky"):
-        SimSettings(sticky=False, moves=True)
-    with pytest.raises(PolicyError, match="every round of powerflow sizes all jobs anew"):
-        SimSettings(sizing="powerflow", power=POWER, moves=True)
-
-
 @pytest.mark.parametrize("order", ["fifo", "las"])
 def test_moves_starts_and_returns_are_those_of_the_planners_stages(monkeypatch, order):
     """A round in which a job moves, and the one in which it is back, replay like live ones."""
@@ -156,7 +139,7 @@ def test_moves_starts_and_returns_are_those_of_the_planners_stages(monkeypatch, 
 
     def spy(one, stages):
         plan = plan_stages(one, stages)
-        assert replay(read_round(record_round(one, plan, FEATURES), FEATURES), FEATURES) == []
+        replayed(one, plan)
         seen.append((one, plan))
         return plan
 

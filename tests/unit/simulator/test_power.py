@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from small_traces import FLAT, SETTINGS, name, random_trace
 
-from slurm_gpu_aware.errors import PolicyError, SourceError
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.declared import SLOWER, EnergyConfig
 from slurm_gpu_aware.features.energy.simulated import with_bound
-from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import JobHints
@@ -128,22 +127,6 @@ def test_gpus_of_a_job_that_restarts_draw_idle_power():
     assert energy.total_j(0, 200) == pytest.approx(energy.job_j[0] + 200 * 3 * 50)
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=name)
-def test_the_integral_of_the_power_is_the_energy_of_jobs_and_idle_gpus(settings):
-    trace = random_trace(5)
-    trace = replace(trace, jobs=tuple(replace(job, table=TABLE) for job in trace.jobs))
-    scores = {c: np.full((4, 4), 1.0 + 0.1 * i) for i, c in enumerate("ABC")}
-    cluster = replace(APART, scores=scores)
-    result = simulate(trace, cluster, replace(settings, power=POWER))
-    end = float(result.end_s.max())
-    held = float(area_until(result.used_s, result.used_gpus, np.array([end]))[0])
-    idle_j = IDLE_W * (16 * end - held)
-    total = result.energy.total_j(0.0, end)
-    assert total == pytest.approx(float(result.energy.job_j.sum()) + idle_j, rel=1e-9)
-    assert result.energy.power_w[-1] == pytest.approx(16 * IDLE_W)
-    assert (result.energy.power_w >= 16 * IDLE_W - 1e-6).all()
-
-
 @pytest.mark.parametrize("settings", SETTINGS[::5], ids=name)
 def test_a_table_without_effect_changes_no_result(settings):
     ones = replace(TABLE, time_s=np.ones((4, 2)))
@@ -190,9 +173,3 @@ def test_a_size_that_the_table_lacks_is_an_error_of_the_trace():
     hole = replace(TABLE, time_s=np.full((4, 2), np.nan))
     with pytest.raises(SourceError, match="has no time"):
         powered([TraceJob("j", 0.0, 1, 100.0, table=hole)])
-
-
-@pytest.mark.parametrize("wrong", [{"idle_w": 500.0}, {"idle_w": -1.0}, {"eta": 0.0}])
-def test_power_settings_are_checked(wrong):
-    with pytest.raises(PolicyError):
-        PowerSettings(**{"idle_w": 50.0, "max_w": 400.0, **wrong})

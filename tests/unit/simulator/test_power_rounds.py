@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from make import job_request, plan_round
-from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
+from small_sizes import IDLE_W, MAX_W, POWER, TABLES, check_energy, moldable
 from small_traces import FLAT
 
 from slurm_gpu_aware.features.moves.declared import MovesConfig
@@ -23,19 +23,25 @@ def packed(trace, **settings):
     return simulate(trace, FLAT, replace(base, **settings), keep_placements=True)
 
 
+PLANNED_ROUNDS = [{}, {"backfill": True, "round_s": 120.0}, {"order": "las", "round_s": 120.0}]
+SIZED_ROUNDS = [
+    {"policy": "packed", "sizing": sizing, "round_s": round_s}
+    for sizing in ("powerflow", "afs")
+    for round_s in (None, 120.0)
+]
+
+
 @pytest.mark.parametrize("eta", LIMITS)
-@pytest.mark.parametrize(
-    ("order", "backfill", "round_s"),
-    [("fifo", False, None), ("fifo", True, 120.0), ("las", False, 120.0)],
-)
-def test_all_jobs_end_and_the_power_stays_below_the_limit(eta, order, backfill, round_s):
+@pytest.mark.parametrize("settings", PLANNED_ROUNDS + SIZED_ROUNDS)
+def test_all_jobs_end_and_the_power_stays_below_the_limit(settings, eta):
     trace = moldable(1)
-    power = replace(POWER, eta=eta)
-    result = packed(trace, power=power, order=order, backfill=backfill, round_s=round_s)
+    result = packed(trace, power=replace(POWER, eta=eta), **settings)
     assert result.done.all()
+    assert (result.used_gpus <= 16).all()
     np.testing.assert_allclose(result.done_s, [job.duration_s for job in trace.jobs], rtol=1e-9)
     assert result.energy.power_w.max() <= eta * 16 * MAX_W + 1e-6
-    if order == "fifo":
+    check_energy(result)
+    if settings in PLANNED_ROUNDS[:2]:
         assert result.migrations.sum() == 0  # the size of a job stays while it runs
 
 

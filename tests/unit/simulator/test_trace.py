@@ -1,17 +1,16 @@
 """Traces: CSV and sacct. Bad rows are counted with their line, never dropped in silence."""
 
-import json
 import math
 from pathlib import Path
 
 import pytest
+from sacct_samples import NUMBER, cells_of, read_records, read_rows, record, row, sacct_text
 
 from gpu_aware_profile.sweeps.sweep import Sweep
 from slurm_gpu_aware.bounds import MIN_RUN_S
-from slurm_gpu_aware.errors import PolicyError, SourceError
+from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.job_hints import JobHints
 from slurm_gpu_aware.simulator.sacct_trace import read_sacct, read_trace
-from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import read_csv
 from slurm_gpu_aware.slurm.sacct import SACCT_FIELDS, sacct_command
 
@@ -106,37 +105,9 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path):
         read_csv(tmp_path / "none.csv")
 
 
-def sacct_text(*rows):
-    return "\n".join(["|".join(SACCT_FIELDS), *("|".join(row) for row in rows)]) + "\n"
-
-
-def row(job="7", **changes):
-    cells = {
-        "JobID": job,
-        "User": "alice",
-        "Account": "bio",
-        "Partition": "gpu",
-        "Submit": "1790000000",
-        "Eligible": "",
-        "Start": "1790000100",
-        "ElapsedRaw": "300",
-        "TimelimitRaw": "60",
-        "State": "COMPLETED",
-        "AllocTRES": "billing=4,cpu=4,gres/gpu:g0=1,gres/gpu:g2=1,gres/gpu=2,mem=4G,node=1",
-        "ReqTRES": "billing=4,cpu=4,gres/gpu=2,mem=4G,node=1",
-        "NNodes": "1",
-        "NodeList": "n2",
-        "Priority": "4294",
-        "JobName": "train",
-        "Comment": "class=A",
-    }
-    cells.update(changes)
-    return [cells[name] for name in SACCT_FIELDS]
-
-
 def test_sacct_text_becomes_a_trace():
     later = row("8_3", Submit="2026-09-21T15:33:30", Start="2026-09-21T15:40:00", Comment="x|y")
-    trace = read_sacct("history", text=sacct_text(later, row()))
+    trace = read_rows(later, row())
     first, second = trace.jobs
     assert (first.job_id, first.gpus, first.duration_s) == ("7", 2, 300.0)
     assert (first.submit_s, first.recorded_start_s) == (0.0, 100.0)
@@ -149,8 +120,8 @@ def test_sacct_text_becomes_a_trace():
 
 
 def test_a_comment_with_a_policy_keeps_its_class():
-    text = sacct_text(row(Comment="run 3 gpu:class=A,place=packed"))
-    assert read_sacct("history", text=text).jobs[0].app_class == "A"
+    trace = read_rows(row(Comment="run 3 gpu:class=A,place=packed"))
+    assert trace.jobs[0].app_class == "A"
 
 
 def test_class_auto_is_what_the_user_gave_before():
@@ -177,34 +148,26 @@ def test_class_auto_is_what_the_user_gave_before():
 )
 def test_a_recorded_job_waits_from_when_it_was_eligible(eligible, wait):
     """It was submitted with --begin=+1day or behind another job: no GPU could shorten that."""
-    first, later = row("1"), row("2", Eligible=eligible, Start="1790086500")
-    job = read_sacct("history", text=sacct_text(first, later)).jobs[1]
+    job = read_rows(row("1"), row("2", Eligible=eligible, Start="1790086500")).jobs[1]
     assert job.recorded_start_s - job.submit_s == wait
 
 
 def test_sacct_counts_what_is_no_finished_gpu_job():
-    trace = read_sacct(
-        "history",
-        text=sacct_text(
-            row("1", AllocTRES="cpu=4", ReqTRES="cpu=4"),
-            row("2", State="RUNNING"),
-            row("3", State="CANCELLED by 1000", Start="Unknown", ElapsedRaw="0", AllocTRES=""),
-            row("4", State="CANCELLED by 1000", TimelimitRaw="UNLIMITED"),
-            row("5.batch"),
-            row("6", ElapsedRaw="soon"),
-            row("7", TimelimitRaw="0"),
-            row("12_[1-3,5...]", State="PENDING", Start="Unknown", ElapsedRaw="0"),
-            row("12_[1-3].batch"),
-        ),
+    trace = read_rows(
+        row("1", AllocTRES="cpu=4", ReqTRES="cpu=4"),
+        row("2", State="RUNNING"),
+        row("3", State="CANCELLED by 1000", Start="Unknown", ElapsedRaw="0", AllocTRES=""),
+        row("4", State="CANCELLED by 1000", TimelimitRaw="UNLIMITED"),
+        row("5.batch"),
+        row("6", ElapsedRaw="soon"),
+        row("7", TimelimitRaw="0"),
+        row("12_[1-3,5...]", State="PENDING", Start="Unknown", ElapsedRaw="0"),
+        row("12_[1-3].batch"),
     )
     assert [job.job_id for job in trace.jobs] == ["4"]
     assert trace.jobs[0].time_limit_s == math.inf
-    assert trace.skipped == {
-        "no GPU": 1,
-        "still running": 1,
-        "never started": 2,
-        "job step": 2,
-    }
+    counts = {"no GPU": 1, "still running": 1, "never started": 2, "job step": 2}
+    assert trace.skipped == counts
     assert [bad.line for bad in trace.bad_rows] == [7, 8]
     assert trace.bad_rows[1].reason.startswith("time_limit_s is 0")
 
@@ -213,9 +176,7 @@ def test_a_job_that_ended_at_once_counts():
     """sacct has whole seconds; a job that never started has no TRES, whatever its start."""
     never = row("3", State="CANCELLED by 1000", ElapsedRaw="0", AllocTRES="", NodeList="")
     failed = row("2", State="FAILED", ElapsedRaw="0")
-    trace = read_sacct(
-        "history", text=sacct_text(row("1"), failed, never, row("4", ElapsedRaw="-1"))
-    )
+    trace = read_rows(row("1"), failed, never, row("4", ElapsedRaw="-1"))
     assert [(job.job_id, job.duration_s) for job in trace.jobs] == [("1", 300.0), ("2", MIN_RUN_S)]
     assert trace.skipped == {"never started": 2}
     assert trace.bad_rows == ()
@@ -224,12 +185,11 @@ def test_a_job_that_ended_at_once_counts():
 def test_probes_of_a_sweep_are_no_jobs():
     """By the name that a sweep gives them, not by a name that only begins alike."""
     name = Sweep("20260921-153330", lambda report: None).job_name("n2")
-    rows = row("1", JobName=name), row("2", JobName="gpu-aware-probes"), row("3", JobName="a|b")
-    trace = read_sacct("history", text=sacct_text(*rows))
+    names = {"1": name, "2": "gpu-aware-probes", "3": "a|b"}
+    trace = read_rows(*(row(job, JobName=text) for job, text in names.items()))
     assert [(job.job_id, job.app_class) for job in trace.jobs] == [("2", "A"), ("3", "B")]
     assert trace.skipped == {"probe of gpu-aware-profile sweep": 1}
-    records = [{**json_job(), "job_id": i, "name": text} for i, text in ((1, name), (2, "train"))]
-    trace = read_sacct("history", text=json.dumps({"jobs": records}))
+    trace = read_records(record(1, name=name), record(2))
     assert [job.job_id for job in trace.jobs] == ["2"]
 
 
@@ -244,8 +204,7 @@ def test_probes_of_a_sweep_are_no_jobs():
     ],
 )
 def test_a_recorded_job_keeps_the_nodes_that_it_asked_for(asked, got, nodes):
-    trace = read_sacct("history", text=sacct_text(row(ReqTRES=asked, NNodes=got)))
-    assert trace.jobs[0].nodes == nodes
+    assert read_rows(row(ReqTRES=asked, NNodes=got)).jobs[0].nodes == nodes
 
 
 @pytest.mark.parametrize(
@@ -258,7 +217,7 @@ def test_a_recorded_job_keeps_the_nodes_that_it_asked_for(asked, got, nodes):
     ],
 )
 def test_indices_are_recorded_where_each_gpu_has_its_type(tres, slots):
-    trace = read_sacct("history", text=sacct_text(row(AllocTRES=tres, NodeList="n[1-2]")))
+    trace = read_rows(row(AllocTRES=tres, NodeList="n[1-2]"))
     assert trace.jobs[0].recorded_slots == slots
 
 
@@ -266,14 +225,14 @@ def test_indices_are_recorded_where_each_gpu_has_its_type(tres, slots):
     "damaged",
     [
         "garbage",
-        "|".join(row("8"))[:40],  # cut off in the middle
-        "|".join(row("8")[:-1]),  # no comment, so the priority may be cut
+        cells_of(row("8"))[:40],  # cut off in the middle
+        cells_of(row("8")).removesuffix("|class=A"),  # no comment, so the priority may be cut
         "the rest of a comment",
-        "|".join(["x", *row()[1:]]),
+        cells_of(row("x")),
     ],
 )
 def test_a_damaged_row_is_bad_and_no_job_without_gpus(damaged):
-    trace = read_sacct("history", text=sacct_text(row("1"), [damaged], row("2")))
+    trace = read_rows(row("1"), damaged, row("2"))
     assert [job.job_id for job in trace.jobs] == ["1", "2"]
     assert [bad.line for bad in trace.bad_rows] == [3]
     assert trace.skipped == {}
@@ -303,7 +262,7 @@ def test_a_history_without_tres_is_refused():
 
 
 def test_no_job_starts_before_its_submission():
-    trace = read_sacct("history", text=sacct_text(row(Start="1789999000"), row("8")))
+    trace = read_rows(row(Start="1789999000"), row("8"))
     assert [job.job_id for job in trace.jobs] == ["8"]
     (bad,) = trace.bad_rows
     assert bad.line == 2
@@ -318,13 +277,8 @@ def test_the_documentation_asks_sacct_for_what_is_read():
 
 
 def test_mig_slices_are_no_gpus():
-    tres = "gres/gpu:a100_1g.5gb=1,gres/gpu=1"
-    trace = read_sacct("history", text=sacct_text(row(AllocTRES=tres)))
-    assert trace.jobs == ()
-    assert trace.skipped == {"MIG slices": 1}
-
-
-DAY = 86_400
+    trace = read_rows(row(AllocTRES="gres/gpu:a100_1g.5gb=1,gres/gpu=1"))
+    assert (trace.jobs, trace.skipped) == ((), {"MIG slices": 1})
 
 
 def test_a_requeued_job_is_its_last_run_submitted_at_the_first():
@@ -333,21 +287,18 @@ def test_a_requeued_job_is_its_last_run_submitted_at_the_first():
         row("1", Submit="1790000401", Start="1790000500", ElapsedRaw="100", State="REQUEUED"),
         row("1", Submit="1790000600", Start="1790001000", ElapsedRaw="50"),
     ]
+    earlier = row("2", Submit="1789999900", Eligible="1789999900")
     for order in (runs, runs[::-1]):
-        trace = read_sacct(
-            "history", text=sacct_text(*order, row("2", Submit="1789999900", Eligible="1789999900"))
-        )
-        jobs = {job.job_id: job for job in trace.jobs}
-        assert (jobs["1"].submit_s, jobs["1"].recorded_start_s) == (100.0, 1100.0)
-        assert jobs["1"].duration_s == 50.0
+        trace = read_rows(*order, earlier)
+        (job,) = (job for job in trace.jobs if job.job_id == "1")
+        assert (job.submit_s, job.recorded_start_s, job.duration_s) == (100.0, 1100.0, 50.0)
         assert trace.bad_rows == ()
         assert trace.skipped == {"an earlier run of a requeued job": 2}
 
 
 def test_a_requeued_job_that_still_runs_leaves_nothing():
     again = row("1", Submit="1790000600", Start="1790000700", State="RUNNING")
-    text = sacct_text(row("1", State="NODE_FAIL"), again)
-    trace = read_sacct("history", text=text)
+    trace = read_rows(row("1", State="NODE_FAIL"), again)
     assert trace.jobs == ()
     assert [job.job_id for job in trace.background] == ["1"]
     assert trace.skipped == {"an earlier run of a requeued job": 1, "still running": 1}
@@ -356,77 +307,33 @@ def test_a_requeued_job_that_still_runs_leaves_nothing():
 @pytest.mark.parametrize("other", [{"User": "bob"}, {"Submit": "1790100000"}])
 def test_another_job_with_the_same_number_is_reported(other):
     later = row("1", **{"Submit": "1790000600", "Start": "1790200000", **other})
-    text = sacct_text(row("1"), later)
-    trace = read_sacct("history", text=text)
+    trace = read_rows(row("1"), later)
     assert len(trace.jobs) == 1
     (bad,) = trace.bad_rows
     assert (bad.line, bad.reason) == (2, "job 1 occurs again in line 3; the last record counts")
     assert trace.skipped == {}
 
 
-def json_job():
-    return {
-        "job_id": 7,
-        "array": {"job_id": 0, "task_id": {"set": False, "infinite": False, "number": 0}},
-        "user": "alice",
-        "name": "train",
-        "account": "bio",
-        "partition": "gpu",
-        "time": {
-            "submission": 1790000000,
-            "eligible": 1790000000,
-            "start": 1790000100,
-            "elapsed": 300,
-            "limit": {"set": True, "infinite": False, "number": 60},
-        },
-        "state": {"current": ["COMPLETED"], "reason": "None"},
-        "tres": {
-            "allocated": [
-                {"type": "cpu", "name": "", "count": 4},
-                {"type": "gres", "name": "gpu", "count": 2},
-                {"type": "gres", "name": "gpu:g0", "count": 1},
-                {"type": "gres", "name": "gpu:g2", "count": 1},
-            ],
-            "requested": [],
-        },
-        "allocation_nodes": 1,
-        "nodes": "n2",
-        "priority": {"set": True, "infinite": False, "number": 4294},
-        "comment": {"administrator": "", "job": "class=A", "system": ""},
-    }
-
-
 def test_sacct_json_says_the_same_as_text():
-    job = json_job()
-    from_json = read_sacct("history", text=json.dumps({"jobs": [job]}))
-    assert from_json.jobs == read_sacct("history", text=sacct_text(row())).jobs
-    job["array"] = {"job_id": 5, "task_id": {"set": True, "infinite": False, "number": 3}}
-    assert read_sacct("h", text=json.dumps({"jobs": [job]})).jobs[0].job_id == "5_3"
+    assert read_records(record()).jobs == read_rows(row()).jobs
+    array = {"job_id": 5, "task_id": {**NUMBER, "number": 3}}
+    assert read_records(record(array=array)).jobs[0].job_id == "5_3"
 
 
 def test_a_damaged_record_of_sacct_json_is_a_bad_row():
-    untimed = {k: v for k, v in json_job().items() if k != "time"}
-    jobs = [untimed, json_job(), None, {**json_job(), "state": {"current": []}}]
-    trace = read_sacct("history", text=json.dumps({"jobs": jobs}))
+    """A record without one of its fields: `test_missing_data`."""
+    trace = read_records(record(), None, record(state={"current": []}))
     assert [job.job_id for job in trace.jobs] == ["7"]
-    assert [bad.line for bad in trace.bad_rows] == [1, 3, 4]
-    assert trace.bad_rows[0].reason == "no 'time' in this record"
-    assert trace.bad_rows[0].unit == "record"
-
-
-def number(value):
-    return {"set": True, "infinite": False, "number": value}
+    assert [(bad.line, bad.unit) for bad in trace.bad_rows] == [(2, "record"), (3, "record")]
 
 
 def test_sacct_json_keeps_every_digit():
     jobs = []
     for task in (1_000_001, 1_000_002):
-        job = json_job()
-        job["array"] = {"job_id": 5, "task_id": number(task)}
-        job["priority"] = number(4_294_900_000 + task)
-        job["time"]["limit"] = number(1_234_567)
-        jobs.append(job)
-    first, second = read_sacct("history", text=json.dumps({"jobs": jobs})).jobs
+        array = {"job_id": 5, "task_id": {**NUMBER, "number": task}}
+        jobs.append(record(array=array, priority={**NUMBER, "number": 4_294_900_000 + task}))
+        jobs[-1]["time"]["limit"]["number"] = 1_234_567
+    first, second = read_records(*jobs).jobs
     assert (first.job_id, second.job_id) == ("5_1000001", "5_1000002")
     assert second.priority - first.priority == 1
     assert first.time_limit_s == 60 * 1_234_567
@@ -436,17 +343,6 @@ def test_sacct_json_keeps_every_digit():
 def test_what_is_not_sacct_output_is_refused(text):
     with pytest.raises(SourceError):
         read_sacct("history", text=text)
-
-
-def test_policies_are_named_with_or_without_stickiness():
-    base = SimSettings()
-    assert parse_policy("pal", base).label == "pal"
-    assert parse_policy("packed:non-sticky", base).label == "packed:non-sticky"
-    assert parse_policy("packed:sticky", SimSettings(sticky=False)).label == "packed"
-    with pytest.raises(PolicyError, match="expected NAME"):
-        parse_policy("pal:often", base)
-    with pytest.raises(PolicyError, match="unknown order"):
-        SimSettings(order="lifo")
 
 
 def test_a_range_of_sizes_is_that_of_the_job_and_powers_of_two():
@@ -494,7 +390,7 @@ def test_epochs_are_a_column_as_in_the_comment():
 def test_recorded_jobs_say_in_their_comments_whether_they_move():
     """Array tasks and parts of heterogeneous jobs are not moved live."""
     comments = {"7": "class=A,move=90s", "8": "move=no", "9": "class=A", "10_1": "move=ok"}
-    text = sacct_text(*(row(job_id, Comment=comment) for job_id, comment in comments.items()))
-    found = {job.job_id: (job.elastic, job.restart_s) for job in read_sacct("h", text=text).jobs}
+    trace = read_rows(*(row(job_id, Comment=comment) for job_id, comment in comments.items()))
+    found = {job.job_id: (job.elastic, job.restart_s) for job in trace.jobs}
     silent, refuses = (None, None), (False, None)
     assert found == {"7": (True, 90.0), "8": refuses, "9": silent, "10_1": refuses}

@@ -70,10 +70,6 @@ def test_node_lines_get_defaults_and_continuations():
     assert (node["sockets"], node["realmemory"]) == ("2", "1000")
 
 
-def test_the_last_value_wins_as_in_slurm():
-    assert parse_conf("Licenses=a:1\nLicenses+=b:2\n").get("licenses") == "b:2"
-
-
 def test_all_prologs_count():
     conf = parse_conf("Prolog=/a\nPROLOG=/b.d/*\nResvProlog=/a\nResvProlog=/b\n")
     assert conf.all("Prolog") == ("/a", "/b.d/*")
@@ -84,6 +80,7 @@ def test_all_prologs_count():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
+        ("Licenses=a:1\nLicenses+=b:2\n", "b:2"),  # the last one wins
         ("Licenses=a:1,\\\nb:2\n", "a:1,b:2"),
         ("Licenses=a:1,\\ \t\r\nb:2\r\n", "a:1,b:2"),
         ("Licenses=a:1,\\ # the first\nb:2 # and last\n", "a:1,b:2"),

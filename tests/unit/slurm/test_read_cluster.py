@@ -69,7 +69,9 @@ def test_a_recorded_cluster(path: Path) -> None:
         ("gpu:a100:3(IDX:0-1,3)", "gpu:a100:1(IDX:2)", ({0, 1, 3}, {2})),
         ("gpu:a100(CNT:2)", "(null)", ({0, 1}, set())),  # any that stand for them
         ("gpu:g2(CNT:1),gpu:a100(CNT:1)", "", ({0, 2}, set())),
-        ("gpu:g1:1", "gpu:g1:1,gpu:g3:1", ({1}, {1, 3})),
+        ("gpu:g1:1,gpu:g3:0", "gpu:g1:1,gpu:g3:1", ({1}, {1, 3})),
+        ("gpu:v100:1,gpu:a100:1", "", ({0, 1}, set())),
+        ("gpu:v100:1(IDX:0),gpu:a100:2", "(null)", ({0, 1, 2}, set())),
         ("", "N/A", (set(), set())),
     ],
 )
@@ -78,12 +80,27 @@ def test_gpus_that_are_used_or_drained(used: str, drained: str, found: tuple[set
     assert (node.gpus_used, node.gpus_drained) == found
 
 
-def test_what_shares_gpus() -> None:
-    assert node_of(node_record("n1", gres="gpu:4,shard:32")).shared_gres
-    assert node_of(node_record("n1", gres="gpu:1g.5gb:7")).shared_gres
+@pytest.mark.parametrize(
+    ("gres", "used", "shared"),
+    [
+        ("gpu:4,shard:32", "(null)", True),
+        ("gpu:1g.5gb:7", "(null)", True),
+        ("gpu:a100:2(S:0-1),tmp:512G", "gpu:a100:1(IDX:1),tmp:0", False),
+        ("gpu:a100:2(S:0-1),shard:16", "gpu:a100:1(IDX:1),shard:2(2/8,-/8)", False),
+        ("gpu:a100:2(S:0-1),shard:16", "gpu:a100:1(IDX:1),shard:0", True),
+        ("gpu:a100:2,mps:200", "gpu:a100:1(IDX:1),mps:0(0/100,-/100)", True),
+        ("gpu:a100:1,gpu:1g.5gb:7(S:0)", "gpu:a100:0(IDX:N/A),gpu:1g.5gb:1(IDX:1)", True),
+    ],
+)
+def test_nodes_whose_gpus_are_shared_or_cut(gres: str, used: str, shared: bool) -> None:
+    node = node_of(node_record("n1", gres=gres, gres_used=used))
+    assert node.shared_gres is shared
+    assert node.gpus_used == (set() if used == "(null)" else {1})
+
+
+def test_gpus_and_their_sockets() -> None:
     plain = node_of(node_record("n1", gres="gpu:4(S:0-1),tmp:512G"))
-    assert plain.gpus == ((None, 4),)
-    assert plain.gpu_sockets == ((0, 1),)
+    assert (plain.gpus, plain.gpu_sockets) == (((None, 4),), ((0, 1),))
     with pytest.raises(SourceError, match="'gpu:2G' is not a GRES of GPUs"):
         node_of(node_record("n1", gres="gpu:2G"))
 

@@ -3,12 +3,9 @@
 from dataclasses import astuple
 
 import pytest
-from memory_slurm import node_record
 
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.slurm.gres import is_mig, parse_gres
-from slurm_gpu_aware.slurm.read_cluster import node_of
-from slurm_gpu_aware.slurm.records import SlurmNode
 
 
 def parsed(text: str) -> list[tuple[str, str | None, int, tuple[int, ...] | None]]:
@@ -107,43 +104,3 @@ def test_gpus_that_cannot_be_understood(text: str) -> None:
 )
 def test_slices_of_a_gpu(kind: str | None, slices: bool) -> None:
     assert is_mig(kind) is slices
-
-
-def read_node(gres: str, used: str, name: str = "n1") -> SlurmNode:
-    return node_of(node_record(name, gres=gres, gres_used=used))
-
-
-@pytest.mark.parametrize(
-    ("gres", "used", "shared"),
-    [
-        ("gpu:a100:2(S:0-1),tmp:512G", "gpu:a100:1(IDX:1),tmp:0", False),
-        ("gpu:a100:2(S:0-1),shard:16", "gpu:a100:1(IDX:1),shard:2(2/8,-/8)", False),
-        ("gpu:a100:2(S:0-1),shard:16", "gpu:a100:1(IDX:1),shard:0", True),
-        ("gpu:a100:2,mps:200", "gpu:a100:1(IDX:1),mps:0(0/100,-/100)", True),
-        ("gpu:a100_3g.20gb:2(S:0-1)", "gpu:a100_3g.20gb:1(IDX:1)", True),
-        ("gpu:a100:1,gpu:1g.5gb:7(S:0)", "gpu:a100:0(IDX:N/A),gpu:1g.5gb:1(IDX:1)", True),
-    ],
-)
-def test_nodes_whose_gpus_are_shared_or_cut(gres: str, used: str, shared: bool) -> None:
-    found = read_node(gres, used)
-    assert found.shared_gres is shared
-    assert found.gpus_used == {1}
-
-
-@pytest.mark.parametrize(
-    ("used", "indices"),
-    [
-        ("gpu:2", {0, 1}),
-        ("gpu:v100:1,gpu:a100:1", {0, 1}),
-        ("gpu:g1:1,gpu:g3:0", {1}),
-        ("gpu:v100:1(IDX:0),gpu:a100:2", {0, 1, 2}),
-        ("(null)", set()),
-    ],
-)
-def test_gpus_that_slurm_only_counts_are_used_all_the_same(used: str, indices: set[int]) -> None:
-    assert read_node("gpu:4", used).gpus_used == indices
-
-
-def test_a_node_that_cannot_be_understood_is_an_error() -> None:
-    with pytest.raises(SourceError, match="gpu:2G"):
-        read_node("gpu:2G", "(null)")
