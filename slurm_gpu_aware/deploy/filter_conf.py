@@ -139,9 +139,9 @@ def _partitions(site: Site) -> tuple[list[str], list[str]]:
     gpus = {name for name, node in site.conf_nodes.items() if node.has_gpus}
     names = found.keys() - {"DEFAULT"}
     nodes_of = {n: [sets.get(one, {one}) for one in names_of(found[n])] for n in names}
-    inside = {n: set().union(*nodes_of[n]) for n in sorted(names) if _NAMED.fullmatch(n)}
-    others = [name for name, nodes in inside.items() if not nodes <= gpus]
-    return others, [name for name in others if inside[name] <= site.conf_nodes.keys() - gpus]
+    named = {n: set().union(*nodes_of[n]) for n in sorted(names) if _NAMED.fullmatch(n)}
+    others = [name for name, nodes in named.items() if not nodes <= gpus]
+    return others, [name for name in others if named[name] <= site.conf_nodes.keys() - gpus]
 
 
 def _other_partitions(g: DoctorContext, entry: str | None, none: set[str]) -> list[str]:
