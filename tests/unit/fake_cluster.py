@@ -165,6 +165,6 @@ def states(done):
     return {n["node"]: n["state"] for n in json.loads(done.stdout)["nodes"]}
 
 
-def outcome(done, node):
+def told_of(done, node):
     """What a sweep tells of a node."""
     return next(n for n in json.loads(done.stdout)["nodes"] if n["node"] == node)

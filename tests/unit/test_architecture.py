@@ -212,7 +212,7 @@ def test_the_core_is_pure():
     assert wrong == []
 
 
-def called(rooms):
+def plain_calls(rooms):
     """(place, name, number of arguments) of each call of a plain name in these rooms."""
     for path in (path for room in rooms for path in modules(room)):
         for node in syntax_nodes(path):
@@ -221,7 +221,7 @@ def called(rooms):
 
 
 def test_the_core_opens_no_file():
-    wrong = {place for place, name, _ in called(CORE) if name in ("open", "print", "input")}
+    wrong = {place for place, name, _ in plain_calls(CORE) if name in ("open", "print", "input")}
     assert wrong == set()
 
 
@@ -253,7 +253,7 @@ def test_policies_are_named_in_placement_only():
 def test_nothing_probes_for_attributes_in_the_planner():
     """A policy declares what it can do."""
     probes = {("hasattr", 2), ("getattr", 3)}
-    assert {place for place, *call in called(PLANNER) if tuple(call) in probes} == set()
+    assert {place for place, *call in plain_calls(PLANNER) if tuple(call) in probes} == set()
 
 
 def test_every_room_is_listed():

@@ -27,7 +27,7 @@ def swept(name="A", truth=None, gpu_model="a100", clocks=CLOCKS[::3]):
     ]
 
 
-def changed(samples, **fields):
+def with_values(samples, **fields):
     """The same samples with other values."""
     return [one._replace(sample=one.sample._replace(**fields)) for one in samples]
 
@@ -72,7 +72,7 @@ def test_an_unlocked_sample_ran_at_the_default_clock():
     [
         ([], [of_application()], "no clock is known: no sweep has seen this GPU model"),
         (swept(clocks=[1000]), [], "measured at one clock only"),
-        (changed(swept(), time_s=-1.0), [], "no usable sample"),
+        (with_values(swept(), time_s=-1.0), [], "no usable sample"),
     ],
 )
 def test_what_cannot_be_fitted_has_a_reason(classes, applications, reason):
@@ -82,7 +82,7 @@ def test_what_cannot_be_fitted_has_a_reason(classes, applications, reason):
 
 def untimed(app_class="A", clocks=CLOCKS[::2], **more):
     """A job without marks: its power at some clocks."""
-    found = changed(swept("bert", clocks=clocks, **more), time_s=math.nan)
+    found = with_values(swept("bert", clocks=clocks, **more), time_s=math.nan)
     return [one._replace(app_class=app_class) for one in found]
 
 
@@ -103,7 +103,7 @@ def test_power_alone_makes_a_model_with_the_time_of_the_class():
 
 def test_power_without_a_time_under_a_limit_tells_no_time_there():
     """Regression: it counted as not slowed, and `models show` named 100 W as free."""
-    limited = changed(untimed(), limit_w=100.0, power_w=90.0)
+    limited = with_values(untimed(), limit_w=100.0, power_w=90.0)
     (_, fit) = fit_site(swept(), [*untimed(), *limited], {"a100": 1410})
     assert fit.model is not None
     assert not any(anchor.limit_w for anchor in fit.model.anchors)
@@ -113,7 +113,7 @@ def test_power_without_a_time_under_a_limit_tells_no_time_there():
 
 
 def test_an_unknown_batch_size_is_that_of_the_other_samples():
-    unknown = changed(untimed(), batch_size=UNKNOWN_BATCH)
+    unknown = with_values(untimed(), batch_size=UNKNOWN_BATCH)
     (_, fit) = fit_site(swept(), [*unknown, of_application(1400.0)], {"a100": 1410})
     assert fit.model.measured.batch_size == 32.0
     assert fit.model.quality.power_samples == len(unknown)
@@ -134,7 +134,7 @@ def test_power_alone_on_several_numbers_of_gpus_says_nothing_of_scaling():
     four = [
         of_four
         for one in untimed()
-        for of_four in changed([one], gpus=4, power_w=4 * one.sample.power_w)
+        for of_four in with_values([one], gpus=4, power_w=4 * one.sample.power_w)
     ]
     for samples, gpus in (([*untimed(), *four[1:]], 1), ([*untimed()[1:], *four], 4)):
         (_, fit) = fit_site(swept(), samples, {"a100": 1410})
@@ -166,7 +166,7 @@ def test_power_limits_take_no_clock_alone_out_of_a_fit(monkeypatch):
     given = []
     monkeypatch.setattr(site_models, "fit_model", lambda chosen, *_, **__: given.extend(chosen))
     alone = swept(clocks=range(700, 1411, 50))
-    limited = [one for watts in (150.0, 200.0, 250.0) for one in changed(alone, limit_w=watts)]
+    limited = [one for watts in (150.0, 200.0, 250.0) for one in with_values(alone, limit_w=watts)]
     list(fit_site([*alone, *limited], [], {"a100": 1410}))
     clocks = [s.clock_mhz for s in given if not s.limit_w]
     assert clocks == [one.sample.clock_mhz for one in alone]

@@ -41,7 +41,7 @@ TOTAL = [[0, 40.0, 41.0], [40.5, 0, 42.0], [41.5, 42.5, 0]]
 HALF = [[0, 20.0, 20.0], [20.0, 0, 21.0], [20.0, 21.0, 0]]
 
 
-def pairs(path: Path) -> dict[tuple[str, int, int], PairBandwidth]:
+def stored_pairs(path: Path) -> dict[tuple[str, int, int], PairBandwidth]:
     """(node, GPU, GPU) -> what was measured."""
     with open_store(path) as store:
         return {(pair.node, pair.a, pair.b): pair for pair in newest_bandwidths(store)}
@@ -121,7 +121,7 @@ def test_a_read_goes_from_column_to_row(store_path: Path, imported: Said, text: 
     """CUDA's GPUs 0, 1, 2 are Slurm's 2, 0, 1 here."""
     said = imported("-", *AT, text=text)
     assert said.endswith(f"imported bandwidths of 3 pairs of GPUs into {store_path}\n")
-    assert list(pairs(store_path).values()) == [
+    assert list(stored_pairs(store_path).values()) == [
         PairBandwidth("n1", 0, 1, 5000.0, ab_gbps=16.0, ba_gbps=14.0, both_gbps=42.5),
         PairBandwidth("n1", 0, 2, 5000.0, ab_gbps=11.0, ba_gbps=13.0, both_gbps=40.5),
         PairBandwidth("n1", 1, 2, 5000.0, ab_gbps=12.0, ba_gbps=15.0, both_gbps=41.5),
@@ -135,7 +135,7 @@ def test_a_write_goes_from_row_to_column_and_the_fastest_test_counts(
     write = [[0, 10.0, 10.0], [10.0, 0, 10.0], [17.0, 10.0, 0]]
     text += f"Running device_to_device_memcpy_write_ce.\nGPU(row) GPU(column)\n{matrix_text(write)}"
     imported("-", text=text)
-    found = pairs(store_path)
+    found = stored_pairs(store_path)
     assert (found["n1", 1, 2].ab_gbps, found["n1", 1, 2].ba_gbps) == (17.0, 15.0)  # CUDA's 2 to 0
     assert found["n1", 0, 1].ab_gbps == 16.0
 
@@ -150,7 +150,7 @@ def test_a_node_with_bits_for_bytes_is_refused(
         "NV2 links of n2 have 8.22 times the bandwidth of the median node with v100"
         " (are bits and bytes mixed up?)"
     ) in said
-    assert {node for node, *_ in pairs(store_path)} == {"n1"}
+    assert {node for node, *_ in stored_pairs(store_path)} == {"n1"}
     imported("-", "--accept-outliers", text=rows)
 
 
@@ -379,7 +379,7 @@ def test_prefixes_of_launchers_are_skipped(
     store_path: Path, imported: Said, prefix: str, text: str
 ) -> None:
     imported("-", text="srun: job 7 queued\n" + prefixed(text, prefix))
-    found = len(pairs(store_path)), len(rings(store_path))
+    found = len(stored_pairs(store_path)), len(rings(store_path))
     assert found == ((0, 1) if text == nccl() else (3, 0))
 
 
@@ -390,7 +390,7 @@ def test_tasks_whose_lines_are_mixed_are_told_apart(store_path: Path, imported: 
         strict=True,
     )
     imported("-", text="\n".join(line for pair in both for line in pair))
-    found = pairs(store_path)
+    found = stored_pairs(store_path)
     assert (found["n1", 0, 2].ab_gbps, found["n2", 0, 2].ab_gbps) == (11.0, 10.0)
 
 
@@ -399,7 +399,7 @@ def test_several_runs_in_one_text_are_told_apart(
 ) -> None:
     slow = nvbandwidth_text("n1.cluster.site").replace("11.00", "10.00")
     imported("-", text=slow + "\n" + nvbandwidth_text("n2"))
-    found = pairs(store_path)
+    found = stored_pairs(store_path)
     assert (found["n1", 0, 2].ab_gbps, found["n2", 0, 2].ab_gbps) == (10.0, 11.0)
     for text in (slow + nvbandwidth_text("n2"), nccl() + nccl().replace(" n1 ", " n2 ")):
         said = refused("-", "--node", "n1", text=text)
@@ -424,7 +424,7 @@ def test_without_addresses_all_gpus_of_the_node_are_counted(
     part = run_import("-", "--node", "n1", text=counted_text([[0, 1.0], [1.0, 0]]))
     assert "has 2 GPUs, node n1 has 3: which ones is not known" in part.stderr
     imported("-", "--node", "n1", text=counted_text())
-    found = {(a, b): (p.ab_gbps, p.ba_gbps) for (_, a, b), p in pairs(store_path).items()}
+    found = {(a, b): (p.ab_gbps, p.ba_gbps) for (_, a, b), p in stored_pairs(store_path).items()}
     assert found == {(0, 1): (13.0, 11.0), (0, 2): (15.0, 12.0), (1, 2): (16.0, 14.0)}
 
 
@@ -509,6 +509,6 @@ def test_of_several_runs_on_the_same_gpus_the_best_counts(store_path: Path, impo
     assert "imported bandwidths of 1 collective " in imported(
         "-", text=half + nccl() + half + small
     )
-    found = pairs(store_path)
+    found = stored_pairs(store_path)
     assert (found["n1", 0, 2].ab_gbps, found["n1", 1, 2].ab_gbps) == (11.0, 12.5)
     assert rings(store_path)[0].gbps == 231.0

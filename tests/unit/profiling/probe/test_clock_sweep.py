@@ -63,7 +63,7 @@ def node(library, tmp_path):
             os.kill(int((tmp_path / "hangs").read_text()), signal.SIGKILL)
 
 
-def bench(*argv):
+def bench_options(*argv):
     return ["--bench", shlex.join(argv), "--bench-class", "A"]
 
 
@@ -77,7 +77,7 @@ def hang_when_locked(node, setting="locked_clocks", until="False"):
         "    time.sleep(0.05)\n"
         "print(5)\n"
     )
-    return bench(sys.executable, "-c", code)
+    return bench_options(sys.executable, "-c", code)
 
 
 def wait_for_hang(node, process):
@@ -179,7 +179,7 @@ def test_a_gpu_that_refuses_power_limits_costs_only_their_times(node):
 def test_a_limit_that_the_driver_forgets_has_no_time(node):
     forgets = f"rm -f {node.state}/gpu0.power_limit; echo 90 >{node.state}/gpu0.load"
     node.state.mkdir(exist_ok=True)
-    program = bench("sh", "-c", f"{forgets}; sleep 1; echo 5")
+    program = bench_options("sh", "-c", f"{forgets}; sleep 1; echo 5")
     report = node.probe("--clocks", "1", *LIMITED[2:], *program)
     assert [r["limit_w"] for r in report["timings"] if r["index"] == 0] == [0, 0]
     assert "W, not 225: does nvidia-persistenced run?" in report["errors"][0]["error"]
@@ -276,7 +276,7 @@ def test_a_gpu_that_is_lost_during_the_sweep_costs_only_itself(node):
         f"    (state / 'override.json').write_text({lost!r})\n"
         "print(5)\n"
     )
-    report = node.probe(*SWEEP, *bench(sys.executable, "-c", code))
+    report = node.probe(*SWEEP, *bench_options(sys.executable, "-c", code))
     rows = [row["index"] for row in report["timings"] if row["clock_mhz"]]
     assert [rows.count(k) for k in range(4)] == [3, 0, 3, 3]
     assert node.locked() == [1]  # it does not answer
@@ -286,7 +286,7 @@ def test_a_gpu_that_is_lost_during_the_sweep_costs_only_itself(node):
 def test_a_lock_that_the_driver_forgets_has_no_time(node):
     """Without a client the driver leaves a GPU, whose clock is the default one then."""
     forgets = f"rm -f {node.state}/gpu0.locked_clocks"
-    report = node.probe(*SWEEP, *bench("sh", "-c", f"{forgets}; sleep 0.2; echo 5"))
+    report = node.probe(*SWEEP, *bench_options("sh", "-c", f"{forgets}; sleep 0.2; echo 5"))
     clocks = {k: [r["clock_mhz"] for r in report["timings"] if r["index"] == k] for k in (0, 1)}
     assert clocks == {0: [0, 1530], 1: [0, 1530, 832, 135]}  # the default clock is 1312 MHz
     assert {(fault["index"], fault["call"]) for fault in report["errors"]} == {(0, "lock")}

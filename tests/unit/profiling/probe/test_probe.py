@@ -19,7 +19,7 @@ from slurm_gpu_aware.store.report import parse_report
 
 
 @pytest.fixture
-def node(library, tmp_path):
+def usual_node(library, tmp_path):
     return FakeNode(library, tmp_path)
 
 
@@ -126,7 +126,7 @@ def test_measured_links(library, tmp_path):
     assert "all-reduce of GPUs" in done.stdout
 
 
-def test_real_gpus_without_cupy_cost_the_report_nothing(node):
+def test_real_gpus_without_cupy_cost_the_report_nothing(usual_node):
     code = (
         "import json\n"
         "from gpu_aware_profile.links import link_runs as links\n"
@@ -135,7 +135,7 @@ def test_real_gpus_without_cupy_cost_the_report_nothing(node):
         "links.find_spec = lambda name: None\n"
         "print(json.dumps(probe('n1', None, Wanted(links_s=60.0))))"
     )
-    report = node.python(code)
+    report = usual_node.python(code)
     assert len(parse_report(report).links) == 6
     (fault,) = report["errors"]
     assert fault["error"].startswith("CuPy is not installed")
@@ -162,16 +162,18 @@ def test_a_lost_gpu_is_named_and_the_others_are_reported(library, tmp_path):
     assert len(report["links"]) == 3
 
 
-def test_the_index_of_two_lost_gpus_is_not_known(node):
-    machines.lose(node.state, 0)
-    machines.lose(node.state, 3)
-    assert [fault["index"] for fault in node.probe()["errors"]] == [None, None]
+def test_the_index_of_two_lost_gpus_is_not_known(usual_node):
+    machines.lose(usual_node.state, 0)
+    machines.lose(usual_node.state, 3)
+    assert [fault["index"] for fault in usual_node.probe()["errors"]] == [None, None]
 
 
-def test_a_detail_that_cannot_be_read_costs_only_itself(node):
-    machines.add_fault(node.machine, "nvmlDeviceGetPowerManagementLimit", minor=1, error="UNKNOWN")
-    machines.add_fault(node.machine, "nvmlDeviceGetMemoryAffinity", error="NOT_SUPPORTED")
-    report = node.probe()
+def test_a_detail_that_cannot_be_read_costs_only_itself(usual_node):
+    machines.add_fault(
+        usual_node.machine, "nvmlDeviceGetPowerManagementLimit", minor=1, error="UNKNOWN"
+    )
+    machines.add_fault(usual_node.machine, "nvmlDeviceGetMemoryAffinity", error="NOT_SUPPORTED")
+    report = usual_node.probe()
     assert [gpu["power_limit_w"] for gpu in report["gpus"]] == [300.0, None, 300.0, 300.0]
     assert [gpu["numa"] for gpu in report["gpus"]] == [None] * 4  # not supported is no failure
     assert report["errors"] == [
@@ -206,23 +208,23 @@ def test_readings_of_the_hardware(library, tmp_path):
     assert report.health[1].active_nvlinks == 12
 
 
-def test_without_nvlink_queries_the_pcie_path_stands(node):
-    machines.add_fault(node.machine, "nvmlDeviceGetNvLinkState", minor=0, error="UNKNOWN")
-    report = node.probe("--no-timings")
+def test_without_nvlink_queries_the_pcie_path_stands(usual_node):
+    machines.add_fault(usual_node.machine, "nvmlDeviceGetNvLinkState", minor=0, error="UNKNOWN")
+    report = usual_node.probe("--no-timings")
     assert {k["class"] for k in report["links"] if k["a"] == 0} == {"PHB", "SYS"}
     assert [gpu["nvlinks"] for gpu in report["gpus"]] == [None, 3, 3, 3]
     assert [fault["call"] for fault in report["errors"]] == ["nvmlDeviceGetNvLinkState"]
 
 
-def test_a_node_whose_driver_is_missing(node):
-    machines.add_fault(node.machine, "nvmlInit", error="DRIVER_NOT_LOADED")
-    report = node.probe(code=1)
+def test_a_node_whose_driver_is_missing(usual_node):
+    machines.add_fault(usual_node.machine, "nvmlInit", error="DRIVER_NOT_LOADED")
+    report = usual_node.probe(code=1)
     assert report["gpus"] == []
     assert report["errors"] == [{"index": None, "call": "nvmlInit", "error": "Driver Not Loaded"}]
 
 
-def test_the_table_for_people(node):
-    done = succeeded(node.run("gpu_aware_profile.cli", "node"))
+def test_the_table_for_people(usual_node):
+    done = succeeded(usual_node.run("gpu_aware_profile.cli", "node"))
     assert "Tesla V100-SXM2-16GB" in done.stdout
     assert "NV3" in done.stdout
     assert done.stderr == ""
@@ -235,22 +237,22 @@ def test_the_table_for_people(node):
         (["--runs", "0"], "Invalid value for '--runs'"),
     ],
 )
-def test_wrong_options(node, options, words):
-    done = node.run("gpu_aware_profile.cli", "node", *options)
+def test_wrong_options(usual_node, options, words):
+    done = usual_node.run("gpu_aware_profile.cli", "node", *options)
     assert done.returncode in (1, 2)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_class_is_an_error_of_the_report(node):
-    report = node.probe("--class", "A", "--class", "Z")
+def test_an_unknown_class_is_an_error_of_the_report(usual_node):
+    report = usual_node.probe("--class", "A", "--class", "Z")
     assert {t["class"] for t in report["timings"]} == {"A"}
     assert len(report["errors"]) == 4  # one per GPU, not one per run
     assert "no class 'Z'; its classes: A, B, C" in report["errors"][0]["error"]
 
 
-def test_a_run_has_its_conditions(node):
-    report = node.probe("--class", "A", "--runs", "2")
+def test_a_run_has_its_conditions(usual_node):
+    report = usual_node.probe("--class", "A", "--runs", "2")
     rows = [row for row in report["timings"] if row["index"] == 1]
     assert [row["neighbours"] for row in rows] == ["idle", "idle", "loaded", "loaded"]
     idle, loaded = rows[0], rows[2]
@@ -278,55 +280,57 @@ def test_two_probes_agree_and_an_unlucky_run_is_no_slow_gpu(library, tmp_path):
     assert len(changed) == 2  # one run with idle and one with loaded neighbours
 
 
-def test_a_single_gpu_and_no_loaded_runs(node):
-    report = node.probe("--class", "A", "--no-loaded")
+def test_a_single_gpu_and_no_loaded_runs(usual_node):
+    report = usual_node.probe("--class", "A", "--no-loaded")
     assert {row["neighbours"] for row in report["timings"]} == {"idle"}
-    machine = json.loads(node.machine.read_text())
-    machines.write_json(node.machine, {**machine, "gpus": machine["gpus"][:1]})
-    assert {row["neighbours"] for row in node.probe()["timings"]} == {"idle"}
+    machine = json.loads(usual_node.machine.read_text())
+    machines.write_json(usual_node.machine, {**machine, "gpus": machine["gpus"][:1]})
+    assert {row["neighbours"] for row in usual_node.probe()["timings"]} == {"idle"}
 
 
-def test_a_gpu_that_is_divided_has_no_time(node):
-    machine = json.loads(node.machine.read_text())
+def test_a_gpu_that_is_divided_has_no_time(usual_node):
+    machine = json.loads(usual_node.machine.read_text())
     minors = [gpu["minor"] for gpu in machine["gpus"]]
     machine["gpus"][minors.index(1)]["mig"] = 1
     machine["gpus"][minors.index(2)]["mig"] = 0
-    machines.write_json(node.machine, machine)
-    report = node.probe("--class", "A", "--runs", "1", "--no-loaded")
+    machines.write_json(usual_node.machine, machine)
+    report = usual_node.probe("--class", "A", "--runs", "1", "--no-loaded")
     assert [row["index"] for row in report["timings"]] == [0, 2, 3]
     (fault,) = report["errors"]
     assert (fault["index"], "divided into instances" in fault["error"]) == (1, True)
-    links = node.probe("--no-timings", "--links")
+    links = usual_node.probe("--no-timings", "--links")
     assert [(row["a"], row["b"]) for row in links["bandwidths"]] == [(0, 2), (0, 3), (2, 3)]
 
 
-def test_throttle_reasons_are_named(node):
-    machine = json.loads(node.machine.read_text())
+def test_throttle_reasons_are_named(usual_node):
+    machine = json.loads(usual_node.machine.read_text())
     machine["gpus"][0]["throttle_reasons"] = 0x04 | 0x40 | 0x200 | 0x01  # the last: idle
-    machines.write_json(node.machine, machine)
-    row = node.probe("--class", "C", "--runs", "1")["timings"][0]
+    machines.write_json(usual_node.machine, machine)
+    row = usual_node.probe("--class", "C", "--runs", "1")["timings"][0]
     assert row["throttle"] == "board_limit hw_thermal_slowdown sw_power_cap"
 
 
-def test_without_events_and_telemetry_there_are_times(node):
-    machines.add_fault(node.machine, "nvmlDeviceGetTotalEnergyConsumption", error="NOT_SUPPORTED")
+def test_without_events_and_telemetry_there_are_times(usual_node):
+    machines.add_fault(
+        usual_node.machine, "nvmlDeviceGetTotalEnergyConsumption", error="NOT_SUPPORTED"
+    )
     calls = ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetPowerUsage", "nvmlDeviceRegisterEvents")
     calls = dict(enumerate(calls, 1))
     for minor, call in calls.items():
-        machines.add_fault(node.machine, call, minor=minor, error="UNKNOWN")
-    report = node.probe("--class", "A", "--runs", "1", "--no-loaded")
+        machines.add_fault(usual_node.machine, call, minor=minor, error="UNKNOWN")
+    report = usual_node.probe("--class", "A", "--runs", "1", "--no-loaded")
     assert [row["power_w"] is None for row in report["timings"]] == [False, False, True, False]
     faults = {fault["index"]: fault["call"] for fault in report["errors"]}
     assert (faults, len(report["errors"])) == (calls, 3)
     for call, error in (("nvmlEventSetFree", "UNKNOWN"), ("nvmlEventSetCreate", "NOT_SUPPORTED")):
-        machines.add_fault(node.machine, call, error=error)
-        assert len(node.probe("--class", "A", "--runs", "1", "--no-loaded")["timings"]) == 4
+        machines.add_fault(usual_node.machine, call, error=error)
+        assert len(usual_node.probe("--class", "A", "--runs", "1", "--no-loaded")["timings"]) == 4
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetPowerUsage"])
-def test_a_gpu_that_hangs_its_driver_costs_only_itself(node, call):
-    machines.add_fault(node.state, call, minor=1, hang_s=600)
-    report = node.probe("--class", "A", "--runs", "2")
+def test_a_gpu_that_hangs_its_driver_costs_only_itself(usual_node, call):
+    machines.add_fault(usual_node.state, call, minor=1, hang_s=600)
+    report = usual_node.probe("--class", "A", "--runs", "2")
     assert [row["index"] for row in report["timings"]] == [0, 2, 3] * 4
     assert [(fault["index"], fault["error"]) for fault in report["errors"]] == [
         (1, "no answer within 5 s")

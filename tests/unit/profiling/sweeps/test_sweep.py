@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import permutations
 
 import pytest
-from fake_cluster import GRES, SCANCEL, outcome, states
+from fake_cluster import GRES, SCANCEL, states, told_of
 from fake_nvml import machines
 from idle_clock import Stopwatch
 from needs import needs_root
@@ -200,7 +200,7 @@ def test_a_node_that_fails_is_left_out_and_the_sweep_can_go_on(fleet, does, stat
     fleet.let("n2", does)
     first = fleet.sweep("--class", "A", "--runs", "1", code=3)
     assert states(first) == ALL_DONE | {"n2": state}
-    assert outcome(first, "n2")["reason"] == reason
+    assert told_of(first, "n2")["reason"] == reason
     measured = {slot for node, slot in fleet.profile().raw_scores["A"] if node == "n2"}
     assert measured == ({0, 1} if does == "partial" else set())
     sweep_id = json.loads(first.stdout)["sweep"]
@@ -246,7 +246,7 @@ def test_what_a_node_lacks_is_told_and_what_the_others_have_is_stored(fleet):
     fleet.sinfo("n2|gpu*|idle|gpu:2|infinite", n1="idle", n3="idle")
     machines.add_fault(fleet.folder / "n3.json", "nvmlInit", error="DRIVER_NOT_LOADED")
     done = fleet.sweep(code=3)
-    n1, n2, n3 = (outcome(done, node) for node in ("n1", "n2", "n3"))
+    n1, n2, n3 = (told_of(done, node) for node in ("n1", "n2", "n3"))
     timings = 3 * 3 * 3 * 2  # GPUs, classes, runs, idle and loaded
     assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 3, timings, 1)
     assert (n2["state"], n2["reason"]) == ("failed", "the report has 4 GPUs, Slurm has 2 there")
