@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 from fake_nvml import ROOT
 from idle_clock import Stopwatch
@@ -103,6 +104,28 @@ class Hooks:
         file = self.spool / "n1.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
+    def said(self, event):
+        """Records of one kind."""
+        return [record for record in self.records() if record["event"] == event]
+
+    def opened(self):
+        """The accounts that are open."""
+        return sorted(file.name for file in self.accounts.glob("gpu*"))
+
+    def left(self):
+        """What hooks have left and no agent has taken."""
+        return sorted(file.name for file in (self.accounts / "inbox").iterdir())
+
+    @contextmanager
+    def agent(self):
+        """An agent runs on this node, and ends with the block."""
+        env = {**self.node.env, "GPU_AWARE_CLOCK_CONFIG": str(self.conf)}
+        self.wait_longer()
+        with subprocess.Popen(CLOCKD, env=env, stderr=subprocess.DEVNULL) as agent:
+            until((self.accounts / "agent").exists)
+            yield agent
+            agent.kill()
+
     def events(self):
         return [(r["event"], r["job_id"], r["gpus"]) for r in self.records()]
 
@@ -111,8 +134,8 @@ class Hooks:
         return self.calls.read_text().split() if self.calls.exists() else []
 
     def notes(self):
-        """The notes' files, without the lock."""
-        return sorted(file.name for file in self.locks.iterdir() if file.name != ".lock")
+        """The notes' files, without the lock and what a killed process was writing."""
+        return sorted(file.name for file in self.locks.iterdir() if file.name[0] != ".")
 
     def locked(self):
         return {

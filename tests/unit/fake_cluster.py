@@ -11,6 +11,7 @@ import textwrap
 from command_server import RUNNER, run_command
 from fake_nvml import FakeNode, machines
 from memory_slurm import opened
+from store_samples import profile_of
 
 GRES = "gpu:g0:1(S:0),gpu:g1:1(S:0),gpu:g2:1(S:1),gpu:g3:1(S:1)"
 
@@ -30,8 +31,6 @@ if does == "busy":
     sys.exit("srun: error: Unable to allocate resources: Requested nodes are busy")
 if does == "garbage":
     print("{not json")
-elif does == "silent":
-    pass
 elif does == "flood":
     while True:
         print("x" * 65536)
@@ -46,17 +45,12 @@ elif does == "hang":
     sys.exit(143)
 else:
     print("a line of the site's task prolog", flush=True)
-    machine = "n1" if does == "wrong" else node
-    env = {**os.environ, "SLURMD_NODENAME": machine,
+    env = {**os.environ, "SLURMD_NODENAME": node,
            "FAKE_NVML_MACHINE": f"{folder}/{node}.json",
            "FAKE_NVML_STATE": f"{folder}/{node}.state"}
-    if does not in ("partial", "late"):
+    if does != "partial":
         sys.exit(subprocess.run(command, env=env).returncode)
     report = json.loads(subprocess.run(command, env=env, stdout=subprocess.PIPE).stdout)
-    if does == "late":
-        report["taken_at"] += 7200
-        print(json.dumps(report))
-        sys.exit(0)
     report["timings"] = [t for t in report["timings"] if t["index"] < 2]
     print(json.dumps(report))
     print(f"slurmstepd: error: *** STEP 12.0 ON {node} CANCELLED AT 2026-11-24T06:00:00"
@@ -96,7 +90,7 @@ class FakeCluster:
         for k, node in enumerate(nodes):
             machine = machines.build("two-socket-4", node, seed=k)
             machines.write_json(folder / f"{node}.json", machine)
-        self.sinfo(*(f"{node}|gpu*|idle|{GRES}|infinite" for node in nodes))
+        self.sinfo(**dict.fromkeys(nodes, "idle"))
         fake = FakeNode(library, folder)  # for its loader path
         self.env = {
             **fake.env,
@@ -118,7 +112,9 @@ class FakeCluster:
         file.write_text(textwrap.dedent(text))
         file.chmod(0o755)
 
-    def sinfo(self, *lines):
+    def sinfo(self, *lines, **states):
+        """What sinfo prints: nodes with these states, and lines as they are."""
+        lines += tuple(f"{node}|gpu*|{state}|{GRES}|infinite" for node, state in states.items())
         (self.folder / "sinfo.txt").write_text("\n".join(lines) + "\n")
 
     def let(self, node, does):
@@ -136,6 +132,15 @@ class FakeCluster:
     def _words(self, *options):
         command = ["--command", str(self.bin / "profile")]
         return ["gpu-aware-profile", "sweep", "--json", *command, *options]
+
+    def profile(self):
+        """What placement loads of the store."""
+        return profile_of(self.store)
+
+    def serve(self, monkeypatch):
+        """This process finds Slurm's commands and the GPUs, too."""
+        for name, value in self.env.items():
+            monkeypatch.setenv(name, value)
 
     def slow(self, node, slowness=None, slow_runs=()):
         """``slowness``: GPU -> class -> factor; ``slow_runs``: as in the file of the machine."""
@@ -158,3 +163,8 @@ class FakeCluster:
 
 def states(done):
     return {n["node"]: n["state"] for n in json.loads(done.stdout)["nodes"]}
+
+
+def told_of(done, node):
+    """What a sweep tells of a node."""
+    return next(n for n in json.loads(done.stdout)["nodes"] if n["node"] == node)

@@ -10,11 +10,12 @@ from commands import gpu_aware
 
 from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
 from slurm_gpu_aware.features.models.store import put_samples
-from slurm_gpu_aware.model.profile import RunConditions
-from slurm_gpu_aware.store.database import Store
+from slurm_gpu_aware.model.profile import Profile, RunConditions
+from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.ingest import ingest_report
 from slurm_gpu_aware.store.ledger import Decision, Event
 from slurm_gpu_aware.store.measurements import Run, add_runs
+from slurm_gpu_aware.store.profiles import load_profile
 from slurm_gpu_aware.store.report import parse_report
 
 
@@ -68,6 +69,12 @@ def watts(clock_mhz: float, dynamic_w: float = 0.12) -> float:
     """Power of a busy GPU whose voltage rises with its clock, above a floor."""
     volts = max(1.0, 0.3 + 0.7 * clock_mhz / 1000)
     return 60.0 * volts + dynamic_w * volts**2 * clock_mhz
+
+
+def profile_of(path: Path) -> Profile:
+    """What placement loads of a store."""
+    with open_store(path, readonly=True) as store:
+        return load_profile(store)
 
 
 def ingest(store: Store, raw: object) -> None:

@@ -209,17 +209,17 @@ def test_the_core_is_pure():
     assert wrong == []
 
 
+def plain_calls(rooms):
+    """(place, name, number of arguments) of each call of a plain name in these rooms."""
+    for path in (path for room in rooms for path in modules(room)):
+        for node in syntax_nodes(path):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.func.id, len(node.args)
+
+
 def test_the_core_opens_no_file():
-    wrong = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for room in CORE
-        for path in modules(room)
-        for node in syntax_nodes(path)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("open", "print", "input")
-    ]
-    assert wrong == []
+    wrong = {place for place, name, _ in plain_calls(CORE) if name in ("open", "print", "input")}
+    assert wrong == set()
 
 
 def test_no_callback_goes_into_the_planner():
@@ -249,16 +249,8 @@ def test_policies_are_named_in_placement_only():
 
 def test_nothing_probes_for_attributes_in_the_planner():
     """A policy declares what it can do."""
-    wrong = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for room in PLANNER
-        for path in modules(room)
-        for node in syntax_nodes(path)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3))
-    ]
-    assert wrong == []
+    probes = {("hasattr", 2), ("getattr", 3)}
+    assert {place for place, *call in plain_calls(PLANNER) if tuple(call) in probes} == set()
 
 
 def test_every_room_is_listed():
@@ -311,14 +303,8 @@ print(sorted({"msgspec", "sqlite_utils"} & set(sys.modules)))
 """
     of_nodes = ("probe", "devices", "links", "backends", "job_watch", "kernels")
     rooms = [f"{ROOT.name}.clocks", *(f"{PROFILING.name}.{room}" for room in of_nodes)]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *rooms],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    assert done.stdout == "[]\n"
+    argv = [sys.executable, "-c", code, *rooms]
+    assert subprocess.check_output(argv, text=True, timeout=300) == "[]\n"
 
 
 def test_each_file_of_the_package_is_installed():

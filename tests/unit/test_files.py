@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from needs import NOBODY, needs_root
 
 from slurm_gpu_aware.clocks.notes import Note, Notes
 from slurm_gpu_aware.clocks.records import spool
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.files import InstanceLock, hold_selector_lock, open_lock
 
-NOBODY = 65534
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as two users, which needs root")
 RECORD: dict[str, object] = {"event": "clock_set", "node": "n1"}
 
 

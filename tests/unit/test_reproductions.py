@@ -17,42 +17,7 @@ from slurm_gpu_aware.features.models.performance_model import PerformanceSample
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob, read_csv
 
 ROOT = Path(__file__).parents[2]
-NAMES = (
-    "common",
-    "pal_bench",
-    "pal_tables",
-    "pal_synergy",
-    "pal",
-    "eft",
-    "mapa",
-    "topo",
-    "topo_jobs",
-    "when_it_pays",
-    "energy_cards",
-    "energy",
-    "convert",
-    "cheats",
-    "sts_instances",
-    "sts_simulation",
-    "sts_baselines",
-    "sts_optimum",
-    "sts_placement",
-    "sts_runs",
-    "sts_comparison",
-    "sts_sharing",
-    "sts_causes",
-    "sts",
-    "queue_order",
-    "queue_order_accounts",
-    "algorithm1",
-    "powerflow_sizes",
-    "powerflow_limits",
-    "powerflow_models",
-    "powerflow_bench",
-    "powerflow",
-    "powerflow_moves",
-    "powerflow_clocks",
-)
+NAMES = sorted(path.stem for path in (ROOT / "benchmarks" / "reproduce").glob("*.py"))
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +52,8 @@ def test_pal_on_synthetic_data(scripts, partial, monkeypatch):
     text = scripts.pal.section(tiny, 1)
     assert "synthetic data of the same shape" in text
     for words in (
-        "1 of 16",
-        "no variability (control)",
-        "fifo, 8 jobs/h",
-        "pal+mapa:non-sticky, EASY backfill",
-        "las, 8 jobs/h, a move costs 60 s",
+        *("1 of 16", "no variability (control)", "fifo, 8 jobs/h"),
+        *("pal+mapa:non-sticky, EASY backfill", "las, 8 jobs/h, a move costs 60 s"),
         "PAL, non-sticky, as published",
     ):
         assert words in text
@@ -187,48 +149,35 @@ def test_sts_on_a_tiny_cluster(scripts, partial, monkeypatch):
     text = scripts.sts.section(scripts.sts.Size((2, 1), ((2, 1), (3, 1)), (2, 1), (2, 1), 2), 1)
     assert "synthetic data of the same shape" in text
     for words in (
-        "| STS | 1.00 / 1.00 |",
-        "| avgDP |",
-        "(published: 29%)",
-        "| 3 | poisson high | 2 |",
-        "| epochs: as measured",
-        "| `eft:sts` |",
-        "| limit 1.5 times, GPUs differ |",
+        *("| STS | 1.00 / 1.00 |", "| avgDP |", "(published: 29%)", "| 3 | poisson high | 2 |"),
+        *("| epochs: as measured", "| `eft:sts` |", "| limit 1.5 times, GPUs differ |"),
     ):
         assert words in text
     assert "jobs that got fewer, in all runs: 0" in " ".join(text.split())
     assert "nan" not in text
 
 
+def made_jobs(scripts, nodes, arrivals="poisson high", **setting):
+    """Jobs of the paper's networks on nodes of K80."""
+    made = scripts.sts_instances
+    own = made.Setting(**setting)
+    rng = np.random.default_rng(5)
+    return made.instance(made.paper_networks(), ("K80",), nodes, arrivals, rng, own).jobs
+
+
 def due_jobs(scripts, count):
     """Jobs of which none runs, on nodes of four GPUs."""
-    made = scripts.sts_instances.instance(
-        scripts.sts_instances.paper_networks(),
-        ("K80",),
-        2,
-        "poisson high",
-        np.random.default_rng(5),
-    )
     job = scripts.sts_optimum.DueJob
     return [
         job(str(n), j.due_s - j.submit_s, j.late_cost, j.work, j.speeds, movable=False)
-        for n, j in enumerate(made.jobs[:count])
+        for n, j in enumerate(made_jobs(scripts, 2)[:count])
     ]
 
 
 def test_jobs_with_due_dates_arrive_at_the_rate(scripts):
-    """Half the rate: twice the time between them, the same jobs otherwise."""
-    made = [
-        scripts.sts_instances.instance(
-            scripts.sts_instances.paper_networks(),
-            ("K80",),
-            4,
-            arrivals,
-            np.random.default_rng(5),
-            scripts.sts_instances.Setting(rate=rate),
-        ).jobs
-        for arrivals, rate in (("poisson high", 1.0), ("poisson high", 0.25), ("poisson low", 1.0))
-    ]
+    """A quarter of the rate: four times the time between them, the same jobs otherwise."""
+    ways = (("poisson high", 1.0), ("poisson high", 0.25), ("poisson low", 1.0))
+    made = [made_jobs(scripts, 4, arrivals, rate=rate) for arrivals, rate in ways]
     for high, quarter, low in zip(*made, strict=True):
         assert quarter.submit_s == pytest.approx(4 * high.submit_s)
         assert low.submit_s == pytest.approx(4 * high.submit_s)
@@ -310,11 +259,7 @@ def test_powerflow_with_few_jobs(scripts, powerflow_data):
         scripts.powerflow.Count(1, (0.8,), (0.6, 1.0), 8), powerflow_data, 1
     )
     assert "(a part of the runs)" in text
-    for row in (
-        "Tiresias + Zeus | 1.62",
-        "PowerFlow, fitted models",
-        "eft + PowerFlow | 0.6",
-    ):
+    for row in ("Tiresias + Zeus | 1.62", "PowerFlow, fitted models", "eft + PowerFlow | 0.6"):
         assert f"| {row} | " in text
     assert "nan" not in text
 
@@ -353,13 +298,8 @@ def test_moves_of_powerflow_with_few_jobs(scripts, powerflow_data):
     text = scripts.powerflow_moves.section(count, powerflow_data, 1)
     assert "(a part of the runs)" in text
     rows = ("they grow (`shrink = false`)", "they grow and shrink", "demand 3, eta 1")
-    for row in (
-        *rows,
-        "default limits",
-        "`again_s = 0`",
-        "all of these",
-        "PowerFlow, placed by eft",
-    ):
+    rows += ("default limits", "`again_s = 0`", "all of these", "PowerFlow, placed by eft")
+    for row in rows:
         assert f"| {row} | " in text
     assert "nan" not in text
 
@@ -385,17 +325,10 @@ def test_alibabas_tasks_are_jobs_where_they_have_whole_gpus_and_an_end(scripts, 
     ]
     file.write_text("\n".join([ALIBABA, *rows]) + "\n")
     jobs, left_out = converted(scripts, file)
-    assert [(j[0], j[2], j[3]) for j in jobs] == [
-        ("a", "1", "100"),
-        ("f", "8", "894"),
-        ("g", "2", "895"),
-    ]
-    assert left_out == {
-        "no GPU": 1,
-        "a share of one GPU": 1,
-        "never started": 1,
-        "still running at the end of the trace": 1,
-    }
+    found = [(j[0], j[2], j[3]) for j in jobs]
+    assert found == [("a", "1", "100"), ("f", "8", "894"), ("g", "2", "895")]
+    reasons = ("no GPU", "a share of one GPU", "never started")
+    assert left_out == dict.fromkeys((*reasons, "still running at the end of the trace"), 1)
 
 
 def test_the_file_that_alibaba_publishes_is_read(scripts, tmp_path):
@@ -470,21 +403,9 @@ def test_every_remark_on_the_page_is_made_by_a_script():
     page = (ROOT / "benchmarks" / "reproductions.md").read_text(encoding="utf-8")
     made = re.findall(r"<!-- (\w+): made by .*? -->.*?<!-- end -->", page, re.DOTALL)
     assert made == [
-        "pal",
-        "eft",
-        "mapa",
-        "topo",
-        "powerflow_sizes",
-        "powerflow_models",
-        "sts",
-        "powerflow",
-        "powerflow_moves",
-        "powerflow_clocks",
-        "when_it_pays",
-        "queue_order",
-        "queue_order_accounts",
-        "cheats",
-        "energy",
+        *("pal", "eft", "mapa", "topo", "powerflow_sizes", "powerflow_models", "sts", "powerflow"),
+        *("powerflow_moves", "powerflow_clocks", "when_it_pays", "queue_order"),
+        *("queue_order_accounts", "cheats", "energy"),
     ]
     rest = re.sub(r"<!-- \w+: made by .*?<!-- end -->", "", page, flags=re.DOTALL)
     assert not re.search(r"\d", rest)

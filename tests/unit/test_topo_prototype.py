@@ -1,23 +1,17 @@
 """The published job files and profiles of Amaral et al., and the five-job prototype."""
 
-import os
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from make import job_request
+from needs import shared_data
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.placement.policies.topo_aware import Utility
 from slurm_gpu_aware.placement.policy import make_policy
 from slurm_gpu_aware.topology.machines import machine
-
-SHARED = (
-    Path(os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
-    / "data"
-    / "topo-aware"
-)
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +24,7 @@ def topo_jobs():
 
 @pytest.fixture(scope="module")
 def published(topo_jobs):
-    if not SHARED.is_dir():
-        pytest.skip(f"no measured data at {SHARED}")
-    return topo_jobs.read_profile(SHARED / "profiles" / "prof_from_experiments.json")
+    return topo_jobs.read_profile(shared_data("topo-aware/profiles/prof_from_experiments.json"))
 
 
 @pytest.mark.shared
@@ -46,7 +38,9 @@ def test_the_published_profile(published):
 @pytest.mark.shared
 @pytest.mark.parametrize(("name", "jobs"), [("5", 6), ("100", 100), ("10000", 10_000)])
 def test_the_published_jobs(topo_jobs, published, name, jobs):
-    trace = topo_jobs.read_workload(SHARED / "workloads" / f"workloads-{name}.json", published)
+    trace = topo_jobs.read_workload(
+        shared_data(f"topo-aware/workloads/workloads-{name}.json"), published
+    )
     assert (len(trace.jobs), trace.bad_rows) == (jobs, ())
     assert {j.gpus for j in trace.jobs} <= {1, 2, 3}
 
@@ -57,7 +51,7 @@ def run_prototype(policy, scripts, published, **options):
     Run times alone: inside a socket or across. Returns (end of the last job, starts as (job,
     slots, utility or None, its threshold)).
     """
-    trace = scripts.read_workload(SHARED / "workloads" / "workloads-5.json", published)
+    trace = scripts.read_workload(shared_data("topo-aware/workloads/workloads-5.json"), published)
     cluster = Cluster.uniform(1, 4, graph=machine("ibm-minsky-4xp100"))
     arrivals, waiting, running, starts = list(trace.jobs), [], [], []
     now = 0.0
@@ -72,16 +66,10 @@ def run_prototype(policy, scripts, published, **options):
             own = {}
             if policy.startswith("topo"):
                 own = {**job.options, "interference": published.profile, **options}
-            request = job_request(
-                job.job_id,
-                job.gpus,
-                max_nodes=1,
-                application=job.model,
-                waited_s=now - job.submit_s,
-            )
-            found = make_policy(policy, own).place(
-                request, replace(cluster, running=tuple(running))
-            )
+            asked = {"application": job.model, "waited_s": now - job.submit_s}
+            request = job_request(job.job_id, job.gpus, max_nodes=1, **asked)
+            there = replace(cluster, running=tuple(running))
+            found = make_policy(policy, own).place(request, there)
             if found is None and policy != "topo-aware-p":
                 break
             if found is None:

@@ -22,14 +22,6 @@ def hooks(library, tmp_path):
     return Hooks(node, tmp_path, accounts=True)
 
 
-def accounts(hooks):
-    return sorted(f.name for f in hooks.accounts.iterdir() if f.name != ".lock")
-
-
-def energies(hooks):
-    return [r for r in hooks.records() if r["event"] == "energy"]
-
-
 def load(hooks, gpu, percent):
     hooks.node.state.mkdir(exist_ok=True)
     (hooks.node.state / f"gpu{gpu}.load").write_text(f"{percent}\n")
@@ -44,12 +36,12 @@ def test_the_energy_of_a_job_without_a_clock_is_recorded(hooks):
     before = time.time()
     hooks.run("epilog", 17, "0,3", SLURM_JOB_RESTART_COUNT="1")
     most_s = time.time() - began
-    (record,) = energies(hooks)
+    (record,) = hooks.said("energy")
     assert (record["job_id"], record["restarts"], record["gpus"]) == ("17", 0, [0, 3])
     assert 0.5 <= record["seconds"] <= most_s
     # Read within its hooks, as late as a busy machine runs them
     assert 0.99 * (before - after) <= record["energy_j"] / (2 * IDLE_W) <= 1.01 * most_s
-    assert (accounts(hooks), hooks.locked()) == ([], {})
+    assert (hooks.opened(), hooks.locked()) == ([], {})
 
 
 def test_a_job_at_full_load_takes_more(hooks):
@@ -61,7 +53,7 @@ def test_a_job_at_full_load_takes_more(hooks):
     before = time.time()
     hooks.run("epilog", 17, "2")
     hooks_s = after - began + time.time() - before
-    (record,) = energies(hooks)
+    (record,) = hooks.said("energy")
     clock = 900 / json.loads(hooks.node.machine.read_text())["clocks"]["graphics_mhz"][0]
     least_j = (IDLE_W + (300 - IDLE_W) * clock**3) * (before - after)
     # Within the hooks the clock may be the usual one, at which the GPU takes 300 W
@@ -75,29 +67,27 @@ def test_a_change_of_clocks_tells_the_energy_and_without_one_a_meter_does(hooks,
     machines.add_fault(hooks.node.state, call, error="UNKNOWN")
     hooks.run("prolog", 17, "1,3", "freq=900")
     hooks.run("epilog", 17, "1,3")
-    (record,) = energies(hooks)
+    (record,) = hooks.said("energy")
     assert record["energy_j"] is not None, record
 
 
 def test_on_an_indexed_node_the_gpus_come_from_extra(hooks):
     conf = gres_conf(hooks.node.folder, "NodeName=n1 Name=gpu Type=g1 File=/dev/nvidia1")
     hooks.run("prolog", 17, "3", "freq=0@1+3", SLURM_CONF=conf)
-    assert (accounts(hooks), hooks.locked()) == (["gpu1", "gpu3"], {})
+    assert (hooks.opened(), hooks.locked()) == (["gpu1", "gpu3"], {})
     hooks.run("epilog", 17, "3", "freq=0@1+3", SLURM_CONF=conf)
     hooks.run("prolog", 18, "3", SLURM_CONF=conf)  # which other GPUs it has is not known
     hooks.run("epilog", 18, "3", SLURM_CONF=conf)
-    assert [(r["job_id"], r["gpus"]) for r in energies(hooks)] == [("17", [1, 3])]
+    assert [(r["job_id"], r["gpus"]) for r in hooks.said("energy")] == [("17", [1, 3])]
 
 
-def test_gpus_that_jobs_share_have_no_account(hooks):
-    conf = gres_conf(hooks.node.folder, "NodeName=n1 Name=shard Count=8")
-    hooks.run("prolog", 17, "3", SLURM_CONF=conf)
-    assert accounts(hooks) == []
-
-
-def test_indices_that_slurm_contradicts_open_no_account(hooks):
-    hooks.run("prolog", 17, "2", "freq=0@1+3")
-    assert accounts(hooks) == []
+@pytest.mark.parametrize(
+    ("gpus", "extra", "gres"),
+    [("2", "freq=0@1+3", "AutoDetect=nvml"), ("3", "", "NodeName=n1 Name=shard Count=8")],
+)
+def test_gpus_that_slurm_contradicts_or_jobs_share_have_no_account(hooks, gpus, extra, gres):
+    hooks.run("prolog", 17, gpus, extra, SLURM_CONF=gres_conf(hooks.node.folder, gres))
+    assert hooks.opened() == []
 
 
 def test_a_driver_that_was_loaded_anew_makes_the_energy_unknown(hooks):
@@ -107,7 +97,7 @@ def test_a_driver_that_was_loaded_anew_makes_the_energy_unknown(hooks):
     now_ms = time.clock_gettime(time.CLOCK_BOOTTIME) * 1e3
     (hooks.node.state / "gpu0.energy").write_text(f"0 {now_ms:.0f}\n")
     hooks.run("epilog", 17, "0,1")
-    record = energies(hooks)[-1]
+    record = hooks.said("energy")[-1]
     assert (record["energy_j"], record["error"]) == (None, "GPU 0: its energy counter was reset")
     assert record["gpus"] == [0, 1]
 
@@ -117,7 +107,7 @@ def test_gpus_without_a_counter_leave_the_energy_unknown(hooks):
     machines.add_fault(hooks.node.state, call, error="NOT_SUPPORTED")
     hooks.run("prolog", 17, "0")
     hooks.run("epilog", 17, "0")
-    (record,) = energies(hooks)
+    (record,) = hooks.said("energy")
     assert record["energy_j"] is None
     assert "not known at the start" in record["error"]
 
@@ -126,9 +116,9 @@ def test_an_epilog_that_never_ran_costs_no_other_job_its_account(hooks):
     hooks.run("prolog", 17, "0,1")
     hooks.run("prolog", 18, "1")
     hooks.run("epilog", 18, "1")
-    assert [(r["job_id"], r["gpus"]) for r in energies(hooks)] == [("18", [1])]
+    assert [(r["job_id"], r["gpus"]) for r in hooks.said("energy")] == [("18", [1])]
     hooks.command("reset-all")
-    assert accounts(hooks) == []
+    assert hooks.opened() == []
 
 
 def test_jobs_beside_one_with_an_account_start_no_python_in_the_epilog(hooks):
@@ -142,7 +132,7 @@ def test_an_account_that_cannot_be_written_is_told_and_the_job_runs(hooks):
     hooks.accounts.write_text("a file where the folder should be")
     hooks.run("prolog", 17, "0", "freq=900")
     assert hooks.locked() == {0: 900}
-    (record,) = energies(hooks)
+    (record,) = hooks.said("energy")
     assert str(hooks.accounts) in record["error"]
 
 

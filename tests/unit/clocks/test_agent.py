@@ -12,6 +12,7 @@ import pytest
 from clock_hooks import UNHURRIED_AGENT, Hooks, gres_conf, until
 from fake_nvml import ROOT, FakeNode, machines
 from idle_clock import all_end
+from needs import needs_root
 
 from slurm_gpu_aware.agent_reports import agent_report
 from slurm_gpu_aware.clocks.inbox import read_trusted
@@ -86,8 +87,10 @@ class AgentNode(Hooks):
             agent.stdout.read()
         assert agent.returncode == 0
 
-    def said(self, event):
-        return [r for r in self.records() if r["event"] == event]
+    def obey(self, seq, *lines, valid_s=600, **options):
+        """The agent's turn with these orders."""
+        self.order(seq, *lines, valid_s=valid_s)
+        self.turn(**options)
 
 
 @pytest.fixture
@@ -98,8 +101,7 @@ def agent_node(library, tmp_path):
 def test_orders_move_the_clocks_of_the_job_alone(agent_node):
     agent_node.run("prolog", 17, "0,3")
     agent_node.run("prolog", 18, "1", "freq=1200")
-    agent_node.order(5, "17 900 0+3")
-    agent_node.turn()
+    agent_node.obey(5, "17 900 0+3")
     assert agent_node.locked() == {0: 900, 1: agent_node.locked()[1], 3: 900}
     (done,) = [r for r in agent_node.said("clock_set") if r.get("seq") == 5]
     assert (done["job_id"], done["gpus"], done["mhz"]) == ("17", [0, 3], 900)
@@ -108,15 +110,13 @@ def test_orders_move_the_clocks_of_the_job_alone(agent_node):
     assert dict(zip(report["clock_gpus"], report["clock_mhz"], strict=True)) == {0: 900, 3: 900}
     assert report["gpus"] == [0, 1, 2, 3]
     assert min(report["power_w"]) > 0
-    agent_node.order(6, "17 0 0+3")
-    agent_node.turn()
+    agent_node.obey(6, "17 0 0+3")
     assert set(agent_node.locked()) == {1}
     # Their energy between two records is that of the clock in between.
     back = agent_node.said("clock_set")[-1]
     watts = (back["counter_mj"] - done["counter_mj"]) / 1e3 / (back["at"] - done["at"])
     assert 2 * 20 < watts < 2 * 400
-    agent_node.order(7, "17 600 0+3")
-    agent_node.turn()
+    agent_node.obey(7, "17 600 0+3")
     agent_node.run("epilog", 17, "0,3")
     agent_node.turn()
     assert set(agent_node.locked()) == {1}
@@ -127,8 +127,7 @@ def test_a_gpu_without_a_counter_gets_its_clock_all_the_same(agent_node):
     agent_node.run("prolog", 17, "0")
     call = "nvmlDeviceGetTotalEnergyConsumption"
     machines.add_fault(agent_node.node.state, call, error="GPU_IS_LOST")
-    agent_node.order(5, "17 900 0")
-    agent_node.turn()
+    agent_node.obey(5, "17 900 0")
     (done,) = agent_node.said("clock_set")
     assert (done["mhz"], done["counter_mj"]) == (900, None)
     assert agent_node.locked() == {0: 900}
@@ -137,23 +136,19 @@ def test_a_gpu_without_a_counter_gets_its_clock_all_the_same(agent_node):
 def test_without_valid_orders_each_job_gets_its_prologs_clock_back(agent_node):
     agent_node.run("prolog", 17, "0", "freq=1200")
     agent_node.run("prolog", 18, "1")
-    start = agent_node.locked()[0]
-    for seq, doubt in enumerate(("expired", "too long", "unreadable", "gone", "not named", "old")):
-        agent_node.order(10 * seq + 5, "17 900 0", "18 600 1")
-        agent_node.turn()
+    start, both = agent_node.locked()[0], ("17 900 0", "18 600 1")
+    doubts = {
+        "expired": lambda seq: agent_node.order(seq, "17 900 0", valid_s=-5),
+        "too long": lambda seq: agent_node.order(seq, "17 900 0", valid_s=4000),
+        "unreadable": lambda seq: agent_node.put("nonsense\n"),
+        "gone": lambda seq: (agent_node.orders / "n1.orders").unlink(),
+        "not named": lambda seq: agent_node.order(seq),
+        "old": lambda seq: agent_node.order(1, *both),
+    }
+    for number, (doubt, spoil) in enumerate(doubts.items()):
+        agent_node.obey(10 * number + 5, *both)
         assert agent_node.locked() == {0: 900, 1: 600}, doubt
-        if doubt == "expired":
-            agent_node.order(10 * seq + 6, "17 900 0", valid_s=-5)
-        elif doubt == "too long":
-            agent_node.order(10 * seq + 6, "17 900 0", valid_s=4000)
-        elif doubt == "unreadable":
-            agent_node.put("nonsense\n")
-        elif doubt == "gone":
-            (agent_node.orders / "n1.orders").unlink()
-        elif doubt == "not named":
-            agent_node.order(10 * seq + 6)
-        else:
-            agent_node.order(1, "17 900 0", "18 600 1")
+        spoil(10 * number + 6)
         agent_node.turn()
         assert agent_node.locked() == {0: start}, doubt
     assert "older than 55" in agent_node.said("agent")[-1]["error"]
@@ -162,10 +157,8 @@ def test_without_valid_orders_each_job_gets_its_prologs_clock_back(agent_node):
 def test_a_lower_number_is_obeyed_once_the_higher_one_has_expired(agent_node):
     """The controller's clock was ahead, and its orders are lost."""
     agent_node.run("prolog", 17, "0")
-    agent_node.order(9_999_999_999, "17 900 0")
-    agent_node.turn()
-    agent_node.order(5, "17 600 0", valid_s=3000)
-    agent_node.turn()
+    agent_node.obey(9_999_999_999, "17 900 0")
+    agent_node.obey(5, "17 600 0", valid_s=3000)
     assert agent_node.locked() == {}
     assert "orders 5 are older than 9999999999" in agent_node.said("agent")[-1]["error"]
     agent_node.turn(before=LATER)
@@ -181,14 +174,12 @@ def test_a_time_that_no_orders_have_keeps_none_from_being_obeyed(agent_node, ahe
     agent_node.run("prolog", 17, "0")
     known = "99" if ahead_s is None else f"99 {int(time.time()) + ahead_s}"
     (agent_node.accounts / "orders").write_text(f"{known}\n")
-    agent_node.order(5, "17 900 0")
-    agent_node.turn()
+    agent_node.obey(5, "17 900 0")
     assert agent_node.locked() == {0: 900}
 
 
 def test_a_file_without_orders_never_expires(agent_node):
-    agent_node.order(5, valid_s=-1000)
-    agent_node.turn()
+    agent_node.obey(5, valid_s=-1000)
     report = agent_node.said("agent")[-1]
     assert (report["seq"], report["error"]) == (5, "")
 
@@ -196,8 +187,7 @@ def test_a_file_without_orders_never_expires(agent_node):
 def test_a_gpu_of_another_job_or_of_none_is_not_touched(agent_node):
     agent_node.run("prolog", 17, "0")
     agent_node.run("prolog", 18, "1")
-    agent_node.order(5, "17 900 0+1", "19 900 2")
-    agent_node.turn()  # their prologs may be at work
+    agent_node.obey(5, "17 900 0+1", "19 900 2")  # their prologs may be at work
     assert (agent_node.locked(), agent_node.said("clock_failed")) == ({}, [])
     assert agent_node.said("agent")[-1]["seq"] == 0
     agent_node.turn(grace=0.0)
@@ -212,8 +202,7 @@ def test_on_a_node_with_shards_the_cause_is_told(agent_node):
     conf = gres_conf(agent_node.node.folder, "NodeName=n1 Name=shard Count=8")
     agent_node.node.env["SLURM_CONF"] = conf
     agent_node.run("prolog", 17, "0", "freq=900")
-    agent_node.order(5, "17 900 0")
-    agent_node.turn(grace=0.0)
+    agent_node.obey(5, "17 900 0", grace=0.0)
     at_start, ordered = agent_node.said("clock_failed")
     assert at_start["error"] == ordered["error"] != ""
     assert "shards or MPS" in ordered["error"]
@@ -237,8 +226,7 @@ def test_a_gpu_that_refuses_a_clock_is_told_and_the_others_are_moved(agent_node)
     machines.add_fault(
         agent_node.node.state, "nvmlDeviceSetGpuLockedClocks", minor=3, error="UNKNOWN"
     )
-    agent_node.order(5, "17 900 0+3")
-    agent_node.turn()
+    agent_node.obey(5, "17 900 0+3")
     assert agent_node.locked() == {0: 900}
     (failed,) = agent_node.said("clock_failed")
     assert (failed["job_id"], failed["gpus"], failed["seq"]) == ("17", [3], 5)
@@ -266,39 +254,10 @@ def test_an_agent_that_hooks_keep_waiting_comes_back_later(agent_node):
     assert agent_node.locked() == {0: 900}
 
 
-def test_random_kills_leave_no_gpu_locked_after_the_epilog(agent_node):
-    rng = random.Random(7)
-    for job in range(100, 112):
-        agent_node.run("prolog", job, "0,2", rng.choice(["", "freq=1200"]))
-        agent_node.order(job, f"{job} {rng.choice([600, 900])} 0+2")
-        with agent_node.start() as agent:
-            agent.stdout.readline()
-            time.sleep(rng.uniform(0.0, 0.15))
-            if rng.random() < 0.5:
-                agent_node.order(job, f"{job} 0 0+2")
-                time.sleep(rng.uniform(0.0, 0.1))
-            agent.send_signal(signal.SIGKILL)
-        agent_node.run("epilog", job, "0,2")
-        until(lambda: agent_node.locked() == {})  # a driver call that was under way ends
-        assert agent_node.notes() == []
-
-
-def test_a_lock_is_noted_before_it_is_set(agent_node):
-    """The agent ends right after the driver call; the epilog knows of the lock."""
-    agent_node.run("prolog", 17, "0")
-    agent_node.order(5, "17 900 0")
-    ends = "lock = agent.lock_clocks; agent.lock_clocks = lambda *a: (lock(*a), os._exit(0))"
-    agent_node.turn(before=ends)
-    assert agent_node.locked() == {0: 900}
-    agent_node.run("epilog", 17, "0")
-    assert agent_node.locked() == {}
-
-
 def test_lower_clocks_come_first(agent_node):
     for job, gpu in ((17, "0"), (18, "1"), (19, "2")):
         agent_node.run("prolog", job, gpu)
-    agent_node.order(5, "17 0 0", "18 1200 1", "19 600 2")
-    agent_node.turn()
+    agent_node.obey(5, "17 0 0", "18 1200 1", "19 600 2")
     agent_node.order(6, "17 900 0", "18 600 1", "19 0 2")
     before = len(agent_node.said("clock_set"))
     agent_node.turn()
@@ -307,10 +266,8 @@ def test_lower_clocks_come_first(agent_node):
 
 def test_a_new_agent_takes_over_what_a_killed_one_left(agent_node):
     agent_node.run("prolog", 17, "0")
-    agent_node.order(5, "17 900 0")
-    agent_node.turn()
-    agent_node.order(6)
-    agent_node.turn()  # another process
+    agent_node.obey(5, "17 900 0")
+    agent_node.obey(6)  # another process
     assert agent_node.locked() == {}
 
 
@@ -332,11 +289,8 @@ def test_the_command_gives_the_clocks_back_when_it_stops(agent_node):
     agent_node.run("prolog", 17, "0")
     (account,) = [f for f in agent_node.accounts.iterdir() if f.name == "gpu0"]
     account.write_text(account.read_text().rsplit(" ", 1)[0] + " 900\n")  # of an earlier agent
-    env = {
-        **agent_node.node.env,
-        "GPU_AWARE_CLOCK_CONFIG": str(agent_node.conf),
-        "PYTHONUNBUFFERED": "1",
-    }
+    own = {"GPU_AWARE_CLOCK_CONFIG": str(agent_node.conf), "PYTHONUNBUFFERED": "1"}
+    env = {**agent_node.node.env, **own}
     command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "clockd", "--node", "n1"]
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as agent:
         assert "agent of n1" in agent.stderr.readline()
@@ -369,11 +323,7 @@ def test_orders_are_read():
     [
         *["", "\n", GOOD[:-1], GOOD + "\n", GOOD.replace("\n", "\r\n"), GOOD + "\0"],
         *[GOOD.replace("orders/1", "orders/2"), GOOD.replace(" 5 ", " 05 "), f"{HEAD} -5 1000\n"],
-        *[
-            f"{HEAD} 5 1e9\n",
-            f"{HEAD} 5\n",
-            f"{HEAD} {9**20} 1000\n",
-        ],
+        *[f"{HEAD} 5 1e9\n", f"{HEAD} 5\n", f"{HEAD} {9**20} 1000\n"],
         *[GOOD + "17 900 2\n", GOOD + "19 900 3\n", GOOD + "19 900 2+2\n"],
         *[GOOD + "19 90 2\n", GOOD + "19 0900 2\n", GOOD + "19 900 2,4\n", GOOD + "19 900\n"],
         *[GOOD + "0 900 2\n", GOOD + "19 900 -1\n", GOOD + "19  900 2\n", GOOD + " 19 900 2\n"],
@@ -423,44 +373,36 @@ def test_a_file_out_of_others_reach_is_read(tree):
     assert read_trusted(str(top / "nowhere" / "n1.orders"), ROOT_ONLY, str(top)) is None
 
 
-def spoiled(how, file):
-    """Make the file one that another user could have written."""
-    if how == "file":
-        file.chmod(0o666)
-    elif how == "group":
-        file.chmod(0o664)
-    elif how == "folder":
-        file.parent.chmod(0o777)
-    elif how == "sticky":
-        file.parent.parent.chmod(0o1777)
-    elif how == "link":
-        file.rename(file.with_name("other"))
-        file.symlink_to("other")
-    elif how == "link above":
-        file.parent.rename(file.parent.with_name("other"))
-        file.parent.symlink_to("other")
-    elif how == "fifo":
-        file.unlink()
-        os.mkfifo(file, 0o644)
-    elif how == "owner":
-        os.chown(file, 1234, 1234)
-    else:
-        os.chown(file.parent, 1234, 1234)
+def as_link(path):
+    path.rename(path.with_name("other"))
+    path.symlink_to("other")
 
 
-ROOT_NEEDED = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def as_fifo(path):
+    path.unlink()
+    os.mkfifo(path, 0o644)
+
+
+SPOILED = {
+    "file": lambda file: file.chmod(0o666),
+    "group": lambda file: file.chmod(0o664),
+    "folder": lambda file: file.parent.chmod(0o777),
+    "sticky": lambda file: file.parent.parent.chmod(0o1777),
+    "link": as_link,
+    "link above": lambda file: as_link(file.parent),
+    "fifo": as_fifo,
+    "owner": lambda file: os.chown(file, 1234, 1234),
+    "owner above": lambda file: os.chown(file.parent, 1234, 1234),
+}
+"""How a file becomes one that another user could have written."""
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        *("file", "group", "folder", "sticky", "link", "link above", "fifo"),
-        *(pytest.param(how, marks=ROOT_NEEDED) for how in ("owner", "owner above")),
-    ],
+    "how", [pytest.param(how, marks=needs_root if "owner" in how else ()) for how in SPOILED]
 )
 def test_what_others_could_have_written_is_refused(tree, how):
     top, file = tree
-    spoiled(how, file)
+    SPOILED[how](file)
     with pytest.raises(OrderError, match=str(top)):
         read_trusted(str(file), ROOT_ONLY, str(top))
 
@@ -480,15 +422,14 @@ def test_hostile_orders_move_nothing(agent_node):
     agent_node.run("prolog", 17, "0")
     for how in ("file", "folder", "link"):
         agent_node.order(5, "17 900 0")
-        spoiled(how, agent_node.orders / "n1.orders")
+        SPOILED[how](agent_node.orders / "n1.orders")
         agent_node.turn()
         assert agent_node.locked() == {}, how
         assert str(agent_node.orders) in agent_node.said("agent")[-1]["error"]
         agent_node.orders.chmod(0o755)
         (agent_node.orders / "n1.orders").unlink()
     agent_node.conf.chmod(0o666)  # so is the name of SlurmUser
-    agent_node.order(6, "17 900 0")
-    agent_node.turn()
+    agent_node.obey(6, "17 900 0")
     assert agent_node.locked() == {}
     assert json.dumps(agent_node.said("agent")[-1]["error"]).count("clock.conf")
 
@@ -586,8 +527,7 @@ def test_when_the_selector_is_away_for_long_no_clock_and_no_limit_rises(agent_no
     """Starts may ask for more power together than the site allows; raised ones go back."""
     for job, gpu in ((17, "0"), (18, "1"), (19, "2")):
         agent_node.run("prolog", job, gpu, "" if job == 17 else f"freq=900:250@{gpu}")
-    agent_node.order(5, "17 600 0", "18 1200:300 1", "19 600:200 2")
-    agent_node.turn()
+    agent_node.obey(5, "17 600 0", "18 1200:300 1", "19 600:200 2")
     assert agent_node.locked() == {0: 600, 1: 1200, 2: 600}
     changes = len(agent_node.said("clock_set"))
     with agent_node.start(before=LATER) as agent:

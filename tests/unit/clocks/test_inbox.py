@@ -15,38 +15,15 @@ from fake_nvml import FakeNode
 from slurm_gpu_aware.clocks.inbox import Inbox
 
 
-class InboxNode(Hooks):
-    """A node whose agent runs, or not."""
-
-    def agent(self):
-        env = {**self.node.env, "GPU_AWARE_CLOCK_CONFIG": str(self.conf)}
-        self.wait_longer()
-        agent = subprocess.Popen(CLOCKD, env=env, stderr=subprocess.DEVNULL)
-        until((self.accounts / "agent").exists)
-        return agent
-
-    def energies(self):
-        return [r for r in self.records() if r["event"] == "energy"]
-
-    def left(self):
-        """What hooks have left and no agent has taken."""
-        return sorted(file.name for file in (self.accounts / "inbox").iterdir())
-
-    def opened(self):
-        return sorted(file.name for file in self.accounts.glob("gpu*"))
-
-
 @pytest.fixture
 def inbox_node(library, tmp_path):
-    return InboxNode(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path, accounts=True)
+    return Hooks(FakeNode(library, tmp_path, nvml_order=[2, 0, 3, 1]), tmp_path, accounts=True)
 
 
 @pytest.fixture
 def agent(inbox_node):
-    agent = inbox_node.agent()
-    yield agent
-    agent.kill()
-    agent.wait()
+    with inbox_node.agent() as agent:
+        yield agent
 
 
 def test_beside_an_agent_no_hook_starts_python(inbox_node, agent):
@@ -54,8 +31,8 @@ def test_beside_an_agent_no_hook_starts_python(inbox_node, agent):
     until(lambda: inbox_node.opened() == ["gpu0", "gpu3"])
     time.sleep(0.3)
     inbox_node.run("epilog", 17, "0,3")
-    until(inbox_node.energies)
-    (record,) = inbox_node.energies()
+    until(lambda: inbox_node.said("energy"))
+    (record,) = inbox_node.said("energy")
     assert (record["job_id"], record["restarts"], record["gpus"]) == ("17", 2, [0, 3])
     assert record["node"] == "n1"
     assert record["energy_j"] > 0
@@ -69,15 +46,16 @@ def test_jobs_that_follow_each_other_on_a_gpu_are_not_mixed_up(inbox_node, agent
     for job in range(20, 28):  # fewer than make an inbox full
         inbox_node.run("prolog", job, "1")
         inbox_node.run("epilog", job, "1")
-    until(lambda: len(inbox_node.energies()) == 8)
-    assert [r["job_id"] for r in inbox_node.energies()] == [str(job) for job in range(20, 28)]
-    assert all(r["energy_j"] is not None for r in inbox_node.energies())
+    until(lambda: len(inbox_node.said("energy")) == 8)
+    assert [r["job_id"] for r in inbox_node.said("energy")] == [str(job) for job in range(20, 28)]
+    assert all(r["energy_j"] is not None for r in inbox_node.said("energy"))
     assert (inbox_node.started(), inbox_node.opened()) == ([], [])
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "another process", "another start", "none"])
 def test_without_an_agent_that_hears_the_hook_does_it(inbox_node, agent, how):
-    word = (inbox_node.accounts / "agent").read_text().split()
+    word = inbox_node.accounts / "agent"
+    number, began = word.read_text().split()
     if how == "killed":
         agent.kill()
         agent.wait()
@@ -85,26 +63,22 @@ def test_without_an_agent_that_hears_the_hook_does_it(inbox_node, agent, how):
         agent.send_signal(signal.SIGSTOP)
         stat = Path(f"/proc/{agent.pid}/stat")
         until(lambda: stat.read_text().rpartition(") ")[2].startswith("T"))
-    elif how == "another process":
-        (inbox_node.accounts / "agent").write_text(f"{os.getpid()} {word[1]}\n")
-    elif how == "another start":
-        (inbox_node.accounts / "agent").write_text(f"{word[0]} {int(word[1]) + 1}\n")
     else:
-        (inbox_node.accounts / "agent").write_text("x; reboot\n")
+        others = {"another process": f"{os.getpid()} {began}", "none": "x; reboot"}
+        word.write_text(others.get(how, f"{number} {int(began) + 1}") + "\n")
     inbox_node.run("prolog", 17, "0")
     assert (inbox_node.opened(), inbox_node.left()) == (["gpu0"], [])
     inbox_node.run("epilog", 17, "0")
-    assert [r["job_id"] for r in inbox_node.energies()] == ["17"]
+    assert [r["job_id"] for r in inbox_node.said("energy")] == ["17"]
     assert inbox_node.started() == ["gpu-aware-clock"] * 2
 
 
-@pytest.mark.parametrize(
-    "extra", ["a b", "x\ny", "$(reboot)", "`x`", "'", "\\", "é", "x" * 2000, "*", "freq=0@0;"]
-)
-def test_a_text_of_the_user_that_a_line_cannot_hold_goes_the_other_way(inbox_node, agent, extra):
-    inbox_node.run("prolog", 17, "0", extra=extra)
-    assert inbox_node.left() == []
-    assert inbox_node.started() == ["gpu-aware-clock"]
+def test_a_text_of_the_user_that_a_line_cannot_hold_goes_the_other_way(inbox_node, agent):
+    texts = ["a b", "x\ny", "$(reboot)", "`x`", "'", "\\", "é", "x" * 2000, "*", "freq=0@0;"]
+    for number, extra in enumerate(texts, 1):
+        inbox_node.run("prolog", number, "0", extra=extra)
+        assert inbox_node.left() == [], extra
+        assert inbox_node.started() == ["gpu-aware-clock"] * number, extra
 
 
 def test_a_job_with_a_clock_is_locked_before_it_starts(inbox_node, agent):
@@ -113,8 +87,8 @@ def test_a_job_with_a_clock_is_locked_before_it_starts(inbox_node, agent):
         assert inbox_node.locked() == {0: 900}
         inbox_node.run("epilog", job, "0")
         assert (inbox_node.locked(), inbox_node.opened()) == ({}, [])
-    until(lambda: len(inbox_node.energies()) == 10)
-    assert [r["job_id"] for r in inbox_node.energies()] == [str(job) for job in range(17, 27)]
+    until(lambda: len(inbox_node.said("energy")) == 10)
+    assert [r["job_id"] for r in inbox_node.said("energy")] == [str(job) for job in range(17, 27)]
     assert (inbox_node.started(), inbox_node.left()) == ([], [])
 
 
@@ -194,7 +168,7 @@ def test_a_clock_that_is_too_late_is_not_set_and_is_given_back(inbox_node):
     leave(inbox_node, "17.prolog", "- 0 freq=900 - n1 .\n", ago_s=60)
     once(inbox_node)
     assert (inbox_node.locked(), inbox_node.opened()) == ({}, [])
-    (failed,) = [r for r in inbox_node.records() if r["event"] == "clock_failed"]
+    (failed,) = inbox_node.said("clock_failed")
     assert failed["error"] == "the agent learned of the job too late"
     inbox_node.run("prolog", 18, "1", "freq=900")
     leave(inbox_node, "18.epilog.taken", ago_s=-1)
@@ -221,9 +195,8 @@ def test_what_an_agent_that_died_has_left_is_done_and_its_energy_is_not_known(in
     assert inbox_node.opened() == ["gpu0"]
     leave(inbox_node, "17.epilog", ago_s=0)
     once(inbox_node)
-    assert [r["error"] for r in inbox_node.energies()] == [
-        "GPU 0: its energy was not known at the start"
-    ]
+    (energy,) = inbox_node.said("energy")
+    assert energy["error"] == "GPU 0: its energy was not known at the start"
     inbox_node.run("prolog", 18, "0")
     time.sleep(0.05)
     account = (inbox_node.accounts / "gpu0").read_text().split()
@@ -231,7 +204,7 @@ def test_what_an_agent_that_died_has_left_is_done_and_its_energy_is_not_known(in
     (inbox_node.accounts / "gpu0").write_text(" ".join(account) + "\n")
     leave(inbox_node, "18.epilog", ago_s=30)
     once(inbox_node)
-    assert inbox_node.energies()[-1]["error"] == "the agent learned of its end too late"
+    assert inbox_node.said("energy")[-1]["error"] == "the agent learned of its end too late"
     assert inbox_node.left() == []
 
 
@@ -241,7 +214,7 @@ def test_a_late_word_changes_nothing_of_a_later_job(inbox_node):
     leave(inbox_node, "18.epilog", ago_s=200)  # of its run before it was requeued
     once(inbox_node)
     assert (inbox_node.accounts / "gpu0").read_text().startswith("18 ")
-    assert (inbox_node.energies(), inbox_node.left()) == ([], [])
+    assert (inbox_node.said("energy"), inbox_node.left()) == ([], [])
 
 
 def test_a_late_word_takes_no_clock_of_a_later_job_or_run(inbox_node):

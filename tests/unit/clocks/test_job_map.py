@@ -1,11 +1,7 @@
 """dcgm-exporter's job map: the real hooks on fake GPUs, and a folder that others try to abuse."""
 
-import os
-import signal
-import subprocess
-
 import pytest
-from clock_hooks import CLOCKD, Hooks, gres_conf, until
+from clock_hooks import Hooks, gres_conf, until
 from fake_nvml import FakeNode
 
 from slurm_gpu_aware.clocks.accounts import JobMap
@@ -35,9 +31,8 @@ def test_the_files_are_named_by_nvmls_index_and_go_with_the_job(map_hooks):
     map_hooks.run("prolog", 17, "0,3")
     map_hooks.run("prolog", 18, "2")
     assert shown_map(map_hooks.map) == {"1": ["17"], "2": ["17"], "0": ["18"]}
-    assert {f.stat().st_mode & 0o777 for f in map_hooks.map.iterdir() if f.name != ".lock"} == {
-        0o644
-    }
+    files = [file for file in map_hooks.map.iterdir() if file.name != ".lock"]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o644}
     assert map_hooks.map.stat().st_mode & 0o777 == 0o755
     map_hooks.run("epilog", 17, "0,3")
     assert shown_map(map_hooks.map) == {"0": ["18"]}
@@ -134,19 +129,11 @@ def test_without_the_option_no_process_is_started(library, tmp_path):
 
 
 def test_where_the_agent_runs_it_keeps_the_map(library, tmp_path):
-    map_hooks = with_map(
-        Hooks(FakeNode(library, tmp_path, nvml_order=ORDER), tmp_path, True), tmp_path
-    )
-    env = {**map_hooks.node.env, "GPU_AWARE_CLOCK_CONFIG": str(map_hooks.conf)}
-    agent = subprocess.Popen(CLOCKD, env=env, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: (map_hooks.accounts / "agent").exists())
-        map_hooks.wait_longer()
+    hooks = Hooks(FakeNode(library, tmp_path, nvml_order=ORDER), tmp_path, accounts=True)
+    map_hooks = with_map(hooks, tmp_path)
+    with map_hooks.agent():
         map_hooks.run("prolog", 17, "2")
         until(lambda: map_hooks.map.exists() and shown_map(map_hooks.map) == {"0": ["17"]})
         map_hooks.run("epilog", 17, "2")
         until(lambda: shown_map(map_hooks.map) == {})
         assert map_hooks.started() == []
-    finally:
-        os.kill(agent.pid, signal.SIGTERM)
-        agent.wait(300)

@@ -112,23 +112,17 @@ def test_above_the_card_the_sites_limit_stays(capped):
 def test_a_gpu_that_refuses_the_limit_keeps_its_clock_and_the_others_get_theirs(
     capped, call, error
 ):
-    fault = {"call": call, "gpu": 0, "error": error}
-    capped.node.state.mkdir()
-    machines.write_json(capped.node.state / "override.json", {"faults": [fault]})
+    machines.add_fault(capped.node.state, call, minor=0, error=error)
     capped.run("prolog", 17, "0,1", "freq=900:200@0+1")
     assert (limits_of(capped.node), capped.locked()) == ({1: 200}, {1: 900})
-    assert {(r["event"], *r["gpus"]) for r in capped.records()} == {
-        ("clock_failed", 0),
-        ("clock_set", 1),
-    }
+    told = {(r["event"], *r["gpus"]) for r in capped.records()}
+    assert told == {("clock_failed", 0), ("clock_set", 1)}
     capped.run("epilog", 17, "0,1")
     assert (limits_of(capped.node), capped.notes()) == ({}, [])
 
 
 def test_a_clock_that_fails_after_the_limit_leaves_no_limit(capped):
-    fault = {"call": "nvmlDeviceSetGpuLockedClocks", "error": "NO_PERMISSION"}
-    capped.node.state.mkdir()
-    machines.write_json(capped.node.state / "override.json", {"faults": [fault]})
+    machines.add_fault(capped.node.state, "nvmlDeviceSetGpuLockedClocks", error="NO_PERMISSION")
     capped.run("prolog", 17, "0", "freq=900:200")
     capped.run("epilog", 17, "0")
     assert (limits_of(capped.node), capped.notes()) == ({}, [])
@@ -136,12 +130,11 @@ def test_a_clock_that_fails_after_the_limit_leaves_no_limit(capped):
 
 def test_what_an_epilog_could_not_undo_a_later_hook_does(capped):
     capped.run("prolog", 17, "0", "freq=900:200")
-    fault = {"call": "nvmlDeviceSetPowerManagementLimit", "error": "UNKNOWN"}
-    machines.write_json(capped.node.state / "override.json", {"faults": [fault]})
+    machines.add_fault(capped.node.state, "nvmlDeviceSetPowerManagementLimit", error="UNKNOWN")
     capped.run("epilog", 17, "0")
     assert (limits_of(capped.node), capped.locked()) == ({0: 200}, {})  # the clock is undone
     assert capped.notes() == ["gpu0"]
-    (capped.node.state / "override.json").unlink()
+    machines.heal(capped.node.state)
     capped.run("prolog", 18, "1")
     assert (limits_of(capped.node), capped.notes()) == ({}, [])
 
@@ -171,18 +164,15 @@ print(json.dumps([vars(s) for s in read_states(5) if s.index == 0]))"""
 
 def test_orders_move_limits_and_clocks_alone_keep_them(agent_node):
     agent_node.run("prolog", 17, "0,3", "freq=900:250@0+3")
-    agent_node.order(5, "17 1200:200 0+3")
-    agent_node.turn()
+    agent_node.obey(5, "17 1200:200 0+3")
     assert limits_of(agent_node.node) == {0: 200, 3: 200}
     agent_node.order(6, "17 600 0+3")  # a clock alone: the limit is that of the start
     agent_node.turn()
     assert limits_of(agent_node.node) == {0: 250, 3: 250}
     assert set(agent_node.locked().values()) <= set(range(590, 611))
-    agent_node.order(7, "17 0:0 0+3")
-    agent_node.turn()
+    agent_node.obey(7, "17 0:0 0+3")
     assert (limits_of(agent_node.node), agent_node.locked()) == ({}, {})
-    agent_node.order(8, "17 0:180 0+3")
-    agent_node.turn()
+    agent_node.obey(8, "17 0:180 0+3")
     assert limits_of(agent_node.node) == {0: 180, 3: 180}
     agent_node.orders.joinpath("n1.orders").unlink()  # back to the start
     agent_node.turn()
@@ -194,32 +184,33 @@ def test_orders_move_limits_and_clocks_alone_keep_them(agent_node):
 
 def test_an_order_out_of_range_changes_nothing(agent_node):
     agent_node.run("prolog", 17, "0", "freq=900:250")
-    agent_node.order(5, "17 600:100 0")
-    agent_node.turn()
+    agent_node.obey(5, "17 600:100 0")
     assert (limits_of(agent_node.node), agent_node.locked()) == ({0: 250}, {0: 900})
     (failed,) = agent_node.said("clock_failed")
     assert "100 W is not in 150 to 300 W" in failed["error"]
 
 
-def test_a_limit_is_noted_before_it_is_set(agent_node):
-    agent_node.run("prolog", 17, "0", "freq=0:250")
-    agent_node.order(5, "17 0:200 0")
-    ends = (
-        "put = agent.limit_power; agent.limit_power = lambda *a, **k: (put(*a, **k), os._exit(0))"
-    )
-    agent_node.turn(before=ends)
-    assert limits_of(agent_node.node) == {0: 200}
+@pytest.mark.parametrize(
+    ("call", "order", "reached"),
+    [("lock_clocks", "17 900 0", ({}, {0: 900})), ("limit_power", "17 0:200 0", ({0: 200}, {}))],
+)
+def test_a_lock_and_a_limit_are_noted_before_they_are_set(agent_node, call, order, reached):
+    """The agent ends right after the driver call; the epilog knows of it."""
+    agent_node.run("prolog", 17, "0")
+    ends = f"do = agent.{call}; agent.{call} = lambda *a, **k: (do(*a, **k), os._exit(0))"
+    agent_node.obey(5, order, before=ends)
+    assert (limits_of(agent_node.node), agent_node.locked()) == reached
     agent_node.run("epilog", 17, "0")
-    assert limits_of(agent_node.node) == {}
+    assert (limits_of(agent_node.node), agent_node.locked()) == ({}, {})
 
 
 def test_killed_at_any_moment_nothing_is_left(agent_node):
     chance = random.Random(39)
-    for job in range(20, 28):
-        agent_node.run("prolog", job, "0,1", "freq=900:250@0+1")
+    for job in range(20, 32):
+        agent_node.run("prolog", job, "0,1", chance.choice(["", "freq=900:250@0+1"]))
         with agent_node.start() as agent:
             agent.stdout.readline()
-            for step, setting in enumerate(("600:200", "0:180", "1200:0")):
+            for step, setting in enumerate(("600:200", "0:180", "1200:0", "0")):
                 agent_node.order(10 * job + step, f"{job} {setting} 0+1")
                 time.sleep(chance.uniform(0, 0.06))
             agent.send_signal(signal.SIGKILL)

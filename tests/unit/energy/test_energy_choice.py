@@ -57,6 +57,11 @@ def decided_at(request, bound=0.05, settings=PACKED, power=None, cluster=FLAT, *
     return found
 
 
+def limited_to(watts):
+    """The power of the cluster, of which each GPU takes 10 W idle and 300 W at most."""
+    return PowerState(np.full((1, 4), 300.0), np.full((1, 4), 10.0), watts)
+
+
 def saving_job(**more):
     return job_request("1", 1, **{"table": TABLE, "time_limit_s": 3600.0, **more})
 
@@ -122,14 +127,13 @@ def test_explain_says_what_the_clock_brings_and_the_slowdown_counts_it():
 def test_a_power_limit_is_chosen_where_it_saves_more_than_a_clock():
     found = decided_at(saving_job(table=LIMITED), 0.005)
     assert (found.clock_mhz, found.power_limit_w) == (1200, 230)
-    assert (
-        found.why.lines()["saves energy"] == "about 27% at 1200 MHz and 230 W, at most 0.4% slower"
-    )
+    said = "about 27% at 1200 MHz and 230 W, at most 0.4% slower"
+    assert found.why.lines()["saves energy"] == said
     clock = decided_at(saving_job(table=LIMITED), 0.01)
     assert (clock.clock_mhz, clock.power_limit_w) == (1000, None)
     assert decided_at(saving_job(table=doubted(LIMITED)), 0.005).power_limit_w is None
-    of_site = PowerState(np.full((1, 4), 300.0), np.full((1, 4), 10.0), 1000.0)
-    assert decided_at(saving_job(table=LIMITED), 0.005, power=of_site).power_limit_w is None
+    of_site = decided_at(saving_job(table=LIMITED), 0.005, power=limited_to(1000.0))
+    assert of_site.power_limit_w is None
 
 
 def test_a_power_limit_that_saves_almost_nothing_is_not_set():
@@ -142,14 +146,9 @@ def test_a_power_limit_that_saves_almost_nothing_is_not_set():
 def test_under_a_power_limit_the_round_chooses_no_clock_above_it():
     """With power for 1200 MHz the job gets 900; with less the limit decides, as without a bound."""
     auto = replace(PACKED, auto_clocks=True)
-    limits = np.full((1, 4), 300.0), np.full((1, 4), 10.0)
-    assert (
-        decided_at(saving_job(), settings=auto, power=PowerState(*limits, 1000.0)).clock_mhz == 900
-    )
-    assert (
-        decided_at(saving_job(), settings=auto, power=PowerState(*limits, 160.0)).clock_mhz == 800
-    )
-    assert decided_at(saving_job(), None, auto, PowerState(*limits, 1000.0)).clock_mhz == 1200
+    for bound, limit_w, clock in ((0.05, 1000.0, 900), (0.05, 160.0, 800), (None, 1000.0, 1200)):
+        found = decided_at(saving_job(), bound, auto, limited_to(limit_w))
+        assert found.clock_mhz == clock
 
 
 def test_the_table_of_a_running_job_ends_at_its_clock():
@@ -181,7 +180,6 @@ def test_slow_gpus_change_nothing_where_slurm_chooses_or_a_power_limit_decides()
     plain = replace(slow, indexed=np.zeros(1, dtype=np.bool_))
     job, median = saving_job(app_class="A"), {"from_median": True}
     assert decided_at(job, cluster=plain, **median).clock_mhz == 900
-    limits = PowerState(np.full((1, 4), 300.0), np.full((1, 4), 10.0), 1000.0)
     auto = replace(PACKED, auto_clocks=True)
-    found = decided_at(job, settings=auto, power=limits, cluster=slow, **median)
+    found = decided_at(job, settings=auto, power=limited_to(1000.0), cluster=slow, **median)
     assert found.clock_mhz == 900

@@ -51,9 +51,8 @@ def test_time_and_energy_are_those_of_the_equations(
 
 
 def change(path, value):
-    values = json.loads(json.dumps(true_model().values()))
+    values = part = json.loads(json.dumps(true_model().values()))
     *outer, last = path
-    part = values
     for key in outer:
         part = part[key]
     part[last] = value
@@ -63,18 +62,8 @@ def change(path, value):
 @pytest.mark.parametrize(
     "values",
     [
-        None,
-        [],
-        "model",
-        {},
+        *(None, [], "model", {}),
         change(["format"], 2),
-        change(["name"], 7),
-        change(["gpu_model"], None),
-        change(["throughput"], []),
-        change(["throughput", "io_s"], "0"),
-        change(["throughput", "io_s"], True),
-        change(["throughput", "io_s"], None),
-        change(["throughput", "io_s"], float("nan")),
         change(["throughput", "io_s"], -1.0),
         change(["throughput", "io_s"], 10**400),
         change(["throughput", "gamma1"], 0.5),
@@ -82,13 +71,12 @@ def change(path, value):
         change(["throughput", "reference_mhz"], 0.0),
         change(["throughput", "grad_clock_share"], 1.1),
         change(["power", "static_w"], 0.0),
-        change(["power", "knee"], float("inf")),
-        change(["quality", "time_samples"], None),
         change(["quality", "time_samples"], 1e300),
         change(["measured", "most_gpus"], 10**9),
     ],
 )
-def test_anything_else_is_refused(values):
+def test_what_is_out_of_bounds_is_refused(values):
+    """Wrong types of each field: `test_record_properties`."""
     with pytest.raises(ValueError, match=r"."):
         model_from_values(values)
 

@@ -1,12 +1,11 @@
 """Models of published measurements, held out, against reference fits of the same equations."""
 
 import csv
-import os
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import shared_data
 
 from slurm_gpu_aware.features.energy.stage import best_setting
 from slurm_gpu_aware.features.models.fitting import fit_model, held_out, merged
@@ -14,27 +13,17 @@ from slurm_gpu_aware.features.models.least_squares import prior_of
 from slurm_gpu_aware.features.models.performance_model import PerformanceSample
 from slurm_gpu_aware.features.models.tables import size_table
 
-SHARED = Path(
-    os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
-)
-SCALING = SHARED / "data" / "throughput" / "elasticflow.csv"
-STAGES = SHARED / "data" / "dvfs" / "dl_stage_frequency.csv"
-CARDS = SHARED / "data" / "clock_power" / "clock_power.csv"
-KERNELS = SHARED / "data" / "dvfs" / "kernels.csv"
-
-pytestmark = [
-    pytest.mark.shared,
-    pytest.mark.skipif(
-        not all(file.is_file() for file in (SCALING, STAGES, KERNELS, CARDS)),
-        reason="measured data are not there",
-    ),
-]
+pytestmark = pytest.mark.shared
 
 
 @cache
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as stream:
+def rows(name: str) -> list[dict[str, str]]:
+    with shared_data(name).open(newline="") as stream:
         return list(csv.DictReader(stream))
+
+
+def of_one_gpu(clock_mhz: str, time_s: float, power_w: float) -> PerformanceSample:
+    return PerformanceSample(1, 1, 1.0, float(clock_mhz), time_s, power_w)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +41,10 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_times_on_1_to_64_gpus(network: str, reference: float):
     samples = [
         PerformanceSample(
-            int(row["gpus"]),
-            int(row["nodes"]),
-            float(row["local_bsz"]),
-            1410.0,
-            float(row["step_time_s"]),
+            *(int(row["gpus"]), int(row["nodes"]), float(row["local_bsz"])),
+            *(1410.0, float(row["step_time_s"])),
         )
-        for row in rows(SCALING)
+        for row in rows("throughput/elasticflow.csv")
         if (row["gpu_type"], row["model"]) == ("A100", network)
     ]
     quality = held_out(merged(samples), prior_of("", "a100"), 1410.0)
@@ -75,15 +61,9 @@ def test_times_on_1_to_64_gpus(network: str, reference: float):
 )
 def test_stages_of_training_over_the_clock(gpu: str, series: str, time: float, power: float):
     samples = [
-        PerformanceSample(
-            1,
-            1,
-            1.0,
-            float(row["core_mhz"]),
-            float(row["time_s"]),
-            float(row["energy_j"]) / float(row["time_s"]),
-        )
-        for row in rows(STAGES)
+        of_one_gpu(row["core_mhz"], time_s, float(row["energy_j"]) / time_s)
+        for row in rows("dvfs/dl_stage_frequency.csv")
+        for time_s in [float(row["time_s"])]
         if (row["gpu"], row["model"], row["pass"], row["independent"])
         == (gpu, series, "forward", "1")
     ]
@@ -97,15 +77,8 @@ def test_stages_of_training_over_the_clock(gpu: str, series: str, time: float, p
 @pytest.mark.parametrize("benchmark", ["matrixMul", "hotspot", "mergeSort"])
 def test_kernels_over_the_clock(gpu: str, benchmark: str):
     samples = [
-        PerformanceSample(
-            1,
-            1,
-            1.0,
-            float(row["core_mhz"]),
-            float(row["time_ms"]) / 1e3,
-            float(row["avg_power_w"]),
-        )
-        for row in rows(KERNELS)
+        of_one_gpu(row["core_mhz"], float(row["time_ms"]) / 1e3, float(row["avg_power_w"]))
+        for row in rows("dvfs/kernels.csv")
         if (row["gpu"], row["suite"], row["benchmark"]) == (gpu, "real", benchmark)
         and float(row["core_mhz"]) >= 705  # labels below are not to be trusted on V100
     ]
@@ -119,7 +92,7 @@ def test_kernels_over_the_clock(gpu: str, benchmark: str):
 def test_clock_and_power_limit_are_chosen_within_the_bound(program: str):
     """By a third of the settings of an A100; judged by all of them, linear between limits."""
     measured = {}
-    for row in rows(CARDS):
+    for row in rows("clock_power/clock_power.csv"):
         if (row["program"], row["gpu"]) == (program, "A100-PCIE-80GB"):
             at = int(row["clock_mhz"]), int(row["power_limit_w"]) % 300  # 300 W is the card's own
             measured[at] = float(row["time_s"]), 3600.0 * float(row["energy_wh"])

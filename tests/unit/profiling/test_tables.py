@@ -1,10 +1,10 @@
 """Summaries of measured clusters, and the width of tables."""
 
 import csv
-import os
 from pathlib import Path
 
 import pytest
+from needs import shared_data
 
 from gpu_aware_profile.store_writer import recompute_scores
 from gpu_aware_profile.tables import SUMMARY, score_table, summarise
@@ -12,10 +12,6 @@ from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import Run, put_timings
 from slurm_gpu_aware.store.profiles import score_rows
-
-SHARED = Path(
-    os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
-)
 
 
 @pytest.mark.shared
@@ -35,10 +31,7 @@ def test_measured_clusters_through_import_and_store(
     tmp_path: Path, name: str, gpus: int, spread: str, best: float, worst: float
 ) -> None:
     """The numbers are those that stand beside the data, computed there independently."""
-    file = SHARED / "data" / "variability" / f"{name}.csv"
-    if not file.exists():
-        pytest.skip(f"measured data not found: {file}")
-    with file.open() as stream:
+    with shared_data(f"variability/{name}.csv").open() as stream:
         rows = [
             Run(row["node"], int(row["slot"]), "A", 1000.0, float(row["value_ms"]))
             for row in csv.DictReader(stream)

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from due_samples import (
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from needs import shared_data
 from parametric_work import beta, weibull, with_atom
 from size_samples import SCALES
 
@@ -30,8 +30,6 @@ from slurm_gpu_aware.features.due_dates.work import best_constant, empirical, op
 from slurm_gpu_aware.features.sizes.speeds import Speeds, speeds_of
 from slurm_gpu_aware.model.size_table import SizeTable
 
-ROOT = Path(__file__).parents[3]
-EXAMPLES = ROOT.parent / "shared" / "data" / "sts" / "examples.json"
 MAKERS = {
     "uniform": lambda d: uniform(d["w_max"], d["w_max"]),
     "truncated_exponential": lambda d: weibull(d["w_max"], 1 / d["rate"]),
@@ -44,9 +42,7 @@ MAKERS = {
 
 @pytest.mark.shared
 def test_solved_examples():
-    if not EXAMPLES.is_file():
-        pytest.skip("no solved examples here")
-    for case in json.loads(EXAMPLES.read_text())["cases"]:
+    for case in json.loads(shared_data("sts/examples.json").read_text())["cases"]:
         work = MAKERS[case["distribution"]["type"]](case["distribution"]).given(case["w_c"])
         speeds = Speeds(*(np.array(case[key], float) for key in ("gpus", "speeds", "power")))
         plan = optimum(work, speeds, case["deadline"])

@@ -5,12 +5,14 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from store_samples import decision, ingest, report
+from needs import needs_root
+from store_samples import decision, ingest, profile_of, report
 
 from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.errors import StoreError
@@ -48,15 +50,51 @@ def test_opening_again_changes_nothing(tmp_path: Path) -> None:
     with open_store(path) as store:
         ingest(store, report())
     before = schema_of(path)
-    with open_store(path) as store:
-        assert len(load_profile(store).gpus) == 4
+    open_store(path).close()
+    assert len(profile_of(path).gpus) == 4
     assert schema_of(path) == before
 
 
-def test_an_empty_file_is_no_store_for_a_reader(tmp_path: Path) -> None:
-    (tmp_path / "store.db").touch()
-    with pytest.raises(StoreError, match="an empty store; 'gpu-aware-profile sweep'"):
-        open_store(tmp_path / "store.db", readonly=True)
+def of_schema(version: int) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        open_store(path).close()
+        with sqlite3.connect(path) as connection:
+            connection.execute(f"PRAGMA user_version = {version}")
+
+    return make
+
+
+def of_another_program(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+
+
+def beginning(path: Path) -> bytes | None:
+    return path.read_bytes()[:16] if path.exists() else None
+
+
+@pytest.mark.parametrize(
+    ("make", "modes", "words"),
+    [
+        (lambda path: None, "r", "gpu-aware-profile sweep"),
+        (Path.touch, "r", "an empty store; 'gpu-aware-profile sweep'"),
+        (of_schema(999), "rw", r"newer release.*schema 999.*upgrade"),
+        (of_schema(1), "w", r"older release.*schema 1.*measure again"),
+        (of_another_program, "w", "not a store of slurm-gpu-aware"),
+        (lambda path: path.write_text("not a database\n" * 200), "rw", "damaged; move it.*sweep"),
+    ],
+    ids=["missing", "empty", "newer", "older", "foreign", "text"],
+)
+def test_what_is_no_store_of_this_release_is_refused_and_stays(
+    tmp_path: Path, make: Callable[[Path], object], modes: str, words: str
+) -> None:
+    path = tmp_path / "store.db"
+    make(path)
+    before = beginning(path)
+    for mode in modes:
+        with pytest.raises(StoreError, match=words):
+            open_store(path, readonly=mode == "r")
+    assert beginning(path) == before
 
 
 def test_a_failing_schema_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,42 +104,6 @@ def test_a_failing_schema_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(StoreError):
         open_store(path)
     assert schema_of(path) == []
-
-
-def test_a_newer_store_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    open_store(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 999")
-    for readonly in (False, True):
-        with pytest.raises(StoreError, match=r"newer release.*schema 999.*upgrade"):
-            open_store(path, readonly=readonly)
-
-
-def test_a_store_of_an_older_release_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    open_store(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 1")
-    with pytest.raises(StoreError, match=r"older release.*schema 1.*measure again"):
-        open_store(path)
-
-
-def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE recipes (name TEXT)")
-    with pytest.raises(StoreError, match="not a store of slurm-gpu-aware"):
-        open_store(path)
-
-
-@pytest.mark.parametrize("readonly", [False, True])
-def test_a_file_that_is_no_database_names_the_cure(tmp_path: Path, readonly: bool) -> None:
-    path = tmp_path / "store.db"
-    path.write_bytes(b"this is not a database\n" * 200)
-    with pytest.raises(StoreError, match=r"damaged; move it away.*sweep"):
-        open_store(path, readonly=readonly)
-    assert path.read_bytes().startswith(b"this is not")
 
 
 def test_damage_inside_the_file_is_a_store_error(tmp_path: Path) -> None:
@@ -122,12 +124,6 @@ def test_damage_inside_the_file_is_a_store_error(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError):
         use()
-
-
-def test_a_missing_store_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="gpu-aware-profile sweep"):
-        open_store(tmp_path / "store.db", readonly=True)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_read_only_store_cannot_be_written(tmp_path: Path) -> None:
@@ -182,8 +178,7 @@ def test_the_published_copy_is_complete_readable_and_replaced(tmp_path: Path) ->
             ingest(store, report("n2"))
             publish(store, mode=0o600)
             assert len(load_profile(reader).gpus) == 4  # still the old file
-        with open_store(copy, readonly=True) as reader:
-            assert len(load_profile(reader).gpus) == 8
+        assert len(profile_of(copy).gpus) == 8
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert {p.name for p in tmp_path.iterdir()} == {"store.db", "store.public.db"}
 
@@ -209,7 +204,7 @@ with open_store(sys.argv[1], readonly=True) as store:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="changes to another user, which needs root")
+@needs_root
 def test_another_user_reads_the_copy_and_not_the_live_file(tmp_path: Path) -> None:
     """Without write access to the directory a closed WAL file cannot be opened."""
     folder = tmp_path
@@ -233,7 +228,7 @@ def test_another_user_reads_the_copy_and_not_the_live_file(tmp_path: Path) -> No
     assert done.stdout.split() == ["store.public.db", "4"], done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away, which needs root")
+@needs_root
 def test_a_store_made_by_root_belongs_to_the_owner_of_its_directory(tmp_path: Path) -> None:
     folder = tmp_path / "lib"
     folder.mkdir()

@@ -63,12 +63,11 @@ def test_an_outcome_of_nothing_is_refused(ledger: Ledger) -> None:
         ledger.set_outcome(5, "ended", 1.0)
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_every_state_is_known(ledger: Ledger, state: str) -> None:
-    number = ledger.add_decision(decision())
-    ledger.set_outcome(number, state, 1.0)
-    is_open = state in ("planned", "prepared", "released", "started")
-    assert [d.id for d in ledger.open_decisions()] == ([number] if is_open else [])
+def test_every_state_is_known(ledger: Ledger) -> None:
+    for state in STATES:
+        ledger.set_outcome(ledger.add_decision(decision()), state, 1.0)
+    is_open = {one.state for one in ledger.open_decisions()}
+    assert is_open == {"planned", "prepared", "released", "started"}
 
 
 def test_misspelt_states_and_kinds_are_refused(ledger: Ledger) -> None:
@@ -93,10 +92,11 @@ def test_events_of_one_second_come_as_they_were_told(ledger: Ledger) -> None:
     assert [e.kind for e in ledger.events("5")] == ["parked", "released", "started"]
 
 
-@pytest.mark.parametrize("kind", EVENT_KINDS)
-def test_every_kind_is_stored(ledger: Ledger, kind: str) -> None:
-    ledger.add_event("1", kind, {"text": "ümläut \U0001f600 'quote'"}, 1.0)
-    assert ledger.events("1")[0].detail == {"text": "ümläut \U0001f600 'quote'"}
+def test_every_kind_is_stored(ledger: Ledger) -> None:
+    detail = {"text": "ümläut \U0001f600 'quote'"}
+    for kind in EVENT_KINDS:
+        ledger.add_event("1", kind, detail, 1.0)
+    assert [(e.kind, e.detail) for e in ledger.events("1")] == [(k, detail) for k in EVENT_KINDS]
 
 
 def test_the_gpus_that_jobs_were_given_are_those_of_their_last_start(ledger: Ledger) -> None:

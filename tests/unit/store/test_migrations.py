@@ -26,6 +26,7 @@ NEXT = schema.VERSION + 1
 REBUILT = ("nodes", "gpus", "timings", "collectives", "model_samples", "decisions")
 """Tables with references, checks, indexes and triggers."""
 Rows = dict[str, list[tuple[Any, ...]]]
+NextSchema = Callable[..., None]
 
 
 def make_store_8(path: Path) -> Path:
@@ -98,7 +99,7 @@ def lose(db: Database) -> None:
 
 
 @pytest.fixture
-def next_schema(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def next_schema(monkeypatch: pytest.MonkeyPatch) -> NextSchema:
     """Make this release one of the next schema, which a step reaches."""
 
     def set_step(step: Callable[[Database], None] = rebuild) -> None:
@@ -120,7 +121,7 @@ def test_a_store_of_schema_8_gets_the_schema_of_a_new_store(tmp_path: Path) -> N
     assert shape_of(old) == shape_of(tmp_path / "new.db")
 
 
-def test_every_row_is_kept(tmp_path: Path, next_schema: Callable[..., None]) -> None:
+def test_every_row_is_kept(tmp_path: Path, next_schema: NextSchema) -> None:
     path = make_store_8(tmp_path / "store.db")
     before, tables = rows_of(path), set(table_names(path))
     assert before.keys() == tables  # the fixture has rows of every table of that schema
@@ -142,7 +143,7 @@ def test_every_row_is_kept(tmp_path: Path, next_schema: Callable[..., None]) -> 
 
 
 def test_a_new_table_needs_no_words_in_a_step(
-    tmp_path: Path, next_schema: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, next_schema: NextSchema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_store_8(tmp_path / "store.db")
     next_schema(lambda db: None)
@@ -153,7 +154,7 @@ def test_a_new_table_needs_no_words_in_a_step(
 
 
 def test_the_copy_is_the_former_store_with_its_owner_and_mode(
-    tmp_path: Path, next_schema: Callable[..., None]
+    tmp_path: Path, next_schema: NextSchema
 ) -> None:
     path = make_store_8(tmp_path / "store.db")
     if os.geteuid() == 0:
@@ -171,9 +172,7 @@ def test_the_copy_is_the_former_store_with_its_owner_and_mode(
     assert {file.name for file in tmp_path.iterdir()} == {"store.db", kept.name}
 
 
-def test_a_copy_that_is_there_is_not_replaced(
-    tmp_path: Path, next_schema: Callable[..., None]
-) -> None:
+def test_a_copy_that_is_there_is_not_replaced(tmp_path: Path, next_schema: NextSchema) -> None:
     path = make_store_8(tmp_path / "store.db")
     kept_path(path, 8).write_text("of an earlier life")
     next_schema()
@@ -184,7 +183,7 @@ def test_a_copy_that_is_there_is_not_replaced(
 
 @pytest.mark.parametrize("step", [fail, lose])
 def test_a_step_that_fails_leaves_the_store_as_it_was(
-    tmp_path: Path, next_schema: Callable[..., None], step: Callable[[Database], None]
+    tmp_path: Path, next_schema: NextSchema, step: Callable[[Database], None]
 ) -> None:
     path = make_store_8(tmp_path / "store.db")
     before = rows_of(path)
@@ -235,9 +234,7 @@ def test_of_two_processes_one_brings_the_store_forward(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"store.db", "store.schema8.db"}
 
 
-def test_a_reader_names_those_who_bring_it_forward(
-    tmp_path: Path, next_schema: Callable[..., None]
-) -> None:
+def test_a_reader_names_those_who_bring_it_forward(tmp_path: Path, next_schema: NextSchema) -> None:
     path = make_store_8(tmp_path / "store.db")
     open_store(path).close()
     with open_store(path) as store:
@@ -256,7 +253,7 @@ def test_a_reader_names_those_who_bring_it_forward(
 
 
 def test_explain_of_a_user_says_it_in_one_sentence(
-    store_path: Path, next_schema: Callable[..., None]
+    store_path: Path, next_schema: NextSchema
 ) -> None:
     make_store_8(store_path)
     next_schema()
@@ -265,9 +262,7 @@ def test_explain_of_a_user_says_it_in_one_sentence(
     assert f"store.db: of schema 8, and this release reads schema {NEXT}" in said
 
 
-def test_an_import_brings_the_store_forward(
-    store_path: Path, next_schema: Callable[..., None]
-) -> None:
+def test_an_import_brings_the_store_forward(store_path: Path, next_schema: NextSchema) -> None:
     make_store_8(store_path)
     next_schema()
     times = store_path.with_name("times.csv")

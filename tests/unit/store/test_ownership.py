@@ -7,16 +7,15 @@ import stat
 from pathlib import Path
 
 import pytest
-from store_samples import ingest, report
+from needs import needs_root
+from store_samples import ingest, profile_of, report
 
 from slurm_gpu_aware.errors import StoreError
 from slurm_gpu_aware.store import files
 from slurm_gpu_aware.store.database import open_store, publish, republish
 from slurm_gpu_aware.store.files import give_folder, live_files, published_path
 from slurm_gpu_aware.store.ledger import Ledger
-from slurm_gpu_aware.store.profiles import load_profile
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 USER = "nobody"
 
 
@@ -81,8 +80,7 @@ def test_a_writer_beside_the_selector_keeps_the_copy_as_readable_as_it_was(tmp_p
         ingest(store, report())
         republish(store)
     assert mode(published_path(path)) == 0o640
-    with open_store(published_path(path), readonly=True) as copy:
-        assert len(load_profile(copy).gpus) == 4
+    assert len(profile_of(published_path(path)).gpus) == 4
 
 
 def test_a_copy_made_before_there_were_jobs_shows_them_to_no_other_user(tmp_path: Path) -> None:
@@ -106,7 +104,7 @@ def test_a_folder_that_cannot_be_made_names_the_cure(tmp_path: Path) -> None:
         open_store(tmp_path / "lib" / "x" / "store.db")
 
 
-@as_root
+@needs_root
 def test_what_a_sweep_of_root_left_goes_to_slurm_user(tmp_path: Path) -> None:
     folder = tmp_path / "lib"
     with open_store(folder / "store.db") as store:
@@ -129,14 +127,14 @@ def test_what_a_sweep_of_root_left_goes_to_slurm_user(tmp_path: Path) -> None:
     assert give_folder(folder, USER, names) == []
 
 
-@as_root
+@needs_root
 def test_a_missing_folder_is_made_for_its_user(tmp_path: Path) -> None:
     assert give_folder(tmp_path / "a" / "b", USER) == [tmp_path / "a" / "b"]
     assert uid(tmp_path / "a" / "b") == pwd.getpwnam(USER).pw_uid
     assert uid(tmp_path / "a") == 0
 
 
-@as_root
+@needs_root
 @pytest.mark.parametrize("owner", [0, 4711])
 def test_a_folder_with_other_things_or_of_another_user_stays(tmp_path: Path, owner: int) -> None:
     (tmp_path / "store.db").touch()

@@ -1,12 +1,11 @@
 """The machines in code against the measured and published link lists."""
 
 import json
-import os
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import shared_data
 
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph, direct_links
 from slurm_gpu_aware.topology.bandwidth import BOTTLENECK
@@ -14,10 +13,6 @@ from slurm_gpu_aware.topology.machines import machine
 from slurm_gpu_aware.topology.matching import agg_table, eff_table, match
 from slurm_gpu_aware.topology.patterns import Pattern
 
-SHARED = Path(
-    os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
-)
-DATA = SHARED / "data" / "topologies"
 CLASSES = {"NV-double": "NV2", "NV-single": "NV1", "PCIe": "SYS"}
 # Links that the authors' tables have wrong, from 0, and what they should be.
 CORRECTED = {
@@ -30,10 +25,7 @@ CORRECTED = {
 
 
 def data(name):
-    file = DATA / f"{name}.json"
-    if not file.exists():
-        pytest.skip(f"link lists not found: {file}")
-    described = json.loads(file.read_text())
+    described = json.loads(shared_data(f"topologies/{name}.json").read_text())
     first = min(edge["a"] for edge in described["edges"])
     host = 10.0 if name.startswith("mapa") else 12.0
     links = {

@@ -1,12 +1,11 @@
 """Binning: exact 1-D K-means, degenerate inputs, outliers, the choice of K, measured clusters."""
 
 import csv
-import os
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import shared_data
 
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.variability import bins
@@ -21,18 +20,10 @@ from slurm_gpu_aware.variability.bins import (
 )
 from slurm_gpu_aware.variability.scores import pm_scores
 
-SHARED = Path(
-    os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
-)
-DATA = SHARED / "data" / "variability"
-
 
 def measured(name: str) -> np.ndarray:
     """PM scores of a measured cluster."""
-    file = DATA / f"{name}.csv"
-    if not file.exists():
-        pytest.skip(f"measured data not found: {file}")
-    with file.open() as stream:
+    with shared_data(f"variability/{name}.csv").open() as stream:
         return pm_scores([float(row["value_ms"]) for row in csv.DictReader(stream)])
 
 
@@ -46,9 +37,12 @@ def measured(name: str) -> np.ndarray:
         ([0.7] * 40, [0.7]),
         ([1.0, 1.0, 1.0, 1.2], [1.0, 1.2]),
         ([1.0, 1.01, 2.0], [1.005, 2.0]),
+        # By silhouettes alone the 1.2 joins the 1.0s: a bin of one has silhouette 0.
+        ([0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.2, 1.6], [1.0, 1.2, 1.6]),
+        ([1.0] * 7 + [1.1] * 7 + [1.3], [1.0, 1.1, 1.3]),
     ],
 )
-def test_degenerate_inputs(raw: list[float], centroids: list[float]) -> None:
+def test_few_scores_fall_into_bins_of_equals(raw: list[float], centroids: list[float]) -> None:
     binning = bin_scores(raw)
     assert np.unique(binning.scores).tolist() == pytest.approx(centroids)
     assert binning.scores.tolist() == pytest.approx(
@@ -93,20 +87,6 @@ def test_k_has_the_best_worst_silhouette() -> None:
     assert start.size == 4
     assert silhouettes(points, start)[0].min() > 0.85
     assert np.unique(bin_scores(raw).scores).round(2).tolist() == [0.94, 1.0, 1.06, 1.2]
-
-
-@pytest.mark.parametrize(
-    ("raw", "centroids"),
-    [
-        ([0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.2, 1.6], [1.0, 1.2, 1.6]),
-        ([1.0] * 7 + [1.1] * 7 + [1.3], [1.0, 1.1, 1.3]),
-    ],
-)
-def test_one_slow_gpu_among_few_is_not_called_equal(
-    raw: list[float], centroids: list[float]
-) -> None:
-    """By silhouettes alone the 1.2 joins the 1.0s, because a bin of one has silhouette 0."""
-    assert np.unique(bin_scores(raw).scores).tolist() == pytest.approx(centroids)
 
 
 def test_scores_too_far_apart_for_eleven_bins_get_the_least_error() -> None:
@@ -158,14 +138,8 @@ def test_bins_lose_little_of_measured_clusters(name: str) -> None:
 
 
 MEASURED = [
-    "frontera_bert",
-    "frontera_pagerank",
-    "frontera_resnet",
-    "lonestar6_resnet",
-    "longhorn_bert",
-    "longhorn_pagerank",
-    "longhorn_resnet",
-    "longhorn_sgemm",
+    *("frontera_bert", "frontera_pagerank", "frontera_resnet", "lonestar6_resnet"),
+    *("longhorn_bert", "longhorn_pagerank", "longhorn_resnet", "longhorn_sgemm"),
 ]
 
 

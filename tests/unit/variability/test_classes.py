@@ -25,15 +25,7 @@ def members_of(centres: Centres, apps: dict[str, Utilisation]) -> dict[str, str]
 
 def test_classes_run_from_compute_bound_to_memory_bound() -> None:
     centres = fit_classes(APPS)
-    assert members_of(centres, APPS) == {
-        "resnet50": "A",
-        "vgg19": "A",
-        "dcgan": "A",
-        "bert": "B",
-        "gpt2": "B",
-        "pagerank": "C",
-        "pointnet": "C",
-    }
+    assert list(members_of(centres, APPS).values()) == list("AAABBCC")
     assert list(centres) == ["A", "B", "C"]
     assert (np.diff([centre.peak_fu - centre.dram for centre in centres.values()]) < 0).all()
 
@@ -50,9 +42,7 @@ def test_equally_near_goes_to_the_first() -> None:
 
 
 def test_the_order_of_applications_does_not_matter() -> None:
-    backwards = dict(reversed(APPS.items()))
-    first, second = fit_classes(APPS), fit_classes(backwards)
-    assert first == second
+    assert fit_classes(APPS) == fit_classes(dict(reversed(APPS.items())))
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -17,13 +17,21 @@ LONG_HEADER = (
 )
 
 
-def long_table(*metrics: tuple[int, str, str, str]) -> list[str]:
-    """Output of ``ncu --csv --metrics ...``: one row per kernel and metric."""
-    rows = [
-        f'"{i}","4242","python3.11","g07","void gemm<float, 8>(int)","1","7",'
-        f'"Command line profiler metrics","{name}","{unit}","{value}"'
-        for i, name, unit, value in metrics
-    ]
+METRICS = {"dram": DRAM, "fma": FMA, "tensor": TENSOR, "lsu": LSU}
+
+
+def long_table(*metrics: str) -> list[str]:
+    """Output of ``ncu --csv --metrics ...``: one row per kernel and metric.
+
+    ``metrics``: number of the kernel, metric or unit of its duration, value.
+    """
+    rows = []
+    for number, what, value in map(str.split, metrics):
+        name, unit = (METRICS[what], "%") if what in METRICS else (TIME, what)
+        rows.append(
+            f'"{number}","4242","python3.11","g07","void gemm<float, 8>(int)","1","7",'
+            f'"Command line profiler metrics","{name}","{unit}","{value}"'
+        )
     return [
         "epoch 1, loss 0.5",
         "==PROF== Connected to process 4242 (/usr/bin/python3.11)",
@@ -35,24 +43,14 @@ def long_table(*metrics: tuple[int, str, str, str]) -> list[str]:
 
 
 def test_kernels_are_weighted_by_their_duration() -> None:
-    found = read_ncu(
-        long_table(
-            (0, DRAM, "%", "20"),
-            (0, FMA, "%", "80.0"),
-            (0, LSU, "%", "99.0"),
-            (0, TIME, "us", "3.0"),
-            (1, DRAM, "%", "60"),
-            (1, FMA, "%", "10"),
-            (1, TENSOR, "%", "90"),
-            (1, TIME, "ns", "1,000"),
-        )
-    )
+    first = ("0 dram 20", "0 fma 80.0", "0 lsu 99.0", "0 us 3.0")
+    found = read_ncu(long_table(*first, "1 dram 60", "1 fma 10", "1 tensor 90", "1 ns 1,000"))
     assert found.dram == pytest.approx((3 * 20 + 60) / 4)
     assert found.peak_fu == pytest.approx((3 * 80 + 10) / 4)  # fma, not tensor; lsu does not count
 
 
 def test_without_durations_kernels_count_alike() -> None:
-    found = read_ncu(long_table((0, DRAM, "%", "20"), (0, FMA, "%", "80"), (1, DRAM, "%", "60")))
+    found = read_ncu(long_table("0 dram 20", "0 fma 80", "1 dram 60"))
     assert (found.dram, found.peak_fu) == (40.0, 40.0)
 
 
@@ -61,7 +59,7 @@ def test_without_durations_kernels_count_alike() -> None:
     [("9,00", 9.0), ("15,72", 15.72), ("1.38", 1.38), ("0", 0.0), ("100.000000", 100.0)],
 )
 def test_numbers_of_both_locales(text: str, value: float) -> None:
-    assert read_ncu(long_table((0, DRAM, "%", text), (0, FMA, "%", "1"))).dram == value
+    assert read_ncu(long_table(f"0 dram {text}", "0 fma 1")).dram == value
 
 
 @pytest.mark.parametrize(
@@ -77,15 +75,8 @@ def test_numbers_of_both_locales(text: str, value: float) -> None:
     ],
 )
 def test_units_of_time(unit: str, text: str, weight: float) -> None:
-    found = read_ncu(
-        long_table(
-            (0, DRAM, "%", "100"),
-            (0, FMA, "%", "0"),
-            (0, TIME, unit, text),
-            (1, DRAM, "%", "0"),
-            (1, TIME, "ns", "1,000"),
-        )
-    )
+    first = ("0 dram 100", "0 fma 0", f"0 {unit} {text}")
+    found = read_ncu(long_table(*first, "1 dram 0", "1 ns 1,000"))
     assert found.dram == pytest.approx(100 * weight / (weight + 1000))
 
 
@@ -112,13 +103,10 @@ WIDE = [
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (
-            long_table((0, DRAM, "%", "50"), (0, FMA, "%", "90")),
-            long_table((0, DRAM, "%", "10"), (0, FMA, "%", "10")),
-        ),
+        (long_table("0 dram 50", "0 fma 90"), long_table("0 dram 10", "0 fma 10")),
         (WIDE, [*WIDE[:2], '"0","1","copy","1.0","10","10"']),
-        (WIDE, long_table((0, DRAM, "%", "10"), (0, FMA, "%", "10"), (0, TIME, "us", "1"))),
-        (long_table((0, DRAM, "%", "10"), (0, FMA, "%", "10"), (0, TIME, "us", "1")), WIDE),
+        (WIDE, long_table("0 dram 10", "0 fma 10", "0 us 1")),
+        (long_table("0 dram 10", "0 fma 10", "0 us 1"), WIDE),
     ],
 )
 def test_appended_runs_all_count(one: list[str], other: list[str]) -> None:
@@ -128,28 +116,20 @@ def test_appended_runs_all_count(one: list[str], other: list[str]) -> None:
 
 
 def test_runs_with_different_metrics_complete_each_other() -> None:
-    found = read_ncu([*long_table((0, DRAM, "%", "40")), *long_table((0, FMA, "%", "80"))])
+    found = read_ncu([*long_table("0 dram 40"), *long_table("0 fma 80")])
     assert (found.dram, found.peak_fu) == (40.0, 80.0)
 
 
 def test_processes_number_their_kernels_apart() -> None:
-    lines = long_table((0, DRAM, "%", "50"), (0, FMA, "%", "90"))
+    lines = long_table("0 dram 50", "0 fma 90")
     second = [line.replace('"4242"', '"4243"').replace('"50"', '"10"') for line in lines[-3:-1]]
     found = read_ncu([*lines, *second])
     assert (found.dram, found.peak_fu) == (30.0, 90.0)
 
 
 def test_values_that_could_not_be_measured_are_left_out() -> None:
-    found = read_ncu(
-        long_table(
-            (0, DRAM, "%", "20"),
-            (0, FMA, "%", "80"),
-            (0, TENSOR, "%", "n/a"),
-            (1, DRAM, "%", "N/A"),
-            (1, FMA, "%", "40"),
-            (1, TENSOR, "%", "90"),
-        )
-    )
+    first = ("0 dram 20", "0 fma 80", "0 tensor n/a")
+    found = read_ncu(long_table(*first, "1 dram N/A", "1 fma 40", "1 tensor 90"))
     assert (found.dram, found.peak_fu) == (20.0, 90.0)
 
 
@@ -158,13 +138,13 @@ def test_values_that_could_not_be_measured_are_left_out() -> None:
     [
         ([], "no Nsight Compute table"),
         (["Segmentation fault"], "no Nsight Compute table"),
-        (long_table((0, FMA, "%", "5")), "no value of dram__throughput"),
-        (long_table((0, DRAM, "%", "5"), (0, LSU, "%", "5")), "no functional unit"),
-        (long_table((0, DRAM, "%", "n/a"), (0, FMA, "%", "5")), "no value of dram__throughput"),
-        (long_table((0, DRAM, "%", "5"), (0, FMA, "%", "n/a")), "no functional unit"),
-        (long_table((0, DRAM, "%", "nan"), (0, FMA, "%", "5")), "'nan' is not a number"),
-        (long_table((0, DRAM, "%", "940"), (0, FMA, "%", "5")), "940% is not possible"),
-        (long_table((0, TIME, "cycle", "940")), "unknown unit 'cycle'"),
+        (long_table("0 fma 5"), "no value of dram__throughput"),
+        (long_table("0 dram 5", "0 lsu 5"), "no functional unit"),
+        (long_table("0 dram n/a", "0 fma 5"), "no value of dram__throughput"),
+        (long_table("0 dram 5", "0 fma n/a"), "no functional unit"),
+        (long_table("0 dram nan", "0 fma 5"), "'nan' is not a number"),
+        (long_table("0 dram 940", "0 fma 5"), "940% is not possible"),
+        (long_table("0 cycle 940"), "unknown unit 'cycle'"),
     ],
 )
 def test_wrong_tables_are_refused(lines: list[str], reason: str) -> None:

@@ -1,18 +1,12 @@
 """PM scores, the combination of repeated runs, and scores from finished jobs."""
 
 import csv
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import shared_data
 
 from slurm_gpu_aware.variability.scores import JobRun, JobScore, job_scores, pm_scores, run_medians
-
-SHARED = Path(
-    os.environ.get("GPU_AWARE_SHARED", Path(__file__).resolve().parents[3].parent / "shared")
-)
-RUNS = SHARED / "data" / "variability" / "runs" / "longhorn_resnet_runs.csv"
 
 
 def test_median_gpu_has_score_one() -> None:
@@ -61,9 +55,7 @@ def test_combining_equals_numpy_median() -> None:
 @pytest.mark.shared
 def test_a_transient_of_a_node_does_not_make_its_gpus_slow() -> None:
     """The slowest run on Longhorn is 3.57 x the median; no GPU is slower than 1.12."""
-    if not RUNS.exists():
-        pytest.skip(f"measured data not found: {RUNS}")
-    with RUNS.open() as stream:
+    with shared_data("variability/runs/longhorn_resnet_runs.csv").open() as stream:
         rows = [(row["gpu"], float(row["value_ms"])) for row in csv.DictReader(stream)]
     times = list(run_medians([gpu for gpu, _ in rows], [value for _, value in rows]).values())
     scores = pm_scores(times)

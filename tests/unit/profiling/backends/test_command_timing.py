@@ -175,6 +175,18 @@ def test_the_program_runs_on_until_the_others_are_measured(tmp_path):
 BENCH = ("--bench-class", "A", "--bench")
 
 
+def happens(node, override, uuid=""):
+    """A program during which this happens to the node, on the GPU alone that is named."""
+    return (
+        "import os, pathlib\n"
+        f"folder = pathlib.Path({str(node.state)!r})\n"
+        "folder.mkdir(exist_ok=True)\n"
+        f"if os.environ['CUDA_VISIBLE_DEVICES'].startswith({uuid!r}):\n"
+        f"    (folder / 'override.json').write_text({json.dumps(override)!r})\n"
+        "print(5)\n"
+    )
+
+
 def test_each_gpu_is_pinned_by_its_uuid(library, tmp_path):
     node = FakeNode(library, tmp_path)
     code = "import os; print(1 + int(os.environ['CUDA_VISIBLE_DEVICES'][4:8], 16))"
@@ -203,15 +215,7 @@ def test_an_xid_during_the_program_is_a_fault_of_its_gpu(library, tmp_path, xid)
     """XID 45 is none: each process that is killed while it computes has one."""
     node = FakeNode(library, tmp_path)
     uuid = json.loads(node.machine.read_text())["gpus"][2]["uuid"]
-    event = json.dumps({"xids": [{"gpu": 2, "xid": xid}]})
-    code = (
-        "import os, pathlib\n"
-        f"folder = pathlib.Path({str(node.state)!r})\n"
-        "folder.mkdir(exist_ok=True)\n"
-        f"if os.environ['CUDA_VISIBLE_DEVICES'] == {uuid!r}:\n"
-        f"    (folder / 'override.json').write_text({event!r})\n"
-        "print(5)\n"
-    )
+    code = happens(node, {"xids": [{"gpu": 2, "xid": xid}]}, uuid)
     report = node.probe(*BENCH, python(code), "--runs", "1", "--no-loaded")
     fault = {"index": 2, "call": "xid", "error": "XID 79: GPU has fallen off the bus"}
     assert [row["index"] for row in report["timings"]] == ([0, 1, 3] if xid == 79 else [0, 1, 2, 3])
@@ -222,23 +226,12 @@ def test_an_xid_during_the_program_is_a_fault_of_its_gpu(library, tmp_path, xid)
     ("override", "text"),
     [
         ({"lost": [0]}, "GPU is lost"),
-        (
-            {"faults": [{"call": "*", "gpu": 0, "error": "RESET_REQUIRED"}]},
-            "GPU requires restart",
-        ),
+        ({"faults": [{"call": "*", "gpu": 0, "error": "RESET_REQUIRED"}]}, "GPU requires restart"),
     ],
 )
 def test_a_gpu_that_falls_off_the_bus_in_the_middle(library, tmp_path, override, text):
     node = FakeNode(library, tmp_path)
-    lost = json.dumps(override)
-    code = (
-        "import pathlib\n"
-        f"folder = pathlib.Path({str(node.state)!r})\n"
-        "folder.mkdir(exist_ok=True)\n"
-        f"(folder / 'override.json').write_text({lost!r})\n"
-        "print(5)\n"
-    )
-    report = node.probe(*BENCH, python(code), "--runs", "2")
+    report = node.probe(*BENCH, python(happens(node, override)), "--runs", "2")
     assert {row["index"] for row in report["timings"] if row["neighbours"] == "loaded"} == {1, 2, 3}
     assert {fault["index"] for fault in report["errors"]} <= {0, None}
     assert all(text in fault["error"] for fault in report["errors"])
@@ -274,22 +267,16 @@ def test_a_signal_ends_the_program_and_keeps_what_was_measured(library, tmp_path
     ("options", "words"),
     [
         (
-            ["--bench", "x", "--backend", "fake"],
+            (*BENCH, "x", "--backend", "fake"),
             "--bench excludes --backend, --class and --no-timings",
         ),
-        (["--bench", "'x"], "is malformed: No closing quotation"),
-        (["--bench", ""], "the command is empty"),
-        (["--bench", "x", "--bench-pattern", "("], "the pattern '(' is malformed"),
+        ((*BENCH, "'x"), "is malformed: No closing quotation"),
+        ((*BENCH, ""), "the command is empty"),
+        ((*BENCH, "x", "--bench-pattern", "("), "the pattern '(' is malformed"),
+        (("--bench", "x"), "--bench needs --bench-class"),
     ],
 )
 def test_wrong_options(library, tmp_path, options, words):
-    node = FakeNode(library, tmp_path)
-    done = node.run("gpu_aware_profile.cli", "node", "--bench-class", "A", *options)
+    done = FakeNode(library, tmp_path).run("gpu_aware_profile.cli", "node", *options)
     assert done.returncode in (1, 2)
     assert words in done.stderr
-
-
-def test_a_program_needs_its_class(library, tmp_path):
-    done = FakeNode(library, tmp_path).run("gpu_aware_profile.cli", "node", "--bench", "x")
-    assert done.returncode == 2
-    assert "--bench needs --bench-class" in done.stderr

@@ -88,6 +88,12 @@ class ClassifyFolder:
         path.write_text(text.format(python=sys.executable, **values))
         path.chmod(0o755)
 
+    def ncu(self, output: str = NCU_OUTPUT, status: int = 0) -> None:
+        self.tool("ncu", NCU, output=output, status=status)
+
+    def dcgmi(self, samples: int = 10_000, end: str = "") -> None:
+        self.tool("dcgmi", DCGMI, samples=samples, end=end)
+
     def app(self, text: str) -> str:
         (self.folder / "app.py").write_text(text)
         return f"{sys.executable} app.py"
@@ -120,18 +126,15 @@ WRITES = "import sys; open('ran', 'w').write(' '.join(sys.argv[1:])); print('epo
 
 
 def test_an_application_under_ncu(centres: ClassifyFolder) -> None:
-    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    centres.ncu()
     app = centres.app(WRITES)
     done = centres.classify("--centres", "centres.csv", "--run", f"{app} --name 'a b; rm x'")
     assert done.exit_code == 0, done.output
     assert (centres.folder / "ran").read_text() == "--name a b; rm x"  # no shell
     assert "Submit it with: sbatch --comment=class=A ..." in done.stdout
     assert "epoch 1" not in done.stdout
-    found = json.loads(
-        centres.classify(
-            "--centres", "centres.csv", "--run", app, "--name", "my job", "--json"
-        ).stdout
-    )
+    argv = ("--centres", "centres.csv", "--run", app, "--name", "my job", "--json")
+    found = json.loads(centres.classify(*argv).stdout)
     (one,) = found["applications"]
     assert (one["class"], one["dram"], one["peak_fu"]) == ("A", 31.5, 78.0)
     assert found["submit"] == "sbatch --comment=class=A --job-name='my job' ..."
@@ -139,36 +142,28 @@ def test_an_application_under_ncu(centres: ClassifyFolder) -> None:
 
 def test_an_application_beside_dcgm(centres: ClassifyFolder) -> None:
     """Samples before the application, without SM activity, do not count."""
-    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
-    done = centres.classify(
-        "--centres", "centres.csv", "--json", "--gpus", "0,1", "--run", centres.app(WRITES)
-    )
-    assert done.exit_code == 0, done.output
-    (one,) = json.loads(done.stdout)["applications"]
+    centres.dcgmi()
+    argv = ("--centres", "centres.csv", "--json", "--gpus", "0,1", "--run", centres.app(WRITES))
+    (one,) = json.loads(succeeded(centres.classify(*argv)).stdout)["applications"]
     assert (one["class"], one["dram"], one["peak_fu"]) == ("C", 74.0, 8.0)
 
 
 def test_ncu_goes_first_and_a_missing_tool_is_named(centres: ClassifyFolder) -> None:
     app = centres.app(WRITES)
     assert "ncu (Nsight Compute) or dcgmi (DCGM) is not on PATH" in centres.error("--run", app)
-    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
+    centres.dcgmi()
     assert centres.classify("--centres", "centres.csv", "--run", app).exit_code == 0
     assert "ncu (Nsight Compute) is not on PATH" in centres.error("--tool", "ncu", "--run", app)
-    centres.tool("ncu", NCU, output=NO_COUNTERS, status=1)
+    centres.ncu(NO_COUNTERS, 1)
     assert "ERR_NVGPUCTRPERM" in centres.error("--run", app)
     assert not (centres.folder / "store.db").exists()
-
-
-def test_without_permission_the_way_out_is_said(centres: ClassifyFolder) -> None:
-    centres.tool("ncu", NCU, output=NO_COUNTERS, status=1)
-    said = centres.error("--run", centres.app(WRITES))
-    assert "ncu may not read the performance counters of this GPU" in said
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in said
 
 
 @pytest.mark.parametrize(
     ("output", "status", "why"),
     [
+        (NO_COUNTERS, 1, "ncu may not read the performance counters of this GPU"),
+        (NO_COUNTERS, 1, "NVreg_RestrictProfilingToAdminUsers=0"),
         ("==WARNING== No kernels were profiled.\n", 0, "ran no kernel on a GPU that ncu could"),
         ("==ERROR== Failed to prepare kernel for profiling\n", 9, "failed under ncu: Failed to"),
         ("", 11, "failed under ncu: exit 11"),
@@ -179,23 +174,22 @@ def test_without_permission_the_way_out_is_said(centres: ClassifyFolder) -> None
 def test_an_ncu_that_counts_nothing(
     centres: ClassifyFolder, output: str, status: int, why: str
 ) -> None:
-    centres.tool("ncu", NCU, output=output, status=status)
+    centres.ncu(output, status)
     assert why in centres.error("--run", centres.app(WRITES))
 
 
 @pytest.mark.parametrize("tool", ["ncu", "dcgmi"])
 def test_an_application_that_fails_has_no_class(centres: ClassifyFolder, tool: str) -> None:
-    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
-    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
-    said = centres.error(
-        "--tool", tool.rstrip("i"), "--run", centres.app("import sys; sys.exit(3)")
-    )
+    centres.ncu()
+    centres.dcgmi()
+    fails = centres.app("import sys; sys.exit(3)")
+    said = centres.error("--tool", tool.rstrip("i"), "--run", fails)
     assert f"{sys.executable} failed " in said
     assert ("error code (3)" if tool == "ncu" else "exit 3") in said
 
 
 def test_an_application_that_is_missing(centres: ClassifyFolder) -> None:
-    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
+    centres.dcgmi()
     assert "./nowhere: cannot be run: No such file" in centres.error("--run", "./nowhere")
 
 
@@ -210,11 +204,10 @@ HANGS = (
 
 @pytest.mark.parametrize("tool", ["ncu", "dcgmi"])
 def test_what_hangs_is_stopped_with_all_that_it_started(centres: ClassifyFolder, tool: str) -> None:
-    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
-    centres.tool("dcgmi", DCGMI, samples=10_000, end="")
-    said = centres.error(
-        "--tool", tool.rstrip("i"), "--time-limit", "5", "--run", centres.app(HANGS)
-    )
+    centres.ncu()
+    centres.dcgmi()
+    argv = ("--tool", tool.rstrip("i"), "--time-limit", "5", "--run", centres.app(HANGS))
+    said = centres.error(*argv)
     assert "did not end within 5 s; give a higher --time-limit" in said
     pids = (centres.folder / "pids").read_text().split()
     assert all_end(pids)
@@ -225,31 +218,27 @@ def test_a_dcgm_that_hangs_or_fails(
 ) -> None:
     monkeypatch.setattr(counter_tools, "FIRST_SAMPLE_S", 0.5)
     app = centres.app(WRITES)
-    centres.tool("dcgmi", DCGMI, samples=0, end="time.sleep(600)")
+    centres.dcgmi(0, "time.sleep(600)")
     assert "dcgmi dmon printed no sample within 0.5 s" in centres.error("--run", app)
     monkeypatch.setattr(counter_tools, "FIRST_SAMPLE_S", 60.0)
-    centres.tool("dcgmi", DCGMI, samples=0, end=f"print({NO_WATCH!r}); sys.exit(219)")
+    centres.dcgmi(0, f"print({NO_WATCH!r}); sys.exit(219)")
     assert f"dcgmi dmon counts nothing: {NO_WATCH}" in centres.error("--run", app)
     assert not (centres.folder / "ran").exists()
-    centres.tool("dcgmi", DCGMI, samples=1, end="print('host engine is gone'); sys.exit(1)")
+    centres.dcgmi(1, "print('host engine is gone'); sys.exit(1)")
     slow = centres.app("import time; time.sleep(2)")
-    assert f"dcgmi dmon ended before {sys.executable}: host engine is gone" in centres.error(
-        "--run", slow
-    )
+    said = centres.error("--run", slow)
+    assert f"dcgmi dmon ended before {sys.executable}: host engine is gone" in said
 
 
 def test_centres_are_stored_once_for_the_site(centres: ClassifyFolder) -> None:
-    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    centres.ncu()
     app = centres.app(WRITES)
     assert "an administrator stores them once" in refusal(centres.classify("--run", app))
     assert not (centres.folder / "ran").exists()
     succeeded(centres.classify("--centres", "centres.csv", "--save-centres"))
     with open_store(centres.store) as store:
-        assert list(stored_centres(store).items()) == [
-            ("A", (30.0, 80.0)),
-            ("B", (55.0, 45.0)),
-            ("C", (75.0, 8.0)),
-        ]
+        found = list(stored_centres(store).items())
+    assert found == [("A", (30.0, 80.0)), ("B", (55.0, 45.0)), ("C", (75.0, 8.0))]
     assert "class=A" in centres.classify("--run", app).stdout
     (centres.folder / "config.toml").write_text(
         f'[store]\npath = "{centres.store}"\n[site]\nclasses = ["A", "B"]\ndefault_class = "B"\n'
@@ -259,7 +248,7 @@ def test_centres_are_stored_once_for_the_site(centres: ClassifyFolder) -> None:
 
 
 def test_a_class_is_saved_for_a_user_and_a_name(centres: ClassifyFolder) -> None:
-    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    centres.ncu()
     args = ("--centres", "centres.csv", "--run", centres.app(WRITES), "--save")
     done = succeeded(centres.classify(*args, "--name", "train", "--user", "ada"))
     assert "stored class A for the jobs of ada named train" in done.stderr
@@ -279,7 +268,7 @@ def test_a_class_is_saved_for_a_user_and_a_name(centres: ClassifyFolder) -> None
 def test_who_may_not_write_the_store_is_told_another_way(
     centres: ClassifyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    centres.tool("ncu", NCU, output=NCU_OUTPUT, status=0)
+    centres.ncu()
     app = centres.app(WRITES)
     centres.store.mkdir()  # cannot be written as a store, even by root
     said = centres.error("--run", app, "--name", "train", "--save")

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import click.testing
 import pytest
-from commands import succeeded
-from store_samples import ingest, report
+from commands import gpu_aware, gpu_aware_profile, succeeded
+from store_samples import ingest, profile_of, report
 
-from gpu_aware_profile.cli import cli
-from slurm_gpu_aware.cli.main import cli as gpu_aware
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.measurements import newest_bandwidths, newest_collectives
-from slurm_gpu_aware.store.profiles import load_profile
 
 Call = Callable[..., click.testing.Result]
 Said = Callable[..., str]
@@ -64,10 +61,7 @@ NCCL = """# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902
 
 @pytest.fixture
 def run_import(store_path: Path) -> Call:
-    def call(text: str, *args: str) -> click.testing.Result:
-        return click.testing.CliRunner().invoke(cli, ["import", "-", *args], input=text)
-
-    return call
+    return lambda text, *args: gpu_aware_profile("import", "-", *args, text=text)
 
 
 def test_a_matrix_gives_a_placement(store_path: Path, imported: Said, refused: Said) -> None:
@@ -76,63 +70,51 @@ def test_a_matrix_gives_a_placement(store_path: Path, imported: Said, refused: S
     said = imported(LISTED + TOPO, "--node", "n1", "--new-nodes")
     assert "until a sweep, GPUs 0 to 3 of n1 are those of the file" in said
     assert "left out 1 measurement for which the store has no place: path of a NIC" in said
-    with open_store(store_path) as store:
-        profile = load_profile(store)
+    profile = profile_of(store_path)
     assert {(x.a, x.b): (x.link_class, x.gbps) for x in profile.links["n1"]} == {
         **dict.fromkeys(((0, 1), (0, 3), (1, 2), (2, 3)), ("SYS", 8.0)),
         **dict.fromkeys(((0, 2), (1, 3)), ("NV12", 300.0)),
     }
     gpu = profile.gpus["n1", 1]
     assert (gpu.model, gpu.numa, gpu.cpus) == ("a100", 1, "32-63")
-    placed = click.testing.CliRunner().invoke(
-        gpu_aware, ["place", "--gpus", "2", "--bw", "high", "--json"]
-    )
-    assert placed.exit_code == 0, placed.output
-    assert json.loads(placed.stdout)["answers"][0]["place"] in (
-        {"n1": [0, 2]},
-        {"n1": [1, 3]},
-    )
+    placed = succeeded(gpu_aware("place", "--gpus", "2", "--bw", "high", "--json"))
+    place = json.loads(placed.stdout)["answers"][0]["place"]
+    assert place in ({"n1": [0, 2]}, {"n1": [1, 3]})
+
+
+EVEN = ",".join(map(str, range(0, 256, 2)))
+TWO_SOCKETS = [(0, "0-31,64-95"), (1, "32-63")] * 2
+SIX = ["SYS", "NV12", "SYS", "SYS", "NV12", "SYS"]
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "gpus", "links"),
     [
-        TOPO.replace("\n", "\r\n"),
-        TOPO.replace("NIC0", "mlx5_0"),
-        TOPO + "GPU0 fell off the bus\n",
-        re.sub(r"\t+", "   ", TOPO),
+        (TOPO.replace("\n", "\r\n"), TWO_SOCKETS, SIX),
+        (TOPO.replace("NIC0", "mlx5_0"), TWO_SOCKETS, SIX),
+        (TOPO + "GPU0 fell off the bus\n", TWO_SOCKETS, SIX),
+        (re.sub(r"\t+", "   ", TOPO), TWO_SOCKETS, SIX),
+        (GB200, [(0, "0-71"), (1, "72-143")], ["NV18"]),
+        (
+            PAIR.replace("0-7\nGPU1", f"{EVEN}\nGPU1").replace("X \t0-7", "X \tN/A\tN/A"),
+            [(None, EVEN), (None, None)],
+            ["PHB"],
+        ),
+        (PAIR.replace("PHB", "SOC"), [(None, "0-7")] * 2, ["SYS"]),
     ],
 )
-def test_other_forms_of_the_matrix(store_path: Path, imported: Said, text: str) -> None:
+def test_other_forms_of_the_matrix(
+    store_path: Path,
+    imported: Said,
+    text: str,
+    gpus: list[tuple[int | None, str | None]],
+    links: list[str],
+) -> None:
+    """NUMA nodes of memory on a GPU, CPUs that alternate or none, the old word of a socket."""
     imported(text, "--node", "n1", "--new-nodes")
-    with open_store(store_path) as store:
-        profile = load_profile(store)
-    assert [link.link_class for link in profile.links["n1"]].count("NV12") == 2
-    assert (profile.gpus["n1", 3].numa, profile.gpus["n1", 3].cpus) == (1, "32-63")
-
-
-def test_numa_nodes_of_memory_on_the_gpu(store_path: Path, imported: Said) -> None:
-    imported(GB200, "--node", "n1", "--new-nodes")
-    with open_store(store_path) as store:
-        gpus = load_profile(store).gpus
-    assert [(gpus["n1", i].numa, gpus["n1", i].cpus) for i in (0, 1)] == [
-        *((0, "0-71"), (1, "72-143")),
-    ]
-
-
-def test_cpus_that_alternate_and_none(store_path: Path, imported: Said) -> None:
-    even = ",".join(map(str, range(0, 256, 2)))
-    text = PAIR.replace("0-7\nGPU1", f"{even}\nGPU1").replace("X \t0-7", "X \tN/A\tN/A")
-    imported(text, "--node", "n1", "--new-nodes")
-    with open_store(store_path) as store:
-        gpus = load_profile(store).gpus
-    assert (gpus["n1", 0].cpus, gpus["n1", 1].cpus, gpus["n1", 1].numa) == (even, None, None)
-
-
-def test_the_old_word_of_another_socket(store_path: Path, imported: Said) -> None:
-    imported(PAIR.replace("PHB", "SOC"), "--node", "n1", "--new-nodes")
-    with open_store(store_path) as store:
-        assert load_profile(store).links["n1"][0].link_class == "SYS"
+    profile = profile_of(store_path)
+    assert [(gpu.numa, gpu.cpus) for gpu in profile.gpus.values()] == gpus
+    assert [link.link_class for link in profile.links["n1"]] == links
 
 
 def test_the_note_holds_for_a_second_import_and_for_one_gpu(run_import: Call) -> None:
@@ -155,11 +137,10 @@ def test_other_boards_on_a_known_node_are_refused(imported: Said, refused: Said)
 
 def test_a_name_that_is_cut_at_a_dot_is_said(store_path: Path) -> None:
     Path("gpu.a1.txt").write_text(PAIR)
-    args = ["import", "--new-nodes", "gpu.a1.txt"]
-    done = succeeded(click.testing.CliRunner().invoke(cli, args))
+    args = ("import", "--new-nodes", "gpu.a1.txt")
+    done = succeeded(gpu_aware_profile(*args))
     assert "gpu.a1.txt: taken for node gpu; if that is wrong, give --node" in done.stderr
-    done = click.testing.CliRunner().invoke(cli, [*args, "--node", "gpu.a1"])
-    assert (done.exit_code, "taken for node" in done.stderr) == (0, False)
+    assert "taken for node" not in succeeded(gpu_aware_profile(*args, "--node", "gpu.a1")).stderr
 
 
 def test_a_uuid_is_on_one_node(store_path: Path, imported: Said, refused: Said) -> None:
@@ -168,15 +149,13 @@ def test_a_uuid_is_on_one_node(store_path: Path, imported: Said, refused: Said) 
     said = refused(LISTED + TOPO, "--node", "n2", "--new-nodes")
     assert "000000000000' is GPU 0 of n2 and GPU 0 of n1, but a UUID belongs" in said
     assert "'gpu-aware-profile forget n1' if it has moved" in said
-    with open_store(store_path) as store:
-        assert {node for node, _ in load_profile(store).gpus} == {"n1"}
+    assert {node for node, _ in profile_of(store_path).gpus} == {"n1"}
 
 
 def test_links_have_the_bandwidth_of_their_generation(store_path: Path, imported: Said) -> None:
     text = LISTED.replace("A100-PCIE-40GB", "B200") + TOPO
     imported(text, "--node", "n1", "--new-nodes")
-    with open_store(store_path) as store:
-        assert load_profile(store).links["n1"][1].gbps == 600.0
+    assert profile_of(store_path).links["n1"][1].gbps == 600.0
 
 
 def test_nccl_tests_and_the_matrix_in_both_orders(
@@ -188,17 +167,16 @@ def test_nccl_tests_and_the_matrix_in_both_orders(
     second = NCCL.replace("  n1 ", "  n2 ")
     assert "no sweep has seen" in refused(second)
     imported(second, "--new-nodes")
+    profile = profile_of(store_path)
     with open_store(store_path) as store:
-        profile = load_profile(store)
         assert {one.node: one.gpus for one in newest_collectives(store, "all_reduce")} == {
             "n1": (0, 1),
             "n2": (0, 1),
         }
     for node in ("n1", "n2"):
         assert profile.links[node][0].link_class == "PHB"
-        assert [profile.gpus[node, i].pci for i in (0, 1)] == [
-            *("00000000:18:00.0", "00000000:3B:00.0"),
-        ]
+        addresses = [profile.gpus[node, i].pci for i in (0, 1)]
+        assert addresses == ["00000000:18:00.0", "00000000:3B:00.0"]
 
 
 def test_bandwidths_without_addresses_after_a_matrix(
@@ -233,11 +211,10 @@ def test_collectives_of_some_gpus_of_a_matrix_are_refused(imported: Said, refuse
 def test_what_a_sweep_has_read_stays(store_path: Path, refused: Said) -> None:
     with open_store(store_path) as store:
         ingest(store, report("n1"))
-        before = load_profile(store).links
+    before = profile_of(store_path).links
     said = refused(PAIR, "--node", "n1", "--new-nodes")
     assert "a sweep has read n1 and its links; there is nothing to import" in said
-    with open_store(store_path) as store:
-        assert load_profile(store).links == before
+    assert profile_of(store_path).links == before
 
 
 @pytest.mark.parametrize(
@@ -246,7 +223,7 @@ def test_what_a_sweep_has_read_stays(store_path: Path, refused: Said) -> None:
         (TOPO * 2, "2 matrices; write each run to a file of its own"),
         (TOPO.replace("GPU2\tNV12", "GPU2\tNV4"), "GPU0 to GPU2 is 'NV12', GPU2 to GPU0 'NV4'"),
         (
-            TOPO.replace("SYS\tNV12\tSYS\n", "SYS\tNVX\tSYS\n").replace("NV12", "NVX"),
+            TOPO.replace("NV12", "NVX"),
             "row GPU0, column GPU2: unknown link class 'NVX'; known: NV1..NV99, XGMI1..XGMI99, PIX",
         ),
         (PAIR.replace("PHB", "P" * 999), f"unknown link class '{'P' * 59}...; known"),
@@ -278,8 +255,7 @@ def test_the_matrices_of_all_nodes_in_one_file(
     """As pdsh writes them, lines of the nodes mixed."""
     text = "".join(f"{node}: {line}\n" for line in TOPO.split("\n") for node in ("n1", "n2"))
     imported(text, "--new-nodes")
-    with open_store(store_path) as store:
-        assert sorted(load_profile(store).links) == ["n1", "n2"]
+    assert sorted(profile_of(store_path).links) == ["n1", "n2"]
     refused = run_import(text, "--new-nodes", "--node", "n3")
     assert "--node is for a file of one node; it has n1, n2" in refused.stderr
 
@@ -297,18 +273,11 @@ def test_the_matrices_of_all_nodes_in_one_file(
 def test_a_host_before_each_line_names_the_node(
     store_path: Path, run_import: Call, prefix: str, args: tuple[str, ...], node: str | None
 ) -> None:
-    text = "".join(f"{prefix}{line}\n" for line in TOPO.split("\n"))
+    text = "".join(f"{prefix}{line}\n" for line in (LISTED + TOPO).split("\n"))
     done = run_import(text, "--new-nodes", *args)
     assert (done.exit_code == 0) == (node is not None), done.stderr
     if node is None:
         assert "it does not name its node; give it with --node NAME" in done.stderr
         return
-    with open_store(store_path) as store:
-        assert list(load_profile(store).links) == [node]
-
-
-def test_a_matrix_behind_a_launchers_prefix(store_path: Path, imported: Said) -> None:
-    text = "".join(f"n1: {line}\n" for line in (LISTED + TOPO).split("\n"))
-    imported(text, "--node", "n1", "--new-nodes")
-    with open_store(store_path) as store:
-        assert load_profile(store).gpus["n1", 2].model == "a100"
+    profile = profile_of(store_path)
+    assert (list(profile.links), profile.gpus[node, 2].model) == ([node], "a100")

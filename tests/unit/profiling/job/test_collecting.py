@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from needs import needs_root
 
 from gpu_aware_profile.imports import collecting
 from slurm_gpu_aware.errors import SourceError
@@ -114,7 +115,7 @@ with open_store(Path(sys.argv[1]) / "store.db") as store:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
+@needs_root
 @pytest.mark.parametrize(
     ("mode", "owner", "file_mode", "told"),
     [

@@ -1,7 +1,6 @@
 """The kernels, NVML and clocks of a real GPU: ``pytest -m gpu``."""
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import threading
 from importlib.util import find_spec
 
 import pytest
+from needs import needs_root
 
 from gpu_aware_profile.devices.driver import open_driver
 from gpu_aware_profile.kernels.arrays import WrongResultError
@@ -60,7 +60,7 @@ def test_medians_of_three_runs_agree(gpus):
         assert all(row["sm_mhz"] > 200 for row in rows)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may lock clocks")
+@needs_root
 def test_clocks_are_swept_and_reset(gpus, tmp_path, monkeypatch):
     conf = tmp_path / "clock.conf"
     conf.write_text(f"spool = {tmp_path / 'spool'}\nlocks = {tmp_path / 'locks'}\n")

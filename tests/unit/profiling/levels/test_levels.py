@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from commands import gpu_aware, gpu_aware_profile, refusal, succeeded
 from slurm_folder import SlurmFolder, parked
-from store_samples import ingest, report
+from store_samples import ingest, profile_of, report
 
 from gpu_aware_profile.store_writer import recompute_scores
 from slurm_gpu_aware.selector.daemon import run
@@ -40,12 +40,8 @@ def fill_store(path: Path) -> None:
         recompute_scores(store)
 
 
-def profile(*args: str, text: str | None = None) -> Result:
-    return gpu_aware_profile(*args, text=text)
-
-
 def done(*args: str, text: str | None = None) -> Result:
-    return succeeded(profile(*args, text=text))
+    return succeeded(gpu_aware_profile(*args, text=text))
 
 
 def configure(site: Path, text: str) -> None:
@@ -103,12 +99,10 @@ def test_export_and_import_are_inverse(two_nodes: Path, model: str) -> None:
 def test_an_import_replaces_what_there_was_of_its_classes_only(two_nodes: Path) -> None:
     done("import", "-", text=GOOD)
     done("import", "-", "--class", "A", text="level,value_ms\nnode,1\ncluster,1.4\n")
-    with open_store(two_nodes / "store.db") as store:
-        assert load_profile(store).level_ratios == {
-            "A": {"node": 1.0, "cluster": 1.4},
-            "B": {"node": 1.0, "cluster": 1.05},
-        }
-        assert load_profile(store).scores.keys() == {"A"}, "timings of GPUs are as they were"
+    found = profile_of(two_nodes / "store.db")
+    assert found.level_ratios["A"] == {"node": 1.0, "cluster": 1.4}
+    assert found.level_ratios["B"] == {"node": 1.0, "cluster": 1.05}
+    assert found.scores.keys() == {"A"}, "timings of GPUs are as they were"
 
 
 BAD = {
@@ -130,7 +124,7 @@ BAD = {
 
 @pytest.mark.parametrize("rows", BAD)
 def test_bad_rows_are_refused_with_what_is_valid(two_nodes: Path, rows: str) -> None:
-    result = profile("import", "-", text=f"{HEAD}{rows}\n")
+    result = gpu_aware_profile("import", "-", text=f"{HEAD}{rows}\n")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"stdin: line 2: {BAD[rows]}") or BAD[rows] in result.stderr
     assert "nothing was imported" in result.stderr
@@ -141,37 +135,33 @@ def test_bad_rows_are_refused_with_what_is_valid(two_nodes: Path, rows: str) -> 
 def test_models_of_a_class_begin_at_the_same_level(two_nodes: Path) -> None:
     rows = "A,node,1,v100\nA,cluster,2,v100\nA,socket,1,a100\nA,cluster,2,a100\n"
     assert "class A on v100 was timed at node, cluster, and at socket on another model" in refusal(
-        profile("import", "-", text=f"class,level,value_ms,model\n{rows}")
+        gpu_aware_profile("import", "-", text=f"class,level,value_ms,model\n{rows}")
     )
 
 
 def test_skip_bad_leaves_out_rows_and_classes_that_cannot_be_compared(two_nodes: Path) -> None:
-    result = profile("import", "-", "--skip-bad", text=GOOD + "A,node,x\nC,row,3\n")
+    result = gpu_aware_profile("import", "-", "--skip-bad", text=GOOD + "A,node,x\nC,row,3\n")
     assert result.exit_code == 3
     assert "line 8: value_ms is 'x': not a number" in result.stderr
     assert "line 9: class C was timed at row only" in result.stderr
-    with open_store(two_nodes / "store.db") as store:
-        assert load_profile(store).level_ratios.keys() == {"A", "B"}
+    assert profile_of(two_nodes / "store.db").level_ratios.keys() == {"A", "B"}
 
 
 @pytest.mark.parametrize(
-    ("args", "words"),
+    ("args", "code", "words"),
     [
-        (("show", "--levels", "--summary"), "--levels goes with neither"),
-        (("show", "--levels", "--node", "n1"), "--levels goes with neither"),
-        (("export", "--levels", "--json"), "--json exports everything"),
+        ("show --levels --summary", 2, "--levels goes with neither"),
+        ("show --levels --node n1", 2, "--levels goes with neither"),
+        ("show --levels --class Z", 1, "class 'Z' is not one of A, B, C"),
+        ("export --levels --json", 2, "--json exports everything"),
     ],
 )
-def test_wrong_use(two_nodes: Path, args: tuple[str, ...], words: str) -> None:
-    assert words in refusal(profile(*args), 2)
-
-
-def test_an_unknown_class_is_named(two_nodes: Path) -> None:
-    assert "class 'Z' is not one of A, B, C" in refusal(profile("show", "--levels", "--class", "Z"))
+def test_wrong_use(two_nodes: Path, args: str, code: int, words: str) -> None:
+    assert words in refusal(gpu_aware_profile(*args.split()), code)
 
 
 def test_a_file_that_is_neither_names_both_kinds(two_nodes: Path) -> None:
-    said = refusal(profile("import", "-", text="class,lvl,value_ms\nA,node,1\n"))
+    said = refusal(gpu_aware_profile("import", "-", text="class,lvl,value_ms\nA,node,1\n"))
     assert "expected gpu,node,class,value_ms (or class,level,value_ms" in said
 
 
@@ -183,10 +173,8 @@ def test_import_tells_where_the_configuration_wins(two_nodes: Path) -> None:
     assert "level node" not in said
 
 
-def place_json(*args: str) -> dict[str, Any]:
-    result = succeeded(gpu_aware("place", *args, "--json"))
-    found: dict[str, Any] = json.loads(result.stdout)["answers"][0]
-    return found
+def place_json(*args: str) -> Any:
+    return json.loads(succeeded(gpu_aware("place", *args, "--json")).stdout)["answers"][0]
 
 
 def test_place_goes_by_a_measured_penalty_and_says_so(two_nodes: Path) -> None:
@@ -263,9 +251,7 @@ def test_the_selector_plans_with_a_measured_penalty(
     slurm.serve(monkeypatch)
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        "signal.signal", lambda number, handler: None
-    )  # those are the test runner's
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # those are the test runner's
     fill_store(slurm.store)
 
     def slots() -> list[int]:

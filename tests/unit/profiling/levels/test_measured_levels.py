@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from command_server import RUNNER, run_command
 from commands import gpu_aware_profile
+from fake_cluster import SINFO
 from fake_nvml import TIMES, machines
 from idle_clock import Stopwatch
 from memory_slurm import opened
@@ -80,10 +81,6 @@ for stdin in tasks.values():
 codes = [os.waitstatus_to_exitcode(os.waitpid(task, 0)[1]) for task in tasks]
 sys.exit(f"srun: error: n2: task 1: Exited with exit code {max(codes)}" if any(codes) else 0)
 """
-SINFO = """
-import os
-print(open(os.environ["FAKE_SLURM"] + "/sinfo.txt").read(), end="")
-"""
 SCANCEL = """
 import os, sys
 open(os.environ["FAKE_SLURM"] + "/scancel.log", "a").write(" ".join(sys.argv[1:]) + "\\n")
@@ -114,9 +111,8 @@ class ThreeNodes:
                     gpu["slowness"] = {}
                 machines.write_json(folder / f"{node}.json", machine)
                 ingest(store, report(node))
-        (folder / "sinfo.txt").write_text(
-            "".join(f"{node}|gpu*|idle|gpu:4|infinite\n" for node in names)
-        )
+        lines = (f"{node}|gpu*|idle|gpu:4|infinite\n" for node in names)
+        (folder / "sinfo.txt").write_text("".join(lines))
         (folder / "config.toml").write_text(f'[store]\npath = "{self.store}"\n')
         self.slurm = folder / "slurm"
         self.slurm.mkdir()
@@ -287,12 +283,9 @@ def test_each_line_before_the_id_of_the_group_is_read_once(monkeypatch: pytest.M
 
 
 def test_only_what_can_be_compared_is_stored() -> None:
-    times = [
-        LevelTime("A", "node", 1.0),
-        LevelTime("A", "switch", 2.0),
-        LevelTime("B", "node", 1.0),
-    ]
-    times += [LevelTime("A", "cluster", 3.0, "a100"), LevelTime("C", "cluster", 1.0)]
+    times = [LevelTime("A", "node", 1.0), LevelTime("A", "switch", 2.0)]
+    times += [LevelTime("B", "node", 1.0), LevelTime("C", "cluster", 1.0)]
+    times += [LevelTime("A", "cluster", 3.0, "a100")]
     assert comparable(times) == times[:2]
 
 

@@ -12,12 +12,7 @@ from fake_gpus import COPY_SHARE, RING_SHARE, FakeLinks, FakeMachine
 from fake_nvml import machines
 from idle_clock import Stopwatch
 
-from gpu_aware_profile.links.link_runs import (
-    AllReduceReading,
-    LinkRuns,
-    NcclLinks,
-    PairReading,
-)
+from gpu_aware_profile.links.link_runs import AllReduceReading, LinkRuns, NcclLinks, PairReading
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.hardware_graph import HardwareGraph
 from slurm_gpu_aware.topology.machines import machine
@@ -152,9 +147,8 @@ def test_what_is_missing_is_said(
     ],
 )
 def test_answers_that_cannot_be_used(program: str, words: str) -> None:
-    links = NcclLinks(
-        UUIDS, VISIBLE, threading.Event(), [sys.executable, "-c", f"import sys; input(); {program}"]
-    )
+    argv = [sys.executable, "-c", f"import sys; input(); {program}"]
+    links = NcclLinks(UUIDS, VISIBLE, threading.Event(), argv)
     with pytest.raises(SourceError, match=words):
         links.all_reduce([0, 1], 20.0)
     links.close()

@@ -35,6 +35,10 @@ class Node(FakeNode):
         argv += ["--node-name", "n1", *options]
         return subprocess.Popen(argv, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
+    def hook(self, kind, job, gpus="", extra=""):
+        variables = {"SLURM_JOB_ID": str(job), "SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": gpus}
+        return self.run("slurm_gpu_aware.clocks", kind, **variables, SLURM_JOB_EXTRA=extra)
+
     def locked(self):
         return [k for k in range(4) if self.set_to(k, "locked_clocks")]
 
@@ -59,17 +63,21 @@ def node(library, tmp_path):
             os.kill(int((tmp_path / "hangs").read_text()), signal.SIGKILL)
 
 
-def hang_when_locked(node, setting="locked_clocks"):
-    """A program that is quick, and hangs while GPU 0 has this setting."""
+def bench_options(*argv):
+    return ["--bench", shlex.join(argv), "--bench-class", "A"]
+
+
+def hang_when_locked(node, setting="locked_clocks", until="False"):
+    """A program that is quick, and hangs while GPU 0 has this setting, until something holds."""
     code = (
         "import os, pathlib, time\n"
         f"locked = pathlib.Path({str(node.state / f'gpu0.{setting}')!r})\n"
-        "if locked.exists():\n"
+        f"while locked.exists() and not {until}:\n"
         f"    pathlib.Path({str(node.folder / 'hangs')!r}).write_text(str(os.getpid()))\n"
-        "    time.sleep(600)\n"
+        "    time.sleep(0.05)\n"
         "print(5)\n"
     )
-    return ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
+    return bench_options(sys.executable, "-c", code)
 
 
 def wait_for_hang(node, process):
@@ -124,23 +132,35 @@ def test_the_sites_own_power_limit_comes_back(node):
     node.state.mkdir(exist_ok=True)
     (node.state / "gpu3.power_limit").write_text("250000\n")
     report = node.probe(*LIMITED, "--class", "A")
-    assert [r["limit_w"] for r in report["timings"] if r["index"] == 3] == [0] * 4 + [200] * 3 + [
-        150
-    ] * 3
+    limits = [r["limit_w"] for r in report["timings"] if r["index"] == 3]
+    assert limits == [0] * 4 + [200] * 3 + [150] * 3
     assert node.limited() == {3: 250}
 
 
-@pytest.mark.parametrize("kills", [signal.SIGTERM, signal.SIGKILL])
-def test_no_power_limit_outlives_a_sweep_that_is_ended(node, kills):
+@pytest.mark.parametrize("how", ["a signal", "the next probe", "the next epilog"])
+def test_no_clock_or_limit_outlives_a_sweep_that_is_ended(node, how):
+    """Whether by a signal, or by kill -9, when the next one that can makes up for it."""
     process = node.begin(*LIMITED, *hang_when_locked(node, "power_limit"))
     wait_for_hang(node, process)
     assert node.limited() == dict.fromkeys(range(4), 225)
-    process.send_signal(kills)
-    process.communicate(timeout=300)
-    if kills == signal.SIGKILL:
-        assert node.limited() == dict.fromkeys(range(4), 225)  # nothing could be done
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM if how == "a signal" else signal.SIGKILL)
+    out, _ = process.communicate(timeout=300)
+    if how == "a signal":
+        assert process.returncode == 130
+        rows = json.loads(out)["timings"]
+        assert {(row["clock_mhz"] > 0, row["limit_w"]) for row in rows} == {(False, 0), (True, 0)}
+    else:
+        assert node.locked() == [0, 1, 2, 3]  # nothing could be done
+        assert node.limited() == dict.fromkeys(range(4), 225)
+        assert node.notes() == ["gpu0", "gpu1", "gpu2", "gpu3"]
+    if how == "the next probe":
         assert node.probe("--no-timings")["errors"] == []
+    if how == "the next epilog":
+        assert node.hook("epilog", 77, "0").returncode == 0
     assert node.is_as_before()
+    if how != "a signal":
+        assert '"event":"clock_reset"' in (node.spool / "n1.jsonl").read_text()
 
 
 def test_a_gpu_that_refuses_power_limits_costs_only_their_times(node):
@@ -159,9 +179,8 @@ def test_a_gpu_that_refuses_power_limits_costs_only_their_times(node):
 def test_a_limit_that_the_driver_forgets_has_no_time(node):
     forgets = f"rm -f {node.state}/gpu0.power_limit; echo 90 >{node.state}/gpu0.load"
     node.state.mkdir(exist_ok=True)
-    bench = ["--bench", shlex.join(["sh", "-c", f"{forgets}; sleep 1; echo 5"])]
-    bench += ["--bench-class", "A"]
-    report = node.probe("--clocks", "1", *LIMITED[2:], *bench)
+    program = bench_options("sh", "-c", f"{forgets}; sleep 1; echo 5")
+    report = node.probe("--clocks", "1", *LIMITED[2:], *program)
     assert [r["limit_w"] for r in report["timings"] if r["index"] == 0] == [0, 0]
     assert "W, not 225: does nvidia-persistenced run?" in report["errors"][0]["error"]
 
@@ -173,44 +192,11 @@ def test_the_steps_of_power_limits_lie_below_the_one_in_force():
     assert limit_steps(None, 300.0, 2) == []
 
 
-def test_sigterm_resets_the_clocks_and_keeps_what_was_measured(node):
-    process = node.begin(*SWEEP, *hang_when_locked(node))
-    wait_for_hang(node, process)
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert [row["clock_mhz"] for row in json.loads(out)["timings"]] == [0, 0, 0, 0]
-    assert node.is_as_before()
-
-
-@pytest.mark.parametrize("how", ["the next probe", "the next epilog"])
-def test_after_kill_9_clocks_are_reset_by(node, how):
-    process = node.begin(*SWEEP, *hang_when_locked(node))
-    wait_for_hang(node, process)
-    process.kill()
-    process.communicate(timeout=300)
-    assert node.locked() == [0, 1, 2, 3]  # nothing could be done
-    assert node.notes() == ["gpu0", "gpu1", "gpu2", "gpu3"]
-    if how == "the next probe":
-        assert node.probe("--no-timings")["errors"] == []
-    else:
-        done = node.run(
-            *["slurm_gpu_aware.clocks", "epilog"],
-            SLURM_JOB_ID="77",
-            SLURMD_NODENAME="n1",
-            SLURM_JOB_GPUS="0",
-        )
-        assert done.returncode == 0
-    assert node.is_as_before()
-    assert '"event":"clock_reset"' in (node.spool / "n1.jsonl").read_text()
-
-
 def test_neither_probe_nor_hook_resets_the_clocks_of_a_sweep_that_runs(node):
     process = node.begin(*SWEEP, *hang_when_locked(node))
     wait_for_hang(node, process)
     node.probe("--no-timings")
-    node.run("slurm_gpu_aware.clocks", "epilog", SLURM_JOB_ID="77", SLURMD_NODENAME="n1")
+    node.hook("epilog", 77)
     assert node.locked() == [0, 1, 2, 3]
     process.terminate()
     process.communicate(timeout=300)
@@ -219,25 +205,9 @@ def test_neither_probe_nor_hook_resets_the_clocks_of_a_sweep_that_runs(node):
 
 def test_the_clock_of_a_job_that_starts_during_a_sweep_is_its_own(node):
     wait = node.folder / "go"
-    code = (
-        "import os, pathlib, time\n"
-        f"locked = pathlib.Path({str(node.state / 'gpu0.locked_clocks')!r})\n"
-        f"go = pathlib.Path({str(wait)!r})\n"
-        "while locked.exists() and not go.exists():\n"
-        f"    pathlib.Path({str(node.folder / 'hangs')!r}).write_text(str(os.getpid()))\n"
-        "    time.sleep(0.05)\n"
-        "print(5)\n"
-    )
-    bench = ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
-    process = node.begin(*SWEEP, *bench)
+    process = node.begin(*SWEEP, *hang_when_locked(node, until=f"os.path.exists({str(wait)!r})"))
     wait_for_hang(node, process)
-    node.run(
-        *["slurm_gpu_aware.clocks", "prolog"],
-        SLURM_JOB_ID="4711",
-        SLURMD_NODENAME="n1",
-        SLURM_JOB_GPUS="1",
-        SLURM_JOB_EXTRA="freq=900",
-    )
+    node.hook("prolog", 4711, "1", "freq=900")
     of_job = node.set_to(1, "locked_clocks")
     wait.touch()
     out, _ = process.communicate(timeout=3000)
@@ -249,7 +219,7 @@ def test_the_clock_of_a_job_that_starts_during_a_sweep_is_its_own(node):
     clocks = [row["clock_mhz"] for row in report["timings"] if row["index"] == 1]
     assert clocks == [0]
     assert [row["index"] for row in report["timings"] if row["clock_mhz"]] == [0, 2, 3] * 3
-    node.run("slurm_gpu_aware.clocks", "epilog", SLURM_JOB_ID="4711", SLURMD_NODENAME="n1")
+    node.hook("epilog", 4711)
     assert node.is_as_before()
 
 
@@ -306,8 +276,7 @@ def test_a_gpu_that_is_lost_during_the_sweep_costs_only_itself(node):
         f"    (state / 'override.json').write_text({lost!r})\n"
         "print(5)\n"
     )
-    bench = ["--bench", shlex.join([sys.executable, "-c", code]), "--bench-class", "A"]
-    report = node.probe(*SWEEP, *bench)
+    report = node.probe(*SWEEP, *bench_options(sys.executable, "-c", code))
     rows = [row["index"] for row in report["timings"] if row["clock_mhz"]]
     assert [rows.count(k) for k in range(4)] == [3, 0, 3, 3]
     assert node.locked() == [1]  # it does not answer
@@ -317,9 +286,7 @@ def test_a_gpu_that_is_lost_during_the_sweep_costs_only_itself(node):
 def test_a_lock_that_the_driver_forgets_has_no_time(node):
     """Without a client the driver leaves a GPU, whose clock is the default one then."""
     forgets = f"rm -f {node.state}/gpu0.locked_clocks"
-    bench = ["--bench", shlex.join(["sh", "-c", f"{forgets}; sleep 0.2; echo 5"])]
-    bench += ["--bench-class", "A"]
-    report = node.probe(*SWEEP, *bench)
+    report = node.probe(*SWEEP, *bench_options("sh", "-c", f"{forgets}; sleep 0.2; echo 5"))
     clocks = {k: [r["clock_mhz"] for r in report["timings"] if r["index"] == k] for k in (0, 1)}
     assert clocks == {0: [0, 1530], 1: [0, 1530, 832, 135]}  # the default clock is 1312 MHz
     assert {(fault["index"], fault["call"]) for fault in report["errors"]} == {(0, "lock")}

@@ -1,14 +1,14 @@
 """The probe of a node: real NVML binding over the fake library, fake timings."""
 
 import json
-import os
 import statistics
-from pathlib import Path
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 from commands import succeeded
-from fake_nvml import ROOT, FakeNode, machines
+from fake_nvml import FakeNode, machines
+from needs import shared_data
 
 from gpu_aware_profile.devices.driver import PeerLink
 from gpu_aware_profile.devices.nvml import cpu_list
@@ -16,6 +16,11 @@ from gpu_aware_profile.probe.node import _links, _peer_facts
 from gpu_aware_profile.probe.runs import ReadableGpu
 from slurm_gpu_aware.model.hardware_graph import model_word
 from slurm_gpu_aware.store.report import parse_report
+
+
+@pytest.fixture
+def usual_node(library, tmp_path):
+    return FakeNode(library, tmp_path)
 
 
 def idle_medians(report):
@@ -39,11 +44,8 @@ def test_the_index_is_the_minor_number_not_nvmls_order(library, tmp_path):
     times = idle_medians(report)
     assert times[2, "A"] / times[0, "A"] == pytest.approx(2.0, rel=0.02)
     links = {(k["a"], k["b"]): k["class"] for k in report["links"]}
-    assert links == {
-        (0, 1): "NV3",
-        (2, 3): "NV3",
-        **dict.fromkeys([(0, 2), (0, 3), (1, 2), (1, 3)], "SYS"),
-    }
+    across = dict.fromkeys([(0, 2), (0, 3), (1, 2), (1, 3)], "SYS")
+    assert links == {(0, 1): "NV3", (2, 3): "NV3", **across}
 
 
 def test_what_is_known_of_a_gpu(library, tmp_path):
@@ -107,11 +109,7 @@ def test_what_is_known_of_a_gpu(library, tmp_path):
 )
 def test_links_of_known_machines(library, tmp_path, kind, pairs):
     report = FakeNode(library, tmp_path, kind).probe("--no-timings")
-    counted = {}
-    for link in report["links"]:
-        key = link["class"], link["gbps"]
-        counted[key] = counted.get(key, 0) + 1
-    assert counted == pairs
+    assert Counter((link["class"], link["gbps"]) for link in report["links"]) == pairs
     assert all(link["a"] < link["b"] for link in report["links"])
 
 
@@ -128,8 +126,7 @@ def test_measured_links(library, tmp_path):
     assert "all-reduce of GPUs" in done.stdout
 
 
-def test_real_gpus_without_cupy_cost_the_report_nothing(library, tmp_path):
-    node = FakeNode(library, tmp_path)
+def test_real_gpus_without_cupy_cost_the_report_nothing(usual_node):
     code = (
         "import json\n"
         "from gpu_aware_profile.links import link_runs as links\n"
@@ -138,7 +135,7 @@ def test_real_gpus_without_cupy_cost_the_report_nothing(library, tmp_path):
         "links.find_spec = lambda name: None\n"
         "print(json.dumps(probe('n1', None, Wanted(links_s=60.0))))"
     )
-    report = node.python(code)
+    report = usual_node.python(code)
     assert len(parse_report(report).links) == 6
     (fault,) = report["errors"]
     assert fault["error"].startswith("CuPy is not installed")
@@ -146,11 +143,7 @@ def test_real_gpus_without_cupy_cost_the_report_nothing(library, tmp_path):
 
 @pytest.mark.shared
 def test_the_cube_mesh_agrees_with_the_published_graph(library, tmp_path):
-    shared = Path(os.environ.get("GPU_AWARE_SHARED", ROOT.parent / "shared"))
-    file = shared / "data" / "topologies" / "dgx-1-v100.json"
-    if not file.exists():
-        pytest.skip("no measured data beside the repository")
-    published = json.loads(file.read_text())["edges"]
+    published = json.loads(shared_data("topologies/dgx-1-v100.json").read_text())["edges"]
     report = FakeNode(library, tmp_path, "dgx-1v").probe("--no-timings")
     assert {(k["a"], k["b"]): k["class"] for k in report["links"]} == {
         (e["a"], e["b"]): e["class"] for e in published
@@ -169,18 +162,18 @@ def test_a_lost_gpu_is_named_and_the_others_are_reported(library, tmp_path):
     assert len(report["links"]) == 3
 
 
-def test_the_index_of_two_lost_gpus_is_not_known(library, tmp_path):
-    node = FakeNode(library, tmp_path)
-    machines.lose(node.state, 0)
-    machines.lose(node.state, 3)
-    assert [fault["index"] for fault in node.probe()["errors"]] == [None, None]
+def test_the_index_of_two_lost_gpus_is_not_known(usual_node):
+    machines.lose(usual_node.state, 0)
+    machines.lose(usual_node.state, 3)
+    assert [fault["index"] for fault in usual_node.probe()["errors"]] == [None, None]
 
 
-def test_a_detail_that_cannot_be_read_costs_only_itself(library, tmp_path):
-    node = FakeNode(library, tmp_path)
-    machines.add_fault(node.machine, "nvmlDeviceGetPowerManagementLimit", minor=1, error="UNKNOWN")
-    machines.add_fault(node.machine, "nvmlDeviceGetMemoryAffinity", error="NOT_SUPPORTED")
-    report = node.probe()
+def test_a_detail_that_cannot_be_read_costs_only_itself(usual_node):
+    machines.add_fault(
+        usual_node.machine, "nvmlDeviceGetPowerManagementLimit", minor=1, error="UNKNOWN"
+    )
+    machines.add_fault(usual_node.machine, "nvmlDeviceGetMemoryAffinity", error="NOT_SUPPORTED")
+    report = usual_node.probe()
     assert [gpu["power_limit_w"] for gpu in report["gpus"]] == [300.0, None, 300.0, 300.0]
     assert [gpu["numa"] for gpu in report["gpus"]] == [None] * 4  # not supported is no failure
     assert report["errors"] == [
@@ -215,26 +208,23 @@ def test_readings_of_the_hardware(library, tmp_path):
     assert report.health[1].active_nvlinks == 12
 
 
-def test_without_nvlink_queries_the_pcie_path_stands(library, tmp_path):
-    node = FakeNode(library, tmp_path)
-    machines.add_fault(node.machine, "nvmlDeviceGetNvLinkState", minor=0, error="UNKNOWN")
-    report = node.probe("--no-timings")
+def test_without_nvlink_queries_the_pcie_path_stands(usual_node):
+    machines.add_fault(usual_node.machine, "nvmlDeviceGetNvLinkState", minor=0, error="UNKNOWN")
+    report = usual_node.probe("--no-timings")
     assert {k["class"] for k in report["links"] if k["a"] == 0} == {"PHB", "SYS"}
     assert [gpu["nvlinks"] for gpu in report["gpus"]] == [None, 3, 3, 3]
     assert [fault["call"] for fault in report["errors"]] == ["nvmlDeviceGetNvLinkState"]
 
 
-def test_a_node_whose_driver_is_missing(library, tmp_path):
-    node = FakeNode(library, tmp_path)
-    machines.add_fault(node.machine, "nvmlInit", error="DRIVER_NOT_LOADED")
-    report = node.probe(code=1)
+def test_a_node_whose_driver_is_missing(usual_node):
+    machines.add_fault(usual_node.machine, "nvmlInit", error="DRIVER_NOT_LOADED")
+    report = usual_node.probe(code=1)
     assert report["gpus"] == []
     assert report["errors"] == [{"index": None, "call": "nvmlInit", "error": "Driver Not Loaded"}]
 
 
-def test_the_table_for_people(library, tmp_path):
-    node = FakeNode(library, tmp_path)
-    done = succeeded(node.run("gpu_aware_profile.cli", "node"))
+def test_the_table_for_people(usual_node):
+    done = succeeded(usual_node.run("gpu_aware_profile.cli", "node"))
     assert "Tesla V100-SXM2-16GB" in done.stdout
     assert "NV3" in done.stdout
     assert done.stderr == ""
@@ -247,22 +237,22 @@ def test_the_table_for_people(library, tmp_path):
         (["--runs", "0"], "Invalid value for '--runs'"),
     ],
 )
-def test_wrong_options(library, tmp_path, options, words):
-    done = FakeNode(library, tmp_path).run("gpu_aware_profile.cli", "node", *options)
+def test_wrong_options(usual_node, options, words):
+    done = usual_node.run("gpu_aware_profile.cli", "node", *options)
     assert done.returncode in (1, 2)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_class_is_an_error_of_the_report(library, tmp_path):
-    report = FakeNode(library, tmp_path).probe("--class", "A", "--class", "Z")
+def test_an_unknown_class_is_an_error_of_the_report(usual_node):
+    report = usual_node.probe("--class", "A", "--class", "Z")
     assert {t["class"] for t in report["timings"]} == {"A"}
     assert len(report["errors"]) == 4  # one per GPU, not one per run
     assert "no class 'Z'; its classes: A, B, C" in report["errors"][0]["error"]
 
 
-def test_a_run_has_its_conditions(library, tmp_path):
-    report = FakeNode(library, tmp_path).probe("--class", "A", "--runs", "2")
+def test_a_run_has_its_conditions(usual_node):
+    report = usual_node.probe("--class", "A", "--runs", "2")
     rows = [row for row in report["timings"] if row["index"] == 1]
     assert [row["neighbours"] for row in rows] == ["idle", "idle", "loaded", "loaded"]
     idle, loaded = rows[0], rows[2]
@@ -285,70 +275,62 @@ def test_two_probes_agree_and_an_unlucky_run_is_no_slow_gpu(library, tmp_path):
     before, after = idle_medians(first), idle_medians(third)
     assert after[2, "A"] == pytest.approx(before[2, "A"], rel=0.005)
     assert after[3, "A"] / after[2, "A"] == pytest.approx(1.5, rel=0.01)
-    changed = sum(
-        a != b
-        for a, b in zip(values[0], (row["value_ms"] for row in third["timings"]), strict=True)
-    )
-    assert changed == 2  # one run with idle and one with loaded neighbours
+    now = [row["value_ms"] for row in third["timings"]]
+    changed = [a for a, b in zip(values[0], now, strict=True) if a != b]
+    assert len(changed) == 2  # one run with idle and one with loaded neighbours
 
 
-def test_a_single_gpu_and_no_loaded_runs(library, tmp_path):
-    report = FakeNode(library, tmp_path).probe("--class", "A", "--no-loaded")
+def test_a_single_gpu_and_no_loaded_runs(usual_node):
+    report = usual_node.probe("--class", "A", "--no-loaded")
     assert {row["neighbours"] for row in report["timings"]} == {"idle"}
-    node = FakeNode(library, tmp_path)
-    machine = json.loads(node.machine.read_text())
-    machines.write_json(node.machine, {**machine, "gpus": machine["gpus"][:1]})
-    assert {row["neighbours"] for row in node.probe()["timings"]} == {"idle"}
+    machine = json.loads(usual_node.machine.read_text())
+    machines.write_json(usual_node.machine, {**machine, "gpus": machine["gpus"][:1]})
+    assert {row["neighbours"] for row in usual_node.probe()["timings"]} == {"idle"}
 
 
-def test_a_gpu_that_is_divided_has_no_time(library, tmp_path):
-    node = FakeNode(library, tmp_path)
-    machine = json.loads(node.machine.read_text())
+def test_a_gpu_that_is_divided_has_no_time(usual_node):
+    machine = json.loads(usual_node.machine.read_text())
     minors = [gpu["minor"] for gpu in machine["gpus"]]
     machine["gpus"][minors.index(1)]["mig"] = 1
     machine["gpus"][minors.index(2)]["mig"] = 0
-    machines.write_json(node.machine, machine)
-    report = node.probe("--class", "A", "--runs", "1", "--no-loaded")
+    machines.write_json(usual_node.machine, machine)
+    report = usual_node.probe("--class", "A", "--runs", "1", "--no-loaded")
     assert [row["index"] for row in report["timings"]] == [0, 2, 3]
     (fault,) = report["errors"]
     assert (fault["index"], "divided into instances" in fault["error"]) == (1, True)
-    links = node.probe("--no-timings", "--links")
+    links = usual_node.probe("--no-timings", "--links")
     assert [(row["a"], row["b"]) for row in links["bandwidths"]] == [(0, 2), (0, 3), (2, 3)]
 
 
-def test_throttle_reasons_are_named(library, tmp_path):
-    node = FakeNode(library, tmp_path)
-    machine = json.loads(node.machine.read_text())
+def test_throttle_reasons_are_named(usual_node):
+    machine = json.loads(usual_node.machine.read_text())
     machine["gpus"][0]["throttle_reasons"] = 0x04 | 0x40 | 0x200 | 0x01  # the last: idle
-    machines.write_json(node.machine, machine)
-    row = node.probe("--class", "C", "--runs", "1")["timings"][0]
+    machines.write_json(usual_node.machine, machine)
+    row = usual_node.probe("--class", "C", "--runs", "1")["timings"][0]
     assert row["throttle"] == "board_limit hw_thermal_slowdown sw_power_cap"
 
 
-def test_without_events_and_telemetry_there_are_times(library, tmp_path):
-    node = FakeNode(library, tmp_path)
-    machines.add_fault(node.machine, "nvmlDeviceGetTotalEnergyConsumption", error="NOT_SUPPORTED")
-    calls = {
-        1: "nvmlDeviceGetTotalEccErrors",
-        2: "nvmlDeviceGetPowerUsage",
-        3: "nvmlDeviceRegisterEvents",
-    }
+def test_without_events_and_telemetry_there_are_times(usual_node):
+    machines.add_fault(
+        usual_node.machine, "nvmlDeviceGetTotalEnergyConsumption", error="NOT_SUPPORTED"
+    )
+    calls = ("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetPowerUsage", "nvmlDeviceRegisterEvents")
+    calls = dict(enumerate(calls, 1))
     for minor, call in calls.items():
-        machines.add_fault(node.machine, call, minor=minor, error="UNKNOWN")
-    report = node.probe("--class", "A", "--runs", "1", "--no-loaded")
+        machines.add_fault(usual_node.machine, call, minor=minor, error="UNKNOWN")
+    report = usual_node.probe("--class", "A", "--runs", "1", "--no-loaded")
     assert [row["power_w"] is None for row in report["timings"]] == [False, False, True, False]
     faults = {fault["index"]: fault["call"] for fault in report["errors"]}
     assert (faults, len(report["errors"])) == (calls, 3)
     for call, error in (("nvmlEventSetFree", "UNKNOWN"), ("nvmlEventSetCreate", "NOT_SUPPORTED")):
-        machines.add_fault(node.machine, call, error=error)
-        assert len(node.probe("--class", "A", "--runs", "1", "--no-loaded")["timings"]) == 4
+        machines.add_fault(usual_node.machine, call, error=error)
+        assert len(usual_node.probe("--class", "A", "--runs", "1", "--no-loaded")["timings"]) == 4
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetPowerUsage"])
-def test_a_gpu_that_hangs_its_driver_costs_only_itself(library, tmp_path, call):
-    node = FakeNode(library, tmp_path)
-    machines.add_fault(node.state, call, minor=1, hang_s=600)
-    report = node.probe("--class", "A", "--runs", "2")
+def test_a_gpu_that_hangs_its_driver_costs_only_itself(usual_node, call):
+    machines.add_fault(usual_node.state, call, minor=1, hang_s=600)
+    report = usual_node.probe("--class", "A", "--runs", "2")
     assert [row["index"] for row in report["timings"]] == [0, 2, 3] * 4
     assert [(fault["index"], fault["error"]) for fault in report["errors"]] == [
         (1, "no answer within 5 s")
@@ -407,8 +389,5 @@ def test_links_of_another_vendor():
     ]
     links = {(k["a"], k["b"]): (k["class"], k["gbps"]) for k in _links(gpus, [])}
     assert links == {(0, 1): ("XGMI4", 200.0), (0, 2): ("NODE", 31.5), (1, 2): ("XGMI1", 50.0)}
-    assert _peer_facts(gpus[0].peers) == {
-        "nvlink_version": None,
-        "nvlinks": 0,
-        "nvswitch_links": 0,
-    }
+    nothing = {"nvlink_version": None, "nvlinks": 0, "nvswitch_links": 0}
+    assert _peer_facts(gpus[0].peers) == nothing

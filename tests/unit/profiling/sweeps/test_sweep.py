@@ -16,16 +16,17 @@ from contextlib import suppress
 from itertools import permutations
 
 import pytest
-from fake_cluster import GRES, SCANCEL, states
+from fake_cluster import GRES, SCANCEL, states, told_of
 from fake_nvml import machines
 from idle_clock import Stopwatch
+from needs import needs_root
+from store_samples import profile_of, report
 
-from gpu_aware_profile.sweeps.sweep import Sweep
+from gpu_aware_profile.sweeps.sweep import Ended, Sweep, read_probe
 from gpu_aware_profile.sweeps.sweep_plan import (
     Outcome,
     SweepProgress,
     Target,
-    gpu_nodes,
     new_id,
     parse_sinfo,
 )
@@ -35,27 +36,23 @@ from slurm_gpu_aware.model.hardware_graph import ALL_REDUCE
 from slurm_gpu_aware.store.database import open_store, publish
 from slurm_gpu_aware.store.files import published_path
 from slurm_gpu_aware.store.measurements import newest_bandwidths, newest_collectives
-from slurm_gpu_aware.store.profiles import load_profile
+
+ALL_DONE = dict.fromkeys(("n1", "n2", "n3"), "done")
 
 
-def test_a_sweep_fills_the_store(fleet):
+def test_a_sweep_fills_the_store_and_another_one_agrees(fleet):
     done = fleet.sweep("--jobs", "2")
-    assert states(done) == {"n1": "done", "n2": "done", "n3": "done"}
+    assert states(done) == ALL_DONE
     assert sorted(fleet.probed()) == ["n1", "n2", "n3"]
-    with open_store(fleet.store) as store:
-        profile = load_profile(store)
+    profile = fleet.profile()
     assert len(profile.gpus) == 12
-    assert {name: len(scores) for name, scores in profile.scores.items()} == {
-        "A": 12,
-        "B": 12,
-        "C": 12,
-    }
-    machine = json.loads((fleet.folder / "n2.json").read_text())
-    slowness = {g["minor"]: g["slowness"]["A"] for g in machine["gpus"]}
-    scores = {k: profile.raw_scores["A"]["n2", k] for k in slowness}
-    assert scores[1] / scores[0] == pytest.approx(slowness[1] / slowness[0], rel=0.01)
+    assert {name: len(of) for name, of in profile.scores.items()} == dict.fromkeys("ABC", 12)
+    scores, own = profile.raw_scores["A"], [fleet.own_slowness("n2", k, "A") for k in (0, 1)]
+    assert scores["n2", 1] / scores["n2", 0] == pytest.approx(own[1] / own[0], rel=0.01)
     assert {k.link_class for k in profile.links["n3"]} == {"NV3", "SYS"}
     assert not (fleet.folder / "sweeps" / json.loads(done.stdout)["sweep"]).exists()
+    fleet.sweep()
+    assert fleet.profile().raw_scores == profile.raw_scores
 
 
 def test_a_sweep_measures_links_where_it_is_asked_to(fleet):
@@ -74,40 +71,19 @@ def test_a_sweep_measures_links_where_it_is_asked_to(fleet):
     assert {ring.node for ring in rings} == {"n1"}
 
 
-def test_a_slow_gpu_is_stored_as_measured_and_named(fleet):
-    state = fleet.folder / "n2.state"
-    state.mkdir()
-    (state / "override.json").write_text(json.dumps({"slowness": {"1": {"A": 3.0}}}))
+def test_a_slow_gpu_is_stored_as_measured_and_one_too_fast_to_be_true_gets_no_score(fleet):
+    fleet.slow("n2", {"1": {"A": 3.0}, "2": {"A": 0.2}})
     done = fleet.sweep("--class", "A")
-    assert states(done) == dict.fromkeys(["n1", "n2", "n3"], "done")
-    (outlier,) = json.loads(done.stdout)["outliers"]
-    assert (outlier["node"], outlier["gpu"], outlier["class"]) == ("n2", 1, "A")
-    assert 2.5 < outlier["ratio"] < 3.5
+    assert states(done) == ALL_DONE
+    (slow,) = [one for one in json.loads(done.stdout)["outliers"] if one["ratio"] > 1]
+    assert (slow["node"], slow["gpu"], slow["class"]) == ("n2", 1, "A")
+    assert 2.5 < slow["ratio"] < 3.5
     assert "stored as measured: class A: n2:1 takes " in done.stderr
-    with open_store(fleet.store, readonly=True) as store:
-        score = load_profile(store).raw_scores["A"]["n2", 1]
-    assert score == pytest.approx(outlier["ratio"], rel=0.05)  # that is over the other nodes
-
-
-def test_a_gpu_too_fast_to_be_true_gets_no_score(fleet):
-    state = fleet.folder / "n2.state"
-    state.mkdir()
-    (state / "override.json").write_text(json.dumps({"slowness": {"1": {"A": 0.2}}}))
-    done = fleet.sweep("--class", "A")
-    assert "no score, too fast to be true: class A: n2:1 takes 0.2" in done.stderr
-    with open_store(fleet.store, readonly=True) as store:
-        profile = load_profile(store)
-    assert ("n2", 1) not in profile.raw_scores["A"]
-    assert len(profile.raw_scores["A"]) == 11
-
-
-def test_a_node_that_reports_more_gpus_than_slurm_has_is_refused(fleet):
-    fleet.sinfo("n1|gpu*|idle|gpu:2|infinite", f"n2|gpu*|idle|{GRES}|infinite")
-    done = fleet.sweep(code=3)
-    assert states(done) == {"n1": "failed", "n2": "done"}
-    assert "the report has 4 GPUs, Slurm has 2 there" in done.stdout
-    with open_store(fleet.store, readonly=True) as store:
-        assert {node for node, _ in load_profile(store).gpus} == {"n2"}
+    assert "no score, too fast to be true: class A: n2:2 takes 0.2" in done.stderr
+    scores = fleet.profile().raw_scores["A"]
+    assert scores["n2", 1] == pytest.approx(slow["ratio"], rel=0.05)  # that is over other nodes
+    assert len(scores) == 11
+    assert ("n2", 2) not in scores
 
 
 def test_a_node_whose_time_is_over_is_stored_and_not_done(fleet):
@@ -115,8 +91,7 @@ def test_a_node_whose_time_is_over_is_stored_and_not_done(fleet):
     done = fleet.sweep("--node", "n1", "--time-limit", "1", "--runs", "9", *program, code=3)
     assert states(done) == {"n1": "timeout"}
     assert "its time was over before all was measured" in done.stdout
-    with open_store(fleet.store, readonly=True) as store:
-        assert load_profile(store).gpus
+    assert fleet.profile().gpus
 
 
 def test_srun_is_asked_for_a_whole_node_that_our_filter_leaves_alone(fleet):
@@ -182,17 +157,15 @@ def test_a_sweep_stores_times_and_power_at_several_clocks(fleet):
 def test_a_gpu_under_a_power_profile_is_named_and_its_clocks_are_not_measured(fleet):
     """It has a score: that is how it runs. GPU 2 has no profiles, as all but the newest cards."""
     with_settable_clocks(fleet)
-    state = fleet.folder / "n2.state"
-    state.mkdir()
     for minor, requested in ((0, 0), (1, 0b10), (3, 1 << 30)):
         facts = {"power_profiles": 0b111 | 1 << 30, "requested_profiles": requested}
-        machines.set_facts(state, minor, facts)
+        machines.set_facts(fleet.folder / "n2.state", minor, facts)
     wanted = ["--node", "n2", "--class", "A", "--runs", "1", "--clocks", "2"]
     done = fleet.sweep(*wanted, "--allow-clock-changes")
     assert states(done) == {"n2": "done"}
     with open_store(fleet.store, readonly=True) as store:
         profile = everything(store)
-        gpus = load_profile(store).gpus
+    gpus = fleet.profile().gpus
     requested = [gpus["n2", slot].requested_profiles for slot in range(4)]
     assert requested == ["", "max_q", None, "profile_30"]
     assert gpus["n2", 0].power_profiles == "max_p max_q compute profile_30"
@@ -215,28 +188,46 @@ def test_clocks_that_cannot_be_locked_are_told_once_with_their_cause(fleet):
 
 
 @pytest.mark.parametrize(
-    ("does", "reason"),
+    ("does", "state", "reason"),
     [
-        ("busy", "error: Unable to allocate resources: Requested nodes are busy"),
-        ("garbage", "the report: not JSON"),
-        ("silent", "the probe printed no report"),
-        ("wrong", "the report is of node 'n1'"),
+        ("busy", "failed", "error: Unable to allocate resources: Requested nodes are busy"),
+        ("flood", "failed", "the probe printed more than 8 MiB"),
+        ("preempted", "preempted", "Slurm gave the node to another job"),
+        ("partial", "preempted", "Slurm gave the node to another job before all was measured"),
     ],
 )
-def test_a_node_that_fails_is_left_out_and_the_sweep_can_go_on(fleet, does, reason):
+def test_a_node_that_fails_is_left_out_and_the_sweep_can_go_on(fleet, does, state, reason):
     fleet.let("n2", does)
-    first = fleet.sweep(code=3)
-    assert states(first) == {"n1": "done", "n2": "failed", "n3": "done"}
-    answer = json.loads(first.stdout)
-    assert reason in next(n["reason"] for n in answer["nodes"] if n["node"] == "n2")
-    assert f"--resume {answer['sweep']}" in first.stderr
+    first = fleet.sweep("--class", "A", "--runs", "1", code=3)
+    assert states(first) == ALL_DONE | {"n2": state}
+    assert told_of(first, "n2")["reason"] == reason
+    measured = {slot for node, slot in fleet.profile().raw_scores["A"] if node == "n2"}
+    assert measured == ({0, 1} if does == "partial" else set())
+    sweep_id = json.loads(first.stdout)["sweep"]
+    assert f"--resume {sweep_id}" in first.stderr
     fleet.let("n2", "ok")
-    second = fleet.sweep("--resume", answer["sweep"])
+    second = fleet.sweep("--resume", sweep_id)
     assert states(second) == {"n2": "done"}
     assert sorted(fleet.probed()) == ["n1", "n2", "n2", "n3"]
     assert "2 done before" in second.stderr
-    with open_store(fleet.store) as store:
-        assert len(load_profile(store).gpus) == 12
+    assert len(fleet.profile().raw_scores["A"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("{not json", "the report: not JSON"),
+        ("a line of the site's task epilog", "the probe printed no report"),
+        (json.dumps(report("n1")), "the report is of node 'n1'"),
+        (json.dumps(report("n2", 8200.0)), "the clock of the node is 2 h ahead of that of here"),
+        (json.dumps(report("n2", times=dict.fromkeys(range(5), 1.0))), "has 5 GPUs, Slurm has 4"),
+    ],
+)
+def test_what_is_no_report_of_a_node_fails_it(printed, reason):
+    with pytest.raises(SourceError, match=reason):
+        read_probe(
+            Ended(0, f"a line of the prolog\n{printed}\n", ""), Target("n2", "gpu", 4), 1000.0
+        )
 
 
 def test_real_gpus_have_no_timing_backend_which_is_no_fault(fleet):
@@ -249,49 +240,35 @@ def test_real_gpus_have_no_timing_backend_which_is_no_fault(fleet):
     assert "no times were measured: they need the extra 'gpu' on the nodes" in done.stderr
 
 
-def test_a_lost_gpu_keeps_its_node_in_the_sweep(fleet):
+def test_what_a_node_lacks_is_told_and_what_the_others_have_is_stored(fleet):
+    """A GPU of n1 is lost, n2 has more than Slurm knows of, and n3 has no driver."""
     machines.lose(fleet.folder / "n1.json", 2)
-    done = fleet.sweep()
-    (n1,) = [n for n in json.loads(done.stdout)["nodes"] if n["node"] == "n1"]
-    timings = 3 * 3 * 3 * 2  # GPUs, classes, runs, idle and loaded
-    assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 3, timings, 1)
-
-
-def test_a_node_without_a_driver_is_reported_with_the_cause(fleet):
+    fleet.sinfo("n2|gpu*|idle|gpu:2|infinite", n1="idle", n3="idle")
     machines.add_fault(fleet.folder / "n3.json", "nvmlInit", error="DRIVER_NOT_LOADED")
     done = fleet.sweep(code=3)
-    (n3,) = [n for n in json.loads(done.stdout)["nodes"] if n["node"] == "n3"]
+    n1, n2, n3 = (told_of(done, node) for node in ("n1", "n2", "n3"))
+    timings = 3 * 3 * 3 * 2  # GPUs, classes, runs, idle and loaded
+    assert (n1["state"], n1["gpus"], n1["timings"], n1["faults"]) == ("done", 3, timings, 1)
+    assert (n2["state"], n2["reason"]) == ("failed", "the report has 4 GPUs, Slurm has 2 there")
     assert (n3["state"], n3["reason"]) == ("failed", "nvmlInit: Driver Not Loaded")
+    assert {node for node, _ in fleet.profile().gpus} == {"n1"}
 
 
-def test_a_node_that_hangs_is_cancelled(fleet, monkeypatch):
-    for name in ("PATH", "FAKE_SLURM"):
-        monkeypatch.setenv(name, fleet.env[name])
-    fleet.let("n2", "hang")
-    merged = []
-    program = str(fleet.bin / "profile")
-    running = Sweep("s1", merged.append, program, probe_s=0.2, queue_s=0.2, grace_s=0.1)
-    (outcome,) = running.run([Target("n2", "gpu", 4)])
-    assert (outcome.node, outcome.state) == ("n2", "timeout")
-    assert outcome.reason == "no report within 0.5 s; its job was cancelled"
-    assert (fleet.folder / "cancelled.gpu-aware-probe.s1.n2").exists()
-    assert merged == []
-
-
-def test_a_sweep_says_which_probes_wait_for_their_nodes(fleet, monkeypatch):
-    for name in ("PATH", "FAKE_SLURM"):
-        monkeypatch.setenv(name, fleet.env[name])
+def test_a_node_that_hangs_is_cancelled_and_the_wait_for_it_is_said_once(fleet, monkeypatch):
+    fleet.serve(monkeypatch)
     monkeypatch.setattr("gpu_aware_profile.sweeps.sweep._BUSY_S", 0.2)
     names = [f"gpu-aware-probe.{name}" for name in ("s1.n2", "s0.n3")]
     (fleet.folder / "pending").write_text("\n".join([*names, "train"]) + "\n")
     fleet.let("n2", "hang")
-    said = []
+    merged, said = [], []
     program = str(fleet.bin / "profile")
-    running = Sweep("s1", lambda report: None, program, probe_s=5.0, queue_s=0.5, grace_s=0.1)
+    running = Sweep("s1", merged.append, program, probe_s=5.0, queue_s=0.5, grace_s=0.1)
     running.busy = said.append
-    (outcome,) = running.run([Target("n2", "gpu", 4)])
-    assert outcome.state == "timeout"
-    assert said == [["n2"]]  # said once, while nothing changes
+    (found,) = running.run([Target("n2", "gpu", 4)])
+    assert (found.node, found.state) == ("n2", "timeout")
+    assert found.reason == "no report within 5.6 s; its job was cancelled"
+    assert (fleet.folder / "cancelled.gpu-aware-probe.s1.n2").exists()
+    assert (merged, said) == ([], [["n2"]])
 
 
 @pytest.mark.parametrize(
@@ -337,7 +314,7 @@ def test_signals_cancel_what_runs_and_say_how_to_go_on(fleet, numbers):
     assert (fleet.folder / f"cancelled.gpu-aware-probe.{sweep_id}.n1").exists()
     assert fleet.probed() == ["n1"]  # nothing was started after it
     fleet.let("n1", "ok")
-    assert states(fleet.sweep("--resume", sweep_id)) == dict.fromkeys(["n1", "n2", "n3"], "done")
+    assert states(fleet.sweep("--resume", sweep_id)) == ALL_DONE
 
 
 def test_a_sweep_goes_on_with_the_nodes_and_options_that_it_began_with(fleet):
@@ -350,11 +327,7 @@ def test_a_sweep_goes_on_with_the_nodes_and_options_that_it_began_with(fleet):
     fleet.let("n2", "ok")
     part = fleet.sweep("--resume", sweep_id, "--node", "n2", code=3)
     assert (json.loads(part.stdout)["complete"], states(part)) == (False, {"n2": "done"})
-    fleet.sinfo(
-        f"n1|gpu*|idle|{GRES}|infinite",
-        f"n2|gpu*|drained|{GRES}|infinite",
-        f"n3|gpu*|idle|{GRES}|infinite",
-    )
+    fleet.sinfo(n1="idle", n2="drained", n3="idle")
     fleet.let("n1", "ok")
     rest = fleet.sweep("--resume", sweep_id, "--wait", "9")
     assert states(rest) == {"n1": "done"}  # n2 is done, whatever it is now; n3 was never asked for
@@ -372,7 +345,7 @@ def test_a_node_that_the_site_has_removed_does_not_keep_a_sweep_open(fleet):
     assert fleet.sweep("--resume", sweep_id, "--node", "n9", code=1).stderr.endswith(
         f"'n9' is not a GPU node of sweep {sweep_id}; its nodes: n1, n2, n3\n"
     )
-    fleet.sinfo(f"n1|gpu*|idle|{GRES}|infinite", f"n2|gpu*|idle|{GRES}|infinite")
+    fleet.sinfo(n1="idle", n2="idle")
     done = fleet.sweep("--resume", sweep_id)
     assert states(done) == {"n3": "skipped"}
     assert json.loads(done.stdout)["complete"] is True
@@ -381,14 +354,13 @@ def test_a_node_that_the_site_has_removed_does_not_keep_a_sweep_open(fleet):
 def test_a_sweep_renews_the_copy_for_all_users(fleet):
     with open_store(fleet.store) as store:
         publish(store, mode=0o640)
-    fleet.sweep("--node", "n1")
+    fleet.sweep("--node", "n1", "--class", "A", "--runs", "1")
     copy = published_path(fleet.store)
     assert copy.stat().st_mode & 0o777 == 0o640
-    with open_store(copy, readonly=True) as store:
-        assert len(load_profile(store).gpus) == 4
+    assert len(profile_of(copy).gpus) == 4
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@needs_root
 def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(fleet):
     lib = fleet.folder / "lib"
     (fleet.folder / "config.toml").write_text(f'[store]\npath = "{lib}/store.db"\n')
@@ -404,18 +376,10 @@ def test_the_first_sweep_of_root_makes_the_store_for_slurm_user(fleet):
 
 
 def test_nodes_that_cannot_take_jobs_are_skipped_with_their_state(fleet):
-    fleet.sinfo(
-        f"n1|gpu*|idle|{GRES}|infinite",
-        f"n2|gpu*|drained|{GRES}|infinite",
-        f"n3|gpu*|idle*|{GRES}|infinite",
-        "c1|cpu|idle||infinite",
-    )
-    done = fleet.sweep(code=3)
-    assert {n["node"]: n["reason"] for n in json.loads(done.stdout)["nodes"]} == {
-        "n1": "",
-        "n2": "node is drained",
-        "n3": "node does not respond",
-    }
+    fleet.sinfo("c1|cpu|idle||infinite", n1="idle", n2="drained", n3="idle*")
+    done = fleet.sweep("--class", "A", "--runs", "1", code=3)
+    reasons = {n["node"]: n["reason"] for n in json.loads(done.stdout)["nodes"]}
+    assert reasons == {"n1": "", "n2": "node is drained", "n3": "node does not respond"}
 
 
 @pytest.mark.parametrize(
@@ -446,14 +410,6 @@ def test_without_slurm_the_reason_is_said(fleet):
 def test_no_gpu_node_at_all(fleet):
     fleet.sinfo("c1|cpu*|idle|(null)|infinite")
     assert "no node with GPUs" in fleet.sweep(code=1).stderr
-
-
-def test_sinfo_is_really_asked(fleet, monkeypatch):
-    monkeypatch.setenv("PATH", fleet.env["PATH"])
-    monkeypatch.setenv("FAKE_SLURM", fleet.env["FAKE_SLURM"])
-    targets, skipped = gpu_nodes(900.0)
-    assert targets == [Target(node, "gpu", 4) for node in ("n1", "n2", "n3")]
-    assert skipped == []
 
 
 @pytest.mark.parametrize(
@@ -495,19 +451,23 @@ def test_a_node_whose_partitions_allow_no_probe_is_said_at_once(fleet):
     assert fleet.probed() == ["n1"]
 
 
-def test_notes_are_forgotten_when_a_sweep_is_complete(tmp_path):
-    notes = SweepProgress(tmp_path / "sweeps", "s1")
+@pytest.fixture
+def notes(tmp_path):
+    return SweepProgress(tmp_path / "sweeps", "s1")
+
+
+def test_notes_are_forgotten_when_a_sweep_is_complete(notes):
     assert (notes.done(), notes.unfinished()) == (set(), [])
     notes.begin((), {})
     notes.note("n1.cluster.example")
-    assert notes.done() == {"n1.cluster.example"}
-    assert notes.unfinished() == ["s1"]
+    assert (notes.done(), notes.unfinished()) == ({"n1.cluster.example"}, ["s1"])
     notes.finish()
     assert notes.unfinished() == []
+    SweepProgress(notes.root, "s1").finish()  # of the same second
+    assert new_id().endswith(f".{os.getpid()}")
 
 
-def test_notes_that_cannot_be_read_say_so(tmp_path):
-    notes = SweepProgress(tmp_path / "sweeps", "s1")
+def test_notes_that_cannot_be_read_say_so(notes):
     options = {"runs": 3, "classes": ["A"], "backend": None}
     notes.begin(("n1",), options)
     assert notes.scope() == (("n1",), options)
@@ -517,14 +477,14 @@ def test_notes_that_cannot_be_read_say_so(tmp_path):
             notes.scope()
 
 
-def test_notes_that_cannot_be_written_are_an_error_of_ours(tmp_path):
-    (tmp_path / "sweeps").write_text("a file where the folder should be")
+def test_notes_that_cannot_be_written_are_an_error_of_ours(notes):
+    notes.root.write_text("a file where the folder should be")
     with pytest.raises(SourceError, match="cannot be made"):
-        SweepProgress(tmp_path / "sweeps", "s1").begin((), {})
+        notes.begin((), {})
 
 
-def test_a_full_disk_leaves_no_folder_and_keeps_what_a_sweep_noted(tmp_path, monkeypatch):
-    notes, new = (SweepProgress(tmp_path / "sweeps", name) for name in ("s1", "s2"))
+def test_a_full_disk_leaves_no_folder_and_keeps_what_a_sweep_noted(notes, monkeypatch):
+    new = SweepProgress(notes.root, "s2")
     notes.begin(("n1", "n2"), {})
     notes.note("n1")
 
@@ -540,17 +500,15 @@ def test_a_full_disk_leaves_no_folder_and_keeps_what_a_sweep_noted(tmp_path, mon
     assert sorted(file.name for file in notes.folder.iterdir()) == ["n1.done", "scope.json"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_root_leaves_the_notes_to_the_owner_of_the_store(tmp_path):
+@needs_root
+def test_root_leaves_the_notes_to_the_owner_of_the_store(notes, tmp_path):
     os.chown(tmp_path, 4711, 4712)
-    notes = SweepProgress(tmp_path / "sweeps", "s1")
     notes.begin((), {})
-    assert [(f.stat().st_uid, f.stat().st_gid) for f in (notes.root, notes.folder)] == [
-        (4711, 4712)
-    ] * 2
+    owners = {(f.stat().st_uid, f.stat().st_gid) for f in (notes.root, notes.folder)}
+    assert owners == {(4711, 4712)}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@needs_root
 @pytest.mark.parametrize(
     "link", ["sweeps", "sweeps/s1", "sweeps/s1/.scope.new", "sweeps/s1/n1.done"]
 )
@@ -574,10 +532,9 @@ def test_root_follows_no_link_of_others(tmp_path, link):
     assert others.stat().st_uid == (others / "s1").stat().st_uid == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-def test_root_runs_no_command_that_another_user_wrote(tmp_path):
+@needs_root
+def test_root_runs_no_command_that_another_user_wrote(notes, tmp_path):
     os.chown(tmp_path, 4711, 4712)
-    notes = SweepProgress(tmp_path / "sweeps", "s1")
     notes.begin(("n1",), {"on_slow": "mail root"})
     assert notes.scope() == (("n1",), {"on_slow": "mail root"})
     scope = notes.folder / "scope.json"
@@ -588,22 +545,12 @@ def test_root_runs_no_command_that_another_user_wrote(tmp_path):
         notes.scope()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-def test_root_uses_no_folder_of_another_user(tmp_path):
-    notes = SweepProgress(tmp_path / "sweeps", "s1")
+@needs_root
+def test_root_uses_no_folder_of_another_user(notes):
     notes.root.mkdir()
     os.chown(notes.root, 4711, 4712)
     with pytest.raises(SourceError, match="it belongs to another user"):
         notes.begin((), {})
-
-
-def test_sweeps_of_one_second_have_folders_of_their_own_and_may_end_together(tmp_path):
-    assert new_id().endswith(f".{os.getpid()}")
-    first, again = (SweepProgress(tmp_path / "sweeps", "s1") for _ in range(2))
-    first.begin(("n1",), {})
-    first.finish()
-    again.finish()
-    assert again.unfinished() == []
 
 
 @pytest.mark.parametrize("error", [SourceError, StoreError])
@@ -629,8 +576,8 @@ STEERING = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\rn1: done"
     ],
 )
 def test_no_report_steers_the_terminal(fleet, raw):
-    report = {"schema": "gpu-aware-probe/2", "node": "n1", "taken_at": time.time(), **raw}
-    (fleet.folder / "hostile").write_text(json.dumps(report))
+    hostile = {"schema": "gpu-aware-probe/2", "node": "n1", "taken_at": time.time(), **raw}
+    (fleet.folder / "hostile").write_text(json.dumps(hostile))
     code = 0 if raw.get("gpus") else 1
     text = f"#!/bin/sh\ncat {fleet.folder}/hostile\necho '{STEERING}' >&2\nexit {code}\n"
     fleet._program("profile", text)

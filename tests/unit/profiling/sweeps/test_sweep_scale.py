@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import select
 import sqlite3
 import stat
@@ -12,7 +11,7 @@ import time
 
 import pytest
 from commands import gpu_aware_profile
-from fake_cluster import GRES, states
+from fake_cluster import states
 from idle_clock import Stopwatch
 
 from gpu_aware_profile import store_writer
@@ -26,6 +25,7 @@ from slurm_gpu_aware.store.profiles import load_profile, newest_runs
 from slurm_gpu_aware.variability.drift import Change
 
 DAY_S = 86_400.0
+QUICK = ("--class", "A", "--runs", "1")
 
 
 def node_reasons(done):
@@ -44,9 +44,9 @@ def aged(cluster, **days):
 
 
 def test_only_nodes_with_an_old_probe_longest_ago_first(fleet):
-    fleet.sweep("--class", "A", "--runs", "1")
+    fleet.sweep(*QUICK)
     aged(fleet, n1=1, n2=8, n3=20)
-    done = fleet.sweep("--older-than", "7", "--jobs", "1", "--class", "A", "--runs", "1")
+    done = fleet.sweep("--older-than", "7", "--jobs", "1", *QUICK)
     assert fleet.probed()[3:] == ["n3", "n2"]
     assert ": 2 nodes to probe, 1 probed recently" in done.stderr
     again = fleet.sweep("--older-than", "7")
@@ -55,19 +55,15 @@ def test_only_nodes_with_an_old_probe_longest_ago_first(fleet):
 
 
 def test_an_incremental_sweep_begins_with_nodes_that_were_never_probed(fleet):
-    fleet.sweep("--node", "n1", "--class", "A", "--runs", "1")
+    fleet.sweep("--node", "n1", *QUICK)
     aged(fleet, n1=30)
-    fleet.sweep("--older-than", "7", "--jobs", "1", "--class", "A", "--runs", "1")
+    fleet.sweep("--older-than", "7", "--jobs", "1", *QUICK)
     assert fleet.probed() == ["n1", "n2", "n3", "n1"]
 
 
 def test_only_idle_nodes(fleet):
-    fleet.sinfo(
-        f"n1|gpu*|idle|{GRES}|infinite",
-        f"n2|gpu*|mixed|{GRES}|infinite",
-        f"n3|gpu*|idle~|{GRES}|infinite",
-    )
-    done = fleet.sweep("--idle-only", "--class", "A", "--runs", "1")
+    fleet.sinfo(n1="idle", n2="mixed", n3="idle~")
+    done = fleet.sweep("--idle-only", *QUICK)
     assert states(done) == {"n1": "done", "n2": "skipped", "n3": "skipped"}
     assert node_reasons(done)["n2"] == node_reasons(done)["n3"] == "node is not idle"
     assert json.loads(done.stdout)["complete"] is True
@@ -77,13 +73,13 @@ def test_only_idle_nodes(fleet):
 
 def test_a_resumed_sweep_of_idle_nodes_takes_those_that_are_idle_by_then(fleet):
     fleet.let("n2", "busy")
-    first = fleet.sweep("--idle-only", "--class", "A", "--runs", "1", code=3)
+    first = fleet.sweep("--idle-only", *QUICK, code=3)
     fleet.let("n2", "ok")
-    fleet.sinfo(*(f"{n}|gpu*|{s}|{GRES}|infinite" for n, s in (("n1", "idle"), ("n2", "mixed"))))
+    fleet.sinfo(n1="idle", n2="mixed")
     sweep_id = json.loads(first.stdout)["sweep"]
     second = fleet.sweep("--resume", sweep_id, code=3)
     assert node_reasons(second) == {"n2": "node is not idle"}
-    fleet.sinfo(f"n2|gpu*|idle|{GRES}|infinite")
+    fleet.sinfo(n2="idle")
     assert states(fleet.sweep("--resume", sweep_id)) == {"n2": "done"}
 
 
@@ -93,9 +89,7 @@ def test_no_probe_begins_after_the_budget_and_the_rest_can_be_resumed(fleet):
     assert set(states(done)) == {"n1", "n2", "n3"}
     assert fleet.probed() == []
     sweep_id = json.loads(done.stdout)["sweep"]
-    rest = fleet.sweep(
-        "--resume", sweep_id, "--budget", "500", "--wait", "900", "--class", "A", "--runs", "1"
-    )
+    rest = fleet.sweep("--resume", sweep_id, "--budget", "500", "--wait", "900", *QUICK)
     assert set(states(rest).values()) == {"done"}
     # No probe waits for its node beyond the budget.
     words = (fleet.folder / "srun.log").read_text().split()
@@ -105,7 +99,7 @@ def test_no_probe_begins_after_the_budget_and_the_rest_can_be_resumed(fleet):
 def test_background_probes_have_low_priority_and_the_qos_of_the_site(fleet):
     config = fleet.folder / "config.toml"
     config.write_text(f'{config.read_text()}\n[profiling]\nqos = "scavenger"\n')
-    own = ["--node", "n1", "--class", "A", "--runs", "1"]
+    own = ["--node", "n1", *QUICK]
     fleet.sweep(*own, "--background", "--srun-option=--qos=mine")
     fleet.sweep(*own)
     first, second = (fleet.folder / "srun.log").read_text().splitlines()
@@ -128,49 +122,8 @@ def test_old_unfinished_sweeps_are_given_up(tmp_path):
 # -- what fails -----------------------------------------------------------------------------------
 
 
-def test_a_preempted_probe_is_reported_and_resumed(fleet):
-    fleet.let("n2", "preempted")
-    first = fleet.sweep("--class", "A", "--runs", "1", code=3)
-    assert states(first) == {"n1": "done", "n2": "preempted", "n3": "done"}
-    assert node_reasons(first)["n2"] == "Slurm gave the node to another job"
-    fleet.let("n2", "ok")
-    second = fleet.sweep("--resume", json.loads(first.stdout)["sweep"])
-    assert states(second) == {"n2": "done"}
-
-
-def test_what_a_preempted_probe_measured_stays(fleet):
-    fleet.let("n2", "partial")
-    first = fleet.sweep("--class", "A", "--runs", "1", code=3)
-    assert states(first)["n2"] == "preempted"
-    assert node_reasons(first)["n2"] == "Slurm gave the node to another job before all was measured"
-    with open_store(fleet.store, readonly=True) as store:
-        scores = load_profile(store).raw_scores["A"]
-        assert {slot for node, slot in scores if node == "n2"} == {0, 1}
-        assert len(load_profile(store).gpus) == 12
-    fleet.let("n2", "ok")
-    fleet.sweep("--resume", json.loads(first.stdout)["sweep"])
-    with open_store(fleet.store, readonly=True) as store:
-        assert len(load_profile(store).raw_scores["A"]) == 12
-
-
-@pytest.mark.parametrize(
-    ("does", "reason"),
-    [
-        ("flood", "the probe printed more than 8 MiB"),
-        ("late", r"the clock of the node is (2 h|1 h \d+ min) ahead of that of here"),
-    ],
-)
-def test_a_node_that_says_too_much_or_from_the_future_fails_alone(fleet, does, reason):
-    fleet.let("n2", does)
-    done = fleet.sweep("--class", "A", "--runs", "1", code=3)
-    assert states(done) == {"n1": "done", "n2": "failed", "n3": "done"}
-    assert re.fullmatch(reason, node_reasons(done)["n2"])
-
-
 def test_a_full_disk_fails_the_node_and_keeps_what_was_measured(fleet, monkeypatch):
-    for name in ("PATH", "FAKE_SLURM", "LD_LIBRARY_PATH", "PYTHONPATH"):
-        if name in fleet.env:
-            monkeypatch.setenv(name, fleet.env[name])
+    fleet.serve(monkeypatch)
     with open_store(fleet.store) as store:
 
         def ingest(report):
@@ -194,11 +147,10 @@ def test_scores_that_cannot_be_stored_are_said(fleet, monkeypatch):
     def full(*args, **options):
         raise StoreError("the file system is full")
 
-    for name, value in fleet.env.items():
-        monkeypatch.setenv(name, value)
+    fleet.serve(monkeypatch)
     monkeypatch.setattr(store_writer, "recompute_scores", full)
     command = str(fleet.bin / "profile")
-    done = gpu_aware_profile("sweep", "--command", command, "--class", "A", "--runs", "1")
+    done = gpu_aware_profile("sweep", "--command", command, *QUICK)
     assert done.exit_code == 3
     assert "the scores are those of before: the file system is full" in done.stderr
     assert "n2    done" in done.stdout
@@ -300,7 +252,7 @@ def test_a_killed_sweep_keeps_what_was_measured_and_is_resumed(fleet):
     started = fleet.folder / "n2.started"
     os.mkfifo(started)  # readable when the fake srun has opened it
     started_end = os.open(started, os.O_RDONLY | os.O_NONBLOCK)
-    argv = fleet.argv("--jobs", "1", "--class", "A", "--runs", "1")
+    argv = fleet.argv("--jobs", "1", *QUICK)
     with subprocess.Popen(argv, env=fleet.env, stderr=subprocess.PIPE, text=True) as process:
         sweep_id = process.stderr.readline().split()[1].rstrip(":")
         try:
@@ -320,8 +272,7 @@ def test_a_killed_sweep_keeps_what_was_measured_and_is_resumed(fleet):
     fleet.let("n2", "ok")
     rest = fleet.sweep("--resume", sweep_id)
     assert states(rest) == {"n2": "done", "n3": "done"}
-    with open_store(fleet.store, readonly=True) as store:
-        assert len(load_profile(store).raw_scores["A"]) == 12
+    assert len(fleet.profile().raw_scores["A"]) == 12
 
 
 def test_an_alarm_hears_of_any_number_of_gpus(tmp_path):
@@ -333,14 +284,3 @@ def test_an_alarm_hears_of_any_number_of_gpus(tmp_path):
     script = f"cat >{heard}; set -- $GPU_AWARE_SLOW_GPUS; [ $# -eq 500 ]"
     assert sweep_output._run(["sh", "-c", script], slow) == ""
     assert len(json.loads(heard.read_text())["gpus"]) == 20_000
-
-
-def test_two_sweeps_of_the_same_machines_agree(fleet):
-    def scores():
-        with open_store(fleet.store, readonly=True) as store:
-            return load_profile(store).raw_scores
-
-    fleet.sweep()
-    first = scores()
-    fleet.sweep()
-    assert scores() == first

@@ -66,9 +66,8 @@ def test_half_of_the_cluster_is_slow():
     states += [gpu("n4", "ill", 0.0), *map(gpu, names[5:])]
     done = drain_plan(states, nodes_of(*names), budget=Budget(2, 100.0))
     assert [name for name, _ in done.drain] == ["n4", "n3"]
-    assert dict(done.held_back) == dict.fromkeys(
-        ("n0", "n1", "n2"), "budget: 2 of at most 2 nodes are drained"
-    )
+    why = "budget: 2 of at most 2 nodes are drained"
+    assert dict(done.held_back) == dict.fromkeys(("n0", "n1", "n2"), why)
 
 
 def test_the_budget_counts_what_is_drained_already():
@@ -155,15 +154,12 @@ def test_the_reason_is_one_short_line():
 
 
 def test_nodes_of_sinfo():
-    text = "\n".join(
-        [
-            "n1|debug|drained*|30:00|gpu-aware: a | b",
-            "n1|gpu*|drained*|1-00:00:00|gpu-aware: a | b",
-            "n1|all|drained*|infinite|gpu-aware: a | b",
-            "n2|gpu*|idle~|1-00:00:00|none",
-            "$(reboot)|gpu|idle|infinite|none",
-            "broken",
-        ]
+    text = (
+        "n1|debug|drained*|30:00|gpu-aware: a | b\n"
+        "n1|gpu*|drained*|1-00:00:00|gpu-aware: a | b\n"
+        "n1|all|drained*|infinite|gpu-aware: a | b\n"
+        "n2|gpu*|idle~|1-00:00:00|none\n"
+        "$(reboot)|gpu|idle|infinite|none\nbroken"
     )
     assert parse_nodes(text) == [
         Node("n1", ("all", "gpu", "debug"), "drained", "gpu-aware: a | b"),

@@ -23,16 +23,17 @@ def texts(seen):
     return {gpu: [one.text for one in own] for gpu, own in findings(seen).items()}
 
 
-def test_well_gpus():
-    assert findings(fleet_facts()) == {}
-
-
 @pytest.mark.parametrize(
     ("odd", "text"),
     [
+        ({}, None),
+        ({"throttle": "sw_power_cap"}, None),
+        ({"remapped": 3}, None),
+        ({"pcie_gen": 1, "performance_state": 8}, None),  # an idle GPU lowers it
         ({"active_nvlinks": 11}, "11 of 12 NVLinks are active"),
         ({"pcie_gen": 1}, "PCIe generation 1 instead of 4"),
         ({"pcie_lanes": 8}, "PCIe width x8 instead of x16"),
+        ({"pcie_lanes": 8, "pcie_lanes_most": 8}, "PCIe width x8 instead of x16"),  # its slot
         ({"ecc_now": 1}, "1 uncorrectable memory error"),
         ({"ecc_now": 2}, "2 uncorrectable memory errors"),
         ({"remap_pending": True}, "a bad row of its memory waits for a reset"),
@@ -40,21 +41,14 @@ def test_well_gpus():
             {"remap_pending": True, "remap_failed": True},
             "a bad row of its memory could not be replaced",
         ),
-        ({"throttle": "hw_slowdown hw_thermal_slowdown"}, None),
+        (
+            {"throttle": "hw_slowdown hw_thermal_slowdown"},
+            "throttles: its hardware lowers its clock, it is too hot",
+        ),
     ],
 )
-def test_one_reading_is_wrong(odd, text):
-    wanted = text or "throttles: its hardware lowers its clock, it is too hot"
-    assert texts(fleet_facts(**odd)) == {("n1", 3): [wanted]}
-
-
-@pytest.mark.parametrize("odd", [{"throttle": "sw_power_cap"}, {"remapped": 3}])
-def test_what_well_gpus_have_too(odd):
-    assert findings(fleet_facts(**odd)) == {}
-
-
-def test_an_idle_gpu_lowers_its_pcie_generation():
-    assert findings(fleet_facts(pcie_gen=1, performance_state=8)) == {}
+def test_readings_of_one_gpu_among_well_ones(odd, text):
+    assert texts(fleet_facts(**odd)) == ({} if text is None else {("n1", 3): [text]})
 
 
 def test_what_is_not_read_finds_nothing_and_is_said():
@@ -110,11 +104,6 @@ def test_a_node_of_another_design_is_said_and_not_ill():
     seen = fleet_facts(pcie_lanes=8) | {("n2", slot): Reading(NAME, narrow) for slot in range(4)}
     assert texts(seen) == {("n1", 3): ["PCIe width x8 instead of x16"]}
     assert facts_of_site(seen) == [f"n2: PCIe width 8 on all GPUs, most {NAME} have 16"]
-
-
-def test_one_slot_that_is_narrower_than_the_others_of_its_node():
-    seen = fleet_facts(pcie_lanes=8, pcie_lanes_most=8)
-    assert texts(seen) == {("n1", 3): ["PCIe width x8 instead of x16"]}
 
 
 def test_a_node_whose_links_are_all_below_their_slots_is_ill():

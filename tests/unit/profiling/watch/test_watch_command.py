@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 
 import pytest
-from commands import succeeded
 from fake_nvml import FakeNode, machines
 
 from gpu_aware_profile.watch import measuring, one_pass
@@ -41,12 +40,18 @@ def watched_node(library, tmp_path):
     return made
 
 
-def watch(watched_node, *options, code=0):
-    argv = ["watch", "--local", "--runs", "1", "--class", "C", "--older-than", "0", *options]
-    done = watched_node.run("gpu_aware_profile.cli", *argv, "--store", str(watched_node.store))
+def command(watched_node, *words, code=0, **env):
+    """``gpu-aware-profile watch`` with the store of the node."""
+    argv = ["gpu_aware_profile.cli", "watch", *words, "--store", str(watched_node.store)]
+    done = watched_node.run(*argv, **env)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def watch(watched_node, *options, code=0):
+    argv = ["--local", "--runs", "1", "--class", "C", "--older-than", "0", *options]
+    return command(watched_node, *argv, code=code)
 
 
 def noisy(watched_node, draw, **slower):
@@ -73,14 +78,8 @@ def test_a_slow_gpu_is_named_in_the_third_sweep_and_no_other(watched_node):
     table = watch(watched_node, "--no-sweep", code=3).stdout
     assert "8 GPUs: 1 slow, 7 well" in table
     assert "than its peers" in " ".join(table.split())
-    host = watched_node.run(
-        "gpu_aware_profile.cli", "watch", "--hostlist", "--store", str(watched_node.store)
-    )
-    assert (host.stdout, host.returncode) == ("n1\n", 0)
-    check = watched_node.run(
-        "gpu_aware_profile.cli", "watch", "--check", "--store", str(watched_node.store)
-    )
-    assert check.returncode == 3
+    assert command(watched_node, "--hostlist").stdout == "n1\n"
+    check = command(watched_node, "--check", code=3)
     assert check.stdout.startswith("ERROR n1: GPU 3 slow: class C: ")
 
 
@@ -123,9 +122,7 @@ def test_gpus_with_jobs_are_not_timed_and_throttling_is_named(watched_node):
     found = gpu_lines(done)[2]
     assert found["state"] == "ill"
     assert found["why"].startswith("throttles: it is too hot, at 1005 MHz and ")
-    argv = ["watch", "--check", "--store", str(watched_node.store)]
-    check = succeeded(watched_node.run("gpu_aware_profile.cli", *argv))
-    assert "1 throttled under jobs" in check.stdout
+    assert "1 throttled under jobs" in command(watched_node, "--check").stdout
     machines.heal(watched_node.state)
     (watched_node.state / "gpu2.processes").unlink()
     assert gpu_lines(watch(watched_node, "--json"))[2]["state"] == "unknown"
@@ -149,21 +146,12 @@ def test_a_gpu_that_is_lost(watched_node):
     ],
 )
 def test_wrong_usage(watched_node, options, said):
-    done = watched_node.run(
-        "gpu_aware_profile.cli", "watch", *options, "--store", str(watched_node.store)
-    )
-    assert done.returncode == 2
-    assert said in done.stderr
+    assert said in command(watched_node, *options, code=2).stderr
     assert not watched_node.store.exists()
 
 
 def test_without_slurm_it_says_so(watched_node):
-    done = watched_node.run(
-        "gpu_aware_profile.cli", "watch", "--store", str(watched_node.store), PATH="/nowhere"
-    )
-    assert done.returncode == 1
-    assert "sinfo" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "sinfo" in command(watched_node, code=1, PATH="/nowhere").stderr
 
 
 # -- the state file --------------------------------------------------------------------------------
@@ -198,11 +186,10 @@ def test_a_damaged_state_is_one_sentence(tmp_path, text):
 def test_a_state_that_cannot_be_read_fails_no_node(watched_node):
     watched_node.store.parent.mkdir()
     watched_node.store.with_name("watch.json").write_text("{")
-    argv = ["watch", "--store", str(watched_node.store)]
-    done = succeeded(watched_node.run("gpu_aware_profile.cli", *argv, "--check"))
+    done = command(watched_node, "--check")
     assert done.stdout.startswith("OK n1: unknown: ")
     assert done.stdout.count("\n") == 1
-    assert watched_node.run("gpu_aware_profile.cli", *argv, "--hostlist").returncode == 1
+    command(watched_node, "--hostlist", code=1)
 
 
 def test_a_gpu_that_cannot_be_read_again_is_not_written(tmp_path):
@@ -222,27 +209,25 @@ def test_a_link_as_state_is_refused(tmp_path):
         read_state(file)
 
 
-def test_the_check_fails_no_node_of_which_nothing_is_known():
+def test_the_check_fails_a_node_for_what_is_known_and_no_job_has_caused():
     slow = GpuState("n1", 3, "slow", 0.1, 4.0, "10.0% slower")
-    state = WatchState(at=100.0, gpus=[slow, GpuState("n2", 0)])
-    assert check_line(None, "n1", 100.0, 60.0) == (
-        True,
-        "OK n1: nothing is known of its GPUs: watch has not run",
-    )
-    assert check_line(state, "n3", 100.0, 60.0) == (True, "OK n3: nothing is known of its GPUs")
-    assert check_line(state, "n2", 100.0, 60.0) == (True, "OK n2: 1 GPUs, 1 unknown")
-    assert check_line(state, "n1", 100.0, 60.0) == (False, "ERROR n1: GPU 3 slow: 10.0% slower")
+    throttles = (Trouble(UNDER_JOB, "throttles", 4.0),)
+    hot = [GpuState(node, 0, "ill", troubles=throttles) for node in ("n4", "n5")]
+    ecc = GpuState("n5", 1, "ill", why="XID 48", troubles=(Trouble("xid", "XID 48", 4.0),))
+    gpus = [slow, GpuState("n2", 0), *hot, ecc]
+    state = WatchState(at=100.0, gpus=gpus)
+    for node, well, said in (
+        ("n1", False, "ERROR n1: GPU 3 slow: 10.0% slower"),
+        ("n2", True, "OK n2: 1 GPUs, 1 unknown"),
+        ("n3", True, "OK n3: nothing is known of its GPUs"),
+        ("n4", True, "OK n4: 1 GPUs, 1 throttled under jobs"),
+        ("n5", False, "ERROR n5: GPU 1 ill: XID 48"),
+    ):
+        assert check_line(state, node, 100.0, 60.0) == (well, said)
+    never = "OK n1: nothing is known of its GPUs: watch has not run"
+    assert check_line(None, "n1", 100.0, 60.0) == (True, never)
     well, line = check_line(state, "n1", 100.0 + 7200.0, 3600.0)
     assert (well, "older than 1 h" in line) == (True, True)
-
-
-def test_the_check_fails_no_node_for_throttling_under_a_users_job():
-    hot = GpuState("n1", 0, "ill", troubles=(Trouble(UNDER_JOB, "throttles", 4.0),))
-    state = WatchState(at=100.0, gpus=[hot])
-    assert check_line(state, "n1", 100.0, 60.0) == (True, "OK n1: 1 GPUs, 1 throttled under jobs")
-    ecc = GpuState("n1", 1, "ill", why="XID 48", troubles=(Trouble("xid", "XID 48", 4.0),))
-    both = WatchState(at=100.0, gpus=[hot, ecc])
-    assert check_line(both, "n1", 100.0, 60.0) == (False, "ERROR n1: GPU 1 ill: XID 48")
 
 
 # -- texts -----------------------------------------------------------------------------------------
@@ -276,25 +261,16 @@ def test_scores_for_extra():
 def test_extra_of_others_stays():
     ours = {"gpu_aware_worst": 1.0}
     assert merged_extra("", ours) == '{"gpu_aware_worst":1.0}'
-    assert merged_extra('{"rack": 3, "gpu_aware_state": "ill"}', ours) == (
-        '{"rack":3,"gpu_aware_worst":1.0}'
-    )
-    assert merged_extra("row 7", ours) is None
-    assert merged_extra("[1]", ours) is None
+    other = merged_extra('{"rack": 3, "gpu_aware_state": "ill"}', ours)
+    assert other == '{"rack":3,"gpu_aware_worst":1.0}'
+    assert merged_extra("row 7", ours) is merged_extra("[1]", ours) is None
 
 
 # -- jobs ------------------------------------------------------------------------------------------
 
 
-def agent_line(at, mask, job, watched_node="n1", other=0):
-    record = {
-        "event": "agent",
-        "at": at,
-        "node": watched_node,
-        "seq": 0,
-        "gpus": [0],
-        "power_w": [90.0],
-    }
+def agent_line(at, mask, job, other=0):
+    record = {"event": "agent", "at": at, "node": "n1", "seq": 0, "gpus": [0], "power_w": [90.0]}
     record |= {"clock_gpus": [], "clock_mhz": [], "read_gpus": [0, 1], "read_mhz": [1005, 0]}
     return json.dumps(record | {"read_throttle": [mask, other], "read_jobs": [job, 0]}) + "\n"
 
@@ -306,8 +282,8 @@ def test_reports_of_agents(tmp_path):
     (tmp_path / "n4.jsonl").write_text(agent_line(1.0, 0x40, 0))
     asked = []
 
-    def jobs_on(watched_node):
-        asked.append(watched_node)
+    def jobs_on(node):
+        asked.append(node)
         return "7,8"
 
     found = measuring.reported(tmp_path, ["n1", "n2", "n3", "n5"], 100.0, jobs_on)
@@ -316,7 +292,7 @@ def test_reports_of_agents(tmp_path):
     assert found["n1", 1] == measuring.Running(90.0, frozenset())
     assert found["n2", 0].job == found["n2", 1].job == "7,8"
     assert asked == ["n2"]
-    assert {watched_node for watched_node, _ in found} == {"n1", "n2"}
+    assert {node for node, _ in found} == {"n1", "n2"}
     assert measuring.reported(tmp_path, ["n4"], 1000.0, jobs_on) == {}  # of long ago
 
 
