@@ -65,7 +65,11 @@ def hold_of(
     *,
     victims: frozenset[str],
 ) -> Hold:
-    """The hold of a released job that is bound to nodes; ``now`` is in Unix seconds."""
+    """The hold of a released job that is bound to nodes; ``now`` is in Unix seconds.
+
+    Its limit counts from when its gate opened: as long as it does not start its end would move, and
+    with it the promised start of jobs that wait for its GPUs.
+    """
     job, original = gated.job, gated.original
     nodes = len(job.req_nodes)
     slots = bound_slots(job) or ()
@@ -79,7 +83,7 @@ def hold_of(
         # The record shows defaults per GPU only after Slurm has tried the job.
         cpus_per_node=max(-(-job.cpus // nodes), cpus * gpus),
         memory_mb_per_node=max(job.req_tres.get("mem", 0) // nodes, memory_mb * gpus),
-        end_s=now + job.longest_s,
+        end_s=gated.opened_s(now) + job.longest_s,
         app_class=app_class,
         whole_node=original.exclusive or job.exclusive,
         fills_sockets=binds_sockets(job, slurm) and fills_sockets(original, nodes),

@@ -178,7 +178,7 @@ def hold_of_left(
     now: float,
     components: Sequence[SlurmJob] = (),
 ) -> Hold:
-    """The hold of a released job of which Slurm chooses nodes and GPUs; ``now``: Unix seconds.
+    """As `holds.hold_of`, for a released job of which Slurm chooses nodes and GPUs.
 
     CPUs and memory do not count: on which nodes it gets them is not known.
     """
@@ -203,7 +203,7 @@ def hold_of_left(
         gpus_per_node=0,
         cpus_per_node=0,
         memory_mb_per_node=0,
-        end_s=now + max(one.longest_s for one in (job, *components)),
+        end_s=gated.opened_s(now) + max(one.longest_s for one in (job, *components)),
         app_class=app_class,
         user=job.user,
         alone=is_alone(job, partitions),

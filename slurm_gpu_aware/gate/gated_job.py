@@ -81,6 +81,13 @@ class GatedJob:
         """Whether Slurm chooses the nodes and GPUs of a released job."""
         return not self.bound and (self.original.left is not None or not self.job.req_nodes)
 
+    def opened_s(self, now: float) -> float:
+        """When its gate opened, Unix seconds; ``now`` if no marker says it."""
+        told = self.marker
+        if told is None or told.phase is not JobPhase.RELEASED:
+            return now
+        return min(now, told.at) if told.restarts == self.job.restarts else now
+
     @cached_property
     def deferred(self) -> bool:
         """Whether its begin time is the filter's, not one that a user or a requeue set later."""

@@ -8,7 +8,7 @@ import pytest
 from make import NOW, as_gated, context_of, eligible, slurm_job, slurm_node
 
 from slurm_gpu_aware.admission.context import CannotPlanError
-from slurm_gpu_aware.admission.holds import as_running
+from slurm_gpu_aware.admission.holds import as_running, hold_of
 from slurm_gpu_aware.admission.left import hold_of_left, left_request, part_of
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.filter_rules import WHOLE_NODES
@@ -112,6 +112,23 @@ def test_a_heterogeneous_job_ends_with_its_longest_component(limit_s, longest_s:
     first = as_gated(slurm_job(tres_per_node="gres/gpu:2", admin_comment=RECORD))
     given = where.nodes, where.partitions, (), "B", NOW, (other,)
     assert hold_of_left(first, *given).end_s == NOW + longest_s
+
+
+@pytest.mark.parametrize(
+    ("marker", "before_s"),
+    [("released:0", 40.0), ("released:1", 0.0), ("parked:0", 0.0)],  # 1: before a requeue
+)
+def test_the_limit_of_a_released_job_counts_from_when_its_gate_opened(marker, before_s) -> None:
+    """The end of one that did not start moved, and the promised start of others with it."""
+    where = context_of(NODES)
+    for nodes in ((), ("n1",)):
+        record = f"{RECORD};sel={marker}:{NOW - 40:.0f}"
+        job = as_gated(slurm_job(tres_per_node="gres/gpu:2", admin_comment=record, req_nodes=nodes))
+        if nodes:
+            hold = hold_of(job, where.slurm, where.partitions, "B", NOW, victims=frozenset())
+        else:
+            hold = hold_of_left(job, where.nodes, where.partitions, (), "B", NOW)
+        assert hold.end_s == NOW - before_s + 600.0
 
 
 def test_a_first_component_without_gpus_is_planned_with_those_that_have_some() -> None:
