@@ -157,6 +157,7 @@ def guarded(
     gpus = _kept_for_first(plan, cluster) if passing else {}
     head = next((one for one in plan.waiting if one.held_up), None)
     early = {} if head is None else dict(head.held_up)
+    whole = head is not None and _lacks_memory(early, queue[head.job_id], cluster)
     kept: dict[str, Guarded] = {}
     for node, slots in (gpus | early).items():
         if busy[node]:
@@ -164,7 +165,7 @@ def guarded(
         free, exist = int(cluster.free[node, list(slots)].sum()), int(cluster.exists[node].sum())
         cpus: int | None = 0
         if head is not None and node in early:
-            cpus = _cpus_on(node, len(slots), queue[head.job_id], len(early), cluster)
+            cpus = None if whole else _cpus_on(len(slots), queue[head.job_id], len(early), cluster)
         kept[cluster.nodes[node]] = Guarded(len(slots), free, len(slots) == exist, cpus)
     return kept
 
@@ -177,9 +178,17 @@ def _kept_for_first(plan: Plan, cluster: Cluster) -> dict[int, tuple[int, ...]]:
     return {rows[name]: slots for name, slots in first.postponement.gpus if name in rows}
 
 
-def _cpus_on(node: int, gpus: int, job: Request, nodes: int, cluster: Cluster) -> int | None:
+def _lacks_memory(early: Mapping[int, Sequence[int]], job: Request, cluster: Cluster) -> bool:
+    """Whether a node lacks memory for it: none can be kept, and one CPU more may take all of it."""
+    return any(
+        cluster.free_memory_mb[node] < node_demand(job, len(early), len(slots))[1]
+        for node, slots in early.items()
+    )
+
+
+def _cpus_on(gpus: int, job: Request, nodes: int, cluster: Cluster) -> int | None:
     """CPUs that it needs there; None: it shares the node with no job, or one CPU would close it."""
-    whole = job.nodes.whole or cluster.users is not None
+    whole = job.nodes.whole or job.memory.whole or cluster.users is not None
     return None if whole else node_demand(job, nodes, gpus)[0]
 
 

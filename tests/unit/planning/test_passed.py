@@ -10,7 +10,7 @@ from make import job_request, placements, plan_round, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.node_users import NodeUsers
-from slurm_gpu_aware.model.request import Cpus, Request
+from slurm_gpu_aware.model.request import Cpus, Memory, Request
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.postponing import guarded
 
@@ -155,6 +155,20 @@ def test_beside_such_a_job_all_nodes_that_the_head_waits_for_are_held() -> None:
     cluster = replace(cluster_beside(2, bobs, other), users=users)
     head = replace(HEAD, gpus=8, min_nodes=2, max_nodes=2, user="alice")
     assert held_nodes(cluster, head) == dict.fromkeys(("n0", "n1"), (4, 4, True, None))
+
+
+@pytest.mark.parametrize(
+    ("memory", "cpus"),
+    [(Memory(40), None), (Memory(20), 8), (Memory(whole=True), None), (Memory(), 8)],
+)
+def test_nodes_are_held_whole_for_a_head_that_lacks_memory_on_one(memory, cpus) -> None:
+    """No memory can be held, and a job of one CPU may ask for all of it."""
+    cluster = cluster_beside(2, passing(0, memory_mb={0: 70}), passing(1))
+    cluster = replace(cluster, memory_mb=np.full(2, 100))
+    cluster.free_memory_mb[:] = 30, 100
+    head = replace(HEAD, gpus=8, min_nodes=2, max_nodes=2, memory=memory)
+    head = replace(head, cpus=replace(HEAD.cpus, total=16))
+    assert held_nodes(cluster, head) == dict.fromkeys(("n0", "n1"), (4, 4, True, cpus))
 
 
 def test_the_next_jobs_with_a_reservation_are_kept_from_passing_too() -> None:
