@@ -14,7 +14,7 @@ from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.selector.round_state import Outcome
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["RoundsBench", "bench_of", "placed_and_stuck", "reads", "reasons_of"]
+__all__ = ["RoundsBench", "placed_and_stuck", "reads", "reasons_of", "rounds_with"]
 
 
 class RoundsBench:
@@ -83,7 +83,7 @@ class RoundsBench:
         ]
 
 
-def bench_of(
+def rounds_with(
     slurm: SlurmFolder, *jobs: dict[str, Any], nodes: Sequence[str] = ("n1",)
 ) -> RoundsBench:
     """Rounds of a site with these jobs and nodes."""

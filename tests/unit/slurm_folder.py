@@ -23,7 +23,7 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Event, Ledger
 
-__all__ = ["Interleaved", "SlurmFolder", "parked", "running"]
+__all__ = ["Interleaved", "SlurmFolder", "parked", "run_by_slurm"]
 
 
 class SlurmFolder:
@@ -178,7 +178,7 @@ def parked(job_id: str = "7", gpus: int = 2, record: str = "", **fields: Any) ->
     return job_record(**{**usual, **fields})
 
 
-def running(
+def run_by_slurm(
     job_id: str, node: str = "n1", slots: Sequence[int] = range(4), **fields: Any
 ) -> dict[str, Any]:
     """A job that Slurm runs on these GPUs, and that is none of ours."""

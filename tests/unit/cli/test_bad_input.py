@@ -337,14 +337,14 @@ def heed_interrupts() -> None:
 RUN = "from slurm_gpu_aware.cli.entry import {} as main; main()"
 
 
-def run(argv: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+def run_process(argv: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=3000, check=False, **more)
 
 
 def shell(site: Path, words: str, program: str = "gpu_aware") -> subprocess.CompletedProcess[str]:
     """Run with the shell's redirections in ``words``."""
     line = f'{sys.executable} -c "{RUN.format(program)}" {words}'
-    return run(["/bin/sh", "-c", line], cwd=site)
+    return run_process(["/bin/sh", "-c", line], cwd=site)
 
 
 @pytest.mark.parametrize("words", ["place -g 2", "place -g 2 --json", "--help", "place --help"])
@@ -383,7 +383,7 @@ sys.meta_path.insert(0, Finder())
 {RUN.format(program)}
 """
     words = ["place", "-g", "2"] if program == "gpu_aware" else ["show"]
-    done = run([sys.executable, "-c", code, *words], preexec_fn=heed_interrupts)
+    done = run_process([sys.executable, "-c", code, *words], preexec_fn=heed_interrupts)
     assert done.returncode == 130
     assert (done.stdout + done.stderr).strip() in ("", "interrupted")
 
@@ -447,7 +447,7 @@ def test_an_option_without_effect_is_refused(
 
 def test_a_trace_may_come_from_stdin(folder_of_two: Path) -> None:
     command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "simulate", "-", *SMALL, "--json"]
-    done = run(command, input="job_id,submit_s,gpus,duration_s\n1,0,2,10\n")
+    done = run_process(command, input="job_id,submit_s,gpus,duration_s\n1,0,2,10\n")
     found = json.loads(done.stdout)
     assert (found["trace"], found["runs"][0]["jobs"]) == ("stdin", 1)
 

@@ -17,7 +17,7 @@ import pytest
 from command_server import run_command
 from commands import refusal, succeeded
 from memory_slurm import opened
-from slurm_folder import SlurmFolder, parked, running
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 from store_samples import decision
 
 from slurm_gpu_aware.cli.explain import explain_text
@@ -64,7 +64,7 @@ STARTED = {
 
 
 @contextmanager
-def ledger_of(config: Path) -> Iterator[Ledger]:
+def own_ledger(config: Path) -> Iterator[Ledger]:
     with open_store(config.parent / "store" / "store.db") as store:
         yield Ledger(store)
 
@@ -115,7 +115,7 @@ def gpu_aware(config: Path, *args: str, columns: int = 100) -> subprocess.Comple
 
 def test_a_placed_job_is_explained_in_a_users_words(filled: Path):
     """No keys of accounts, tables of the policy, or records of ours."""
-    with ledger_of(filled) as ledger:
+    with own_ledger(filled) as ledger:
         record = "gpuaware/1;tn=gres/gpu:2;sel=prepared:0:1"
         fields = {"ReqNodeList": "n1", "TresFreq": "gpu:1380", "AdminComment": record}
         ledger.add_event("7", "prepared", fields, NOW + 1)
@@ -138,7 +138,7 @@ def test_a_placed_job_is_explained_in_a_users_words(filled: Path):
 
 
 def test_slurm_chooses_the_gpus_of_a_node(filled: Path):
-    with ledger_of(filled) as ledger:
+    with own_ledger(filled) as ledger:
         ledger.add_decision(started_job("71", exact=False))
         ledger.add_decision(
             started_job("72", exact=False, asked={**STARTED["asked"], "exclusive": True})
@@ -166,10 +166,10 @@ def test_slurm_chooses_the_gpus_of_a_node(filled: Path):
     ],
 )
 def test_a_refused_clock_is_not_shown_as_set(filled: Path, event: dict[str, object], clock: str):
-    with ledger_of(filled) as ledger:
+    with own_ledger(filled) as ledger:
         ledger.add_event("7", "clock_failed", {"node": "n1", **event}, NOW - 60)
     assert "clock      1380 MHz\n" in gpu_aware(filled, "explain", "7").stdout  # of an earlier run
-    with ledger_of(filled) as ledger:
+    with own_ledger(filled) as ledger:
         ledger.add_event("7", "clock_failed", {"node": "n1", **event}, NOW + 2)
     said = gpu_aware(filled, "explain", "7").stdout
     assert f"clock      {clock}" in said, said
@@ -213,7 +213,7 @@ def test_lines_fit_the_terminal(filled: Path, columns: int):
 def test_gpus_that_are_too_slow_for_a_lower_clock_are_told_once(filled: Path):
     """Their account is left out, as a sentence says it."""
     slow = {"slower": 0.045, "allowed": 0.05}
-    with ledger_of(filled) as ledger:
+    with own_ledger(filled) as ledger:
         ledger.add_decision(started_job("21", clock_mhz=None, why=WHY | {SlowGpus.key: slow}))
     told = gpu_aware(filled, "explain", "21", "--details").stdout
     assert "Account of the policy" in told
@@ -266,7 +266,7 @@ def test_a_fresh_program_knows_all_facts(
     filled: Path, policy: str, why: dict[str, object], lines: list[str]
 ) -> None:
     """Whatever the policy of the job: nothing has loaded their modules before."""
-    with ledger_of(filled) as ledger:
+    with own_ledger(filled) as ledger:
         ledger.add_decision(started_job("30", state="ended", policy=policy, why=why))
     done = _run_script(_EXPLAIN, filled)
     assert done.stderr == ""
@@ -291,7 +291,7 @@ def test_a_parked_job_tells_why_it_waits(filled: Path):
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_job_whose_placing_failed_is_parked(filled: Path, earlier: bool):
-    with ledger_of(filled) as ledger:
+    with own_ledger(filled) as ledger:
         for job_id, at in (("8", NOW + 4), ("10", NOW + 4)):
             prepared = {"state": "prepared", "decided_at": at - 60 * earlier}
             number = ledger.add_decision(started_job(job_id, **prepared))
@@ -327,7 +327,7 @@ def test_a_job_started_since_the_copy_was_made_is_not_called_foreign(
     slurm.round()
     slurm.store.unlink()  # only the copy is left, as for an ordinary user
     start = int(time.time()) - ago_s
-    slurm.write([running("9", slots=[0], start_time=start)], ["n1"])
+    slurm.write([run_by_slurm("9", slots=[0], start_time=start)], ["n1"])
     done = slurm.run("gpu-aware", "--config", str(slurm.config), "explain", "9")
     assert done.stdout.startswith(f"Job 9: {state}\n"), done.stdout
     assert ("Try again in a" in done.stdout) == (ago_s == 1)

@@ -28,7 +28,7 @@ RUNNING = {"state": "RUNNING", "reason": "None", "nodes": "n1", "slots": [0, 1]}
 
 
 @contextmanager
-def ledger_of(slurm: SlurmFolder) -> Iterator[Ledger]:
+def site_ledger(slurm: SlurmFolder) -> Iterator[Ledger]:
     with open_store(slurm.store) as store:
         yield Ledger(store)
 
@@ -38,7 +38,7 @@ def two_wait(tmp_path: Path) -> SlurmFolder:
     """A job that waits, with a reason of the last round, and one that was placed."""
     slurm = SlurmFolder(tmp_path)
     slurm.configure(f"[gate]\nlease_s = {LEASE_S}\n[selector]\nheartbeat_s = {HEARTBEAT_S}")
-    with ledger_of(slurm) as ledger:
+    with site_ledger(slurm) as ledger:
         for job_id in ("7", "8"):
             ledger.add_event(job_id, "parked", {"user": "alice", "reason": "None"}, 900.0)
         ledger.add_decision(decision("5", state="started"))
@@ -51,7 +51,7 @@ def two_wait(tmp_path: Path) -> SlurmFolder:
 
 def record_round(slurm: SlurmFolder, at: float, **waiting: object) -> None:
     """A round after which one job waits."""
-    with ledger_of(slurm) as ledger:
+    with site_ledger(slurm) as ledger:
         detail = {"waiting": [waiting]} if waiting else {}
         ledger.add_round(RoundRecord(at, 1.0, 0, 0, 1, "submit", detail))
 
@@ -132,7 +132,7 @@ def test_a_placed_job_that_ended_meanwhile_is_not_called_started(two_wait: Slurm
     gate(two_wait, AWAY_S)
     told = says(two_wait, "explain", "6")[0]
     assert told.startswith("Job 6: ended Slurm no longer lists this job: it has ended.")
-    with ledger_of(two_wait) as ledger:
+    with site_ledger(two_wait) as ledger:
         ledger.add_event("11", "parked", {"user": "alice"}, 900.0)
     assert "it was cancelled, or it has run, while" in says(two_wait, "explain", "11")[0]
     two_wait.change("5", state="COMPLETED")
@@ -250,7 +250,7 @@ def test_the_first_component_of_a_heterogeneous_job_stands_for_all(
 
 def test_a_component_that_slurm_forgot_is_explained_by_its_job(two_wait: SlurmFolder) -> None:
     """It was called unknown: the ledger has the number of the first component only."""
-    with ledger_of(two_wait) as ledger:
+    with site_ledger(two_wait) as ledger:
         ledger.add_event("9", "ended", {}, 960.0)
     told = says(two_wait, "explain", "9+1")[0]
     assert told.startswith("Job 9: ended")
@@ -304,7 +304,7 @@ def test_a_task_of_an_array_that_is_one_record_is_explained_by_its_own_id(
 
 
 def test_what_the_selector_finds_when_it_is_back_is_explained(two_wait: SlurmFolder):
-    with ledger_of(two_wait) as ledger:
+    with site_ledger(two_wait) as ledger:
         detail = {"start_s": 1_795_000_000.0, "gpus": {"n1": [0]}, "without_us": True}
         ledger.add_event("7", "started", detail, 1_795_000_000.0)
     two_wait.write([parked("7", **RUNNING)], ["n1"])
@@ -315,7 +315,7 @@ def test_what_the_selector_finds_when_it_is_back_is_explained(two_wait: SlurmFol
 
 
 def test_a_job_that_came_back_shows_no_choice_as_current(two_wait: SlurmFolder):
-    with ledger_of(two_wait) as ledger:
+    with site_ledger(two_wait) as ledger:
         ledger.add_decision(decision("7", state="waiting"))
     told = says(two_wait, "explain", "7")[0]
     assert "asked 4 GPUs submitted" in told

@@ -20,7 +20,7 @@ def trace(tmp_path):
     rows = ["job_id,submit_s,gpus,duration_s,class,kind"]
     rows += [f"{i},{i * 10},{(1, 2, 4)[i % 3]},{100 + i},{'ABC'[i % 3]},C" for i in range(12)]
     rows += ["bad,x,1,1,A,C", "giant,0,99,10,A,C"]
-    return str(written(tmp_path / "t.csv", *rows))
+    return str(write_lines(tmp_path / "t.csv", *rows))
 
 
 def run(*args):
@@ -32,7 +32,7 @@ def output_of(*args):
     return json.loads(succeeded(run(*args, "--json")).stdout)
 
 
-def written(file, *lines):
+def write_lines(file, *lines):
     file.write_text("\n".join(lines) + "\n")
     return file
 
@@ -76,7 +76,7 @@ def test_processes_do_not_change_the_outcome(trace):
 
 def test_fair_shares_order_the_queue_as_the_file_says(tmp_path):
     rows = [f"{i},{i},8,100,{'yx'[i < 3]},lab" for i in range(4)]
-    jobs = written(tmp_path / "t.csv", "job_id,submit_s,gpus,duration_s,user,account", *rows)
+    jobs = write_lines(tmp_path / "t.csv", "job_id,submit_s,gpus,duration_s,user,account", *rows)
     shares = tmp_path / "shares.txt"
     shares.write_text(
         "PriorityType = priority/multifactor\nPriorityWeightFairShare = 1000\n"
@@ -105,9 +105,9 @@ def test_the_table_names_policies_and_cluster(trace):
 def test_in_nodes_mode_slurm_chooses_the_gpus_on_our_nodes(tmp_path, monkeypatch):
     """The node without the slow GPU is ours; its pair without a bridge is Slurm's."""
     rows = ["1,0,2,100,A,high", "2,1,2,100,A,high", "3,2,1,100,A,low"]
-    jobs = written(tmp_path / "t.csv", "job_id,submit_s,gpus,duration_s,class,bw", *rows)
+    jobs = write_lines(tmp_path / "t.csv", "job_id,submit_s,gpus,duration_s,class,bw", *rows)
     times = [f"{gpu},a{n},{150 if (n, gpu) == (0, 1) else 100}" for n in (0, 1) for gpu in range(8)]
-    written(tmp_path / "v.csv", "gpu,node,value_ms", *times)
+    write_lines(tmp_path / "v.csv", "gpu,node,value_ms", *times)
     config = tmp_path / "config.toml"
     monkeypatch.setenv("GPU_AWARE_CONFIG", str(config))
     given = [jobs, "--nodes", "2", "--machine", "h100-nvl-8", "--draw", "nodes"]
@@ -139,7 +139,7 @@ def test_out_has_every_job_once(trace, tmp_path):
 
 def test_variability_slows_jobs_and_the_other_class_column_counts(trace, tmp_path):
     rows = [f"{i},n,{100 + i % 2 * 50}" for i in range(8)]
-    times = written(tmp_path / "c.csv", "gpu,node,value_ms", *rows)
+    times = write_lines(tmp_path / "c.csv", "gpu,node,value_ms", *rows)
     args, scores = [trace, *SITE, "-p", "pal"], ["--variability", f"C={times}"]
     (plain,) = output_of(*args)["runs"]
     (slow,) = output_of(*args, *scores, "--class-column", "kind")["runs"]
@@ -150,7 +150,7 @@ def test_variability_slows_jobs_and_the_other_class_column_counts(trace, tmp_pat
 
 def test_classes_of_jobs_and_scores_that_do_not_meet_are_said(trace, tmp_path):
     rows = [f"{i},n,{100 + i}" for i in range(8)]
-    times = written(tmp_path / "c.csv", "gpu,node,value_ms", *rows)
+    times = write_lines(tmp_path / "c.csv", "gpu,node,value_ms", *rows)
     scores = ["--variability", f"A={times}", "--variability", f"C={times}"]
     args = [trace, *SITE, "-p", "pal", *scores]
     said = run(*args).stderr
@@ -197,9 +197,9 @@ def test_a_history_without_gpus_says_why(tmp_path):
     rows = [f"{i}|1000||1000|50|COMPLETED|cpu=4|60|" for i in range(3)]
     said = "no job has GPUs in accounting: AccountingStorageTRES in slurm.conf has no gres/gpu"
     for args in (("--what-if", "--sacct"), ("--sacct",), ()):
-        written(history, HISTORY, *rows)
+        write_lines(history, HISTORY, *rows)
         assert f"history: {said}" in refusal(run(*args, history, *SITE, "-p", "pal"))
-    written(history, HISTORY, *rows, "9|1000||1000|50|FAILED|gres/gpu=4||")
+    write_lines(history, HISTORY, *rows, "9|1000||1000|50|FAILED|gres/gpu=4||")
     done = run(history, *SITE, "-p", "pal", "--json")
     assert said not in done.stderr
     told = json.loads(done.stdout)["input"]["missing"]
@@ -217,7 +217,7 @@ ONE_BY_ONE = [f"{i}|{1000 + i}||{1100 + 50 * i}|50|COMPLETED|gres/gpu=4||" for i
 
 def what_if(tmp_path, rows, *args):
     """The JSON of a comparison with this history on two nodes of four GPUs, and stderr."""
-    past = ["--what-if", "--sacct", written(tmp_path / "history", HISTORY, *rows)]
+    past = ["--what-if", "--sacct", write_lines(tmp_path / "history", HISTORY, *rows)]
     done = succeeded(run(*past, *SITE, *args, "--json", "--out", tmp_path / "out"))
     return json.loads(done.stdout), done.stderr
 
@@ -251,7 +251,7 @@ def test_a_job_that_ended_at_once_is_compared(tmp_path):
 
 def test_the_record_is_no_gain_in_the_table(tmp_path):
     """What the model leaves out is told apart from what a policy gains, here as in the report."""
-    history = written(tmp_path / "history", HISTORY, *ONE_BY_ONE)
+    history = write_lines(tmp_path / "history", HISTORY, *ONE_BY_ONE)
     done = succeeded(run("--what-if", "--sacct", history, *SITE, "-p", "pal"))
     last = {line.split("  ")[0]: line.split()[-1] for line in done.stdout.splitlines() if line}
     assert (last["as recorded"], last["slurm"], last["pal"]) == ("-", "+0.0%", "+0.0%")
@@ -267,7 +267,7 @@ def test_what_live_is_left_to_slurm_is_not_called_impossible(tmp_path):
         "35|1000||1000|100|COMPLETED|gres/gpu=3|||node=2|2|n[1-2]",
         "36|1010||1100|100|COMPLETED|gres/gpu=8|||node=2|2|n[1-2]",
     ]
-    history = written(tmp_path / "history", HISTORY + "|ReqTRES|NNodes|NodeList", *rows)
+    history = write_lines(tmp_path / "history", HISTORY + "|ReqTRES|NNodes|NodeList", *rows)
     args = ["--what-if", "--sacct", history, *SITE, "-p", "pal"]
     done = succeeded(run(*args, "--json"))
     output = json.loads(done.stdout)
@@ -412,7 +412,7 @@ def test_topo_aware_p_waits_where_topo_aware_disturbs(noisy):
 def test_runs_are_compared_over_the_jobs_that_ended_in_all_of_them(tmp_path):
     """A job too large for the cluster ended in the record only; it must not make it look slow."""
     rows = ["1|1000|1000|100|COMPLETED|gres/gpu=4", "2|1000|9000|9000|COMPLETED|gres/gpu=64"]
-    history = written(tmp_path / "h", "JobID|Submit|Start|ElapsedRaw|State|AllocTRES", *rows)
+    history = write_lines(tmp_path / "h", "JobID|Submit|Start|ElapsedRaw|State|AllocTRES", *rows)
     args = ["--what-if", "--sacct", history, *SITE, "-p", "pal"]
     output = output_of(*args)
     past, _, ours = output["runs"]
@@ -451,7 +451,7 @@ def test_mistakes_are_one_sentence(trace, args, reason):
 
 
 def test_an_empty_trace_is_said(tmp_path):
-    trace = written(tmp_path / "t.csv", "job_id,submit_s,gpus,duration_s")
+    trace = write_lines(tmp_path / "t.csv", "job_id,submit_s,gpus,duration_s")
     assert "no usable job" in refusal(run(trace, *SITE))
 
 

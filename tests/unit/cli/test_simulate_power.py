@@ -43,12 +43,12 @@ def simulated(site, *args):
     return gpu_aware("simulate", trace, *nodes, "--overrun", "extend", *args, config=site)
 
 
-def runs_of(site, *args):
+def simulated_runs(site, *args):
     return json.loads(succeeded(simulated(site, *args, "--json")).stdout)["runs"]
 
 
 def test_a_lower_limit_needs_less_energy_and_more_time(fitted_site):
-    runs = runs_of(fitted_site, "-p", "packed", "--eta", "none,0.7,0.5")
+    runs = simulated_runs(fitted_site, "-p", "packed", "--eta", "none,0.7,0.5")
     assert [r["policy"] for r in runs] == ["packed", "packed eta=0.7", "packed eta=0.5"]
     assert [r["power_limit_w"] for r in runs] == [None, 0.7 * 8 * 300, 0.5 * 8 * 300]
     for one, lower in pairwise(runs):
@@ -59,7 +59,7 @@ def test_a_lower_limit_needs_less_energy_and_more_time(fitted_site):
 
 
 def test_bounds_of_clocks_that_save_energy_are_swept(fitted_site):
-    runs = runs_of(fitted_site, "-p", "packed", "--slowdown", "none,0.1,0.2")
+    runs = simulated_runs(fitted_site, "-p", "packed", "--slowdown", "none,0.1,0.2")
     assert [r["policy"] for r in runs] == ["packed", "packed slowdown=0.1", "packed slowdown=0.2"]
     own = [r["energy_kwh"] - r["idle_energy_kwh"] for r in runs]
     assert own[0] > own[1] > own[2]
@@ -68,7 +68,7 @@ def test_bounds_of_clocks_that_save_energy_are_swept(fitted_site):
     # The bound of the site is that of runs without the option.
     with_bound = fitted_site.with_name("bound.toml")
     with_bound.write_text(f"{fitted_site.read_text()}[energy]\nslowdown = 0.2\n")
-    (bounded,) = runs_of(with_bound, "-p", "packed", "--eta", "none")
+    (bounded,) = simulated_runs(with_bound, "-p", "packed", "--eta", "none")
     assert bounded["energy_kwh"] == runs[2]["energy_kwh"]
 
 
@@ -76,7 +76,7 @@ def test_published_schedulers_are_modes(fitted_site):
     modes = ("-p", "packed:as-asked", "-p", "packed:zeus")
     asked, zeus = (
         one["energy_kwh"] - one["idle_energy_kwh"]
-        for one in runs_of(fitted_site, *modes, "--eta", "none")
+        for one in simulated_runs(fitted_site, *modes, "--eta", "none")
     )
     assert zeus < 0.95 * asked
     plain = ("--nodes", "2", "--gpus-per-node", "4", "-p", "packed:zeus")
@@ -114,7 +114,7 @@ def test_jobs_without_a_model_are_told_and_their_energy_is_not_known(fitted_site
 def test_due_dates_are_drawn_met_and_told(fitted_site):
     policies = ("-p", "packed:no-due", "-p", "packed", "-p", "packed:sts")
     due = ("--eta", "none", "--due", "1-3")
-    runs = runs_of(fitted_site, *policies, *due)
+    runs = simulated_runs(fitted_site, *policies, *due)
     assert [r["policy"] for r in runs] == ["packed:no-due", "packed", "packed:sts"]
     assert all(r["due_jobs"] == 20 and 0 < r["due_met"] <= 1 for r in runs)
     assert "due met" in simulated(fitted_site, "-p", "packed", *due).stdout

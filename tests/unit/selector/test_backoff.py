@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from rounds_bench import bench_of, reasons_of
+from rounds_bench import reasons_of, rounds_with
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cli.job_text import held_words
@@ -96,7 +96,7 @@ def test_a_task_of_an_unsplit_array_is_not_forgotten() -> None:
 
 def test_the_wait_names_its_cause(slurm: SlurmFolder) -> None:
     """Parked again, the job shows Slurm's reason no more, and "it could not start" says nothing."""
-    bench = bench_of(slurm, parked("7"), parked("8"))
+    bench = rounds_with(slurm, parked("7"), parked("8"))
     bench.rounds._backoff.punish("7", blocked=True, why="held by QOSMaxGRESPerUser")
     bench.rounds._backoff.punish("8")
     waiting = reasons_of(bench.run())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from memory_slurm import MemorySlurm
-from rounds_bench import RoundsBench, bench_of
+from rounds_bench import RoundsBench, rounds_with
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
@@ -161,7 +161,7 @@ def test_only_the_job_with_the_error_is_not_followed(
     caplog: pytest.LogCaptureFixture,
     name: str,
 ) -> None:
-    bench = bench_of(slurm, parked("1"), parked("2"), nodes=["n1", "n2"])
+    bench = rounds_with(slurm, parked("1"), parked("2"), nodes=["n1", "n2"])
     real = getattr(JobTracker, name)
 
     def wrong(self: JobTracker, job: Any, *given: Any) -> Any:
@@ -188,7 +188,7 @@ def test_a_requeued_job_with_an_error_is_not_left_to_slurm(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record was freed while it ran; who cannot look it up does not know whose job it is."""
-    bench = bench_of(slurm, parked("1"))
+    bench = rounds_with(slurm, parked("1"))
     for _ in range(3):
         bench.run()
     assert slurm.jobs["1"]["admin_comment"] == ""
@@ -205,7 +205,7 @@ def test_a_requeued_job_with_an_error_is_not_left_to_slurm(
 def test_a_job_that_cannot_be_counted_or_placed_stops_no_other(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, broken: tuple[Any, str]
 ) -> None:
-    bench = bench_of(slurm, parked("1", stuck=True), nodes=["n1", "n2"])
+    bench = rounds_with(slurm, parked("1", stuck=True), nodes=["n1", "n2"])
     bench.run()
     real = getattr(*broken)
 
@@ -222,7 +222,7 @@ def test_a_job_that_cannot_be_counted_or_placed_stops_no_other(
 def test_without_slurm_there_is_no_round(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = bench_of(slurm, parked("1"))
+    bench = rounds_with(slurm, parked("1"))
     breaks(monkeypatch, HoldingPool, "rescue", SourceError("Slurm is silent"))
     with pytest.raises(SourceError, match="silent"):
         bench.run()

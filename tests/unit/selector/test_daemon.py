@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from memory_slurm import MemorySlurm, reservation_record
-from slurm_folder import SlurmFolder, parked, running
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, StoreConfig
 from slurm_gpu_aware.gate.gated_job import gated_jobs
@@ -284,7 +284,7 @@ def test_killed_between_the_two_updates_of_cpus_it_gets_its_own_back(slurm: Slur
     assert slurm.round(kill_at=first) != 0
     job = slurm.jobs["7"]
     assert (job["cpus_per_task"], job["req_nodes"]) == (5, "")
-    slurm.add(running("8"))
+    slurm.add(run_by_slurm("8"))
     assert slurm.round() == 0
     job = slurm.jobs["7"]
     assert (job["cpus_per_task"], job["admin_comment"]) == (1, parked()["admin_comment"])

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from commands import words
 from memory_slurm import node_record
-from slurm_folder import SlurmFolder, parked, running
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 from store_samples import fit_models, ingest, put_net, report
 from test_sizes import NET, NODES, PLACED, gpus
 
@@ -308,7 +308,7 @@ def test_a_growing_job_whose_start_failed_keeps_its_gpus(net_site: SlurmFolder) 
 def test_a_growing_job_that_waits_for_long_keeps_its_gpus(net_site: SlurmFolder) -> None:
     """Its due date is far by then. One GPU is free, and later two."""
     one = growing(net_site)
-    net_site.add(running("3", slots=[0, 1, 2]), running("4", "n2"))
+    net_site.add(run_by_slurm("3", slots=[0, 1, 2]), run_by_slurm("4", "n2"))
     one.round(31.0)
     net_site.change("7", comment=f"{NET},gpus=1-4,due=400h,move=10s")
     one.round(4_000.0)
@@ -334,7 +334,7 @@ def test_by_pressure_the_weight_of_the_qos_goes_first(
     settings = f'{MOVES}[due_dates]\norder = "pressure"\n{weights}'
     one = bench(net_site, "gpus=2-4,due=4h", ((2, 2 * H), (2, 3 * H)), settings)
     high = {"job_id": 8, "comment": f"{NET},gpus=2-4,due=5h", "qos": "high", "priority": 9_001}
-    jobs = [net_site.jobs["7"], net_site.jobs["7"] | high, running("9", slots=[0])]
+    jobs = [net_site.jobs["7"], net_site.jobs["7"] | high, run_by_slurm("9", slots=[0])]
     net_site.write(jobs, NODES[:1])
     one.restart()
     one.round(times=2)
@@ -359,7 +359,7 @@ def test_without_move_it_never_grows(net_site: SlurmFolder) -> None:
 
 def test_an_impossible_due_date_is_told_once(net_site: SlurmFolder) -> None:
     one = bench(net_site, "gpus=1-4,due=10m", RUNS)
-    net_site.add(running("3", "n1"), running("4", "n2"))
+    net_site.add(run_by_slurm("3", "n1"), run_by_slurm("4", "n2"))
     one.round()
     one.restart()
     one.round(5.0)

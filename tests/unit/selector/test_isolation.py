@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from rounds_bench import RoundsBench, bench_of
+from rounds_bench import RoundsBench, rounds_with
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.features.due_dates import live as due_dates
@@ -178,13 +178,13 @@ class Failing(Stage):
 
 @pytest.mark.parametrize("step", ["before", "after"])
 def test_a_job_with_which_a_stage_fails_is_left(slurm: SlurmFolder, step: str) -> None:
-    bench = bench_of(slurm, parked("7", stuck=True), parked("8", stuck=True), nodes=NODES)
+    bench = rounds_with(slurm, parked("7", stuck=True), parked("8", stuck=True), nodes=NODES)
     bench.rounds.planner.features = (*FEATURES, Failing(step))
     assert bench.run().placed == ["8"]
     assert_left(slurm, bench)
 
 
 def test_the_round_goes_on_without_an_optional_stage(slurm: SlurmFolder) -> None:
-    bench = bench_of(slurm, parked("7"), parked("8"), nodes=NODES)
+    bench = rounds_with(slurm, parked("7"), parked("8"), nodes=NODES)
     bench.rounds.planner.features = (*FEATURES, Failing("before", optional=True))
     assert sorted(bench.run().placed) == ["7", "8"]

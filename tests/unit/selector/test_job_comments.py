@@ -34,7 +34,7 @@ def placed_run(slurm: SlurmFolder, record: str = "", rounds: int = 2, **gate: An
     return selector
 
 
-def requeue(slurm: SlurmFolder) -> None:
+def requeue_7(slurm: SlurmFolder) -> None:
     """Its user requeues job 7; it does not start by itself."""
     slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="", stuck=True)
 
@@ -132,7 +132,7 @@ def test_the_comment_of_a_running_job_is_free_and_comes_back(
     before = slurm.jobs
     rounds.run()
     assert slurm.jobs == before
-    requeue(slurm)
+    requeue_7(slurm)
     rounds_of(slurm).run()  # a selector that has just started, too
     back = slurm.jobs["7"]["admin_comment"]
     assert unmarked(back) == RECORD + more
@@ -160,7 +160,7 @@ def test_a_job_that_its_user_requeues_after_its_end_waits_again(
     slurm.change("7", state="COMPLETED")
     rounds.run()
     assert not rounds.tracker.placed
-    requeue(slurm)
+    requeue_7(slurm)
     rounds.run()
     rounds.start_monitor.poll()
     assert_parked(slurm, more)
@@ -209,7 +209,7 @@ def test_what_the_site_wrote_stays(slurm: SlurmFolder) -> None:
 def test_a_site_may_keep_the_state_of_running_jobs(slurm: SlurmFolder) -> None:
     placed_run(slurm, show_running=True)
     assert slurm.jobs["7"]["admin_comment"].startswith("gpu-aware n1:")
-    requeue(slurm)
+    requeue_7(slurm)
     rounds_of(slurm, show_running=True).run()
     assert unmarked(slurm.jobs["7"]["admin_comment"]) == RECORD
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from memory_slurm import node_record
 from rounds_bench import RoundsBench
-from slurm_folder import SlurmFolder, parked, running
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.slurm.updates import JobUpdate
@@ -94,7 +94,7 @@ def test_it_is_not_opened_with_what_slurm_kept_of_an_update_that_it_refused(
 
 def test_a_lower_job_waits_for_one_of_higher_priority(slurm: SlurmFolder) -> None:
     """n1 has 4 GPUs, 2 of them in use; the first in line wants 4."""
-    first = running("5", slots=[0, 1], start_time=1_789_999_000, end_time=1_790_000_600)
+    first = run_by_slurm("5", slots=[0, 1], start_time=1_789_999_000, end_time=1_790_000_600)
     bench = bench_of(slurm, [first, parked("6", 4, priority=900), left()], ["n1"])
     assert bench.run().placed == []
     assert not is_open(slurm, "6")
@@ -142,7 +142,7 @@ def test_it_keeps_gpus_no_longer_when_slurm_finds_no_node_for_it(
 def test_it_is_parked_again_when_a_job_before_it_waits(slurm: SlurmFolder, priority: int) -> None:
     """No GPUs are kept for it, so Slurm's own scheduler would let it pass."""
     bench = failed_three_times(slurm, "Priority")
-    slurm.add(running("5", slots=[0]), parked("9", 4, priority=priority))
+    slurm.add(run_by_slurm("5", slots=[0]), parked("9", 4, priority=priority))
     assert bench.run().placed == []
     bench.poll()
     assert is_open(slurm, "7") is (priority == 1)
@@ -282,7 +282,7 @@ def test_what_holds_a_later_component_at_the_open_gate_is_seen_at_once(
 def beside_a_whole_node(slurm: SlurmFolder, *more: dict[str, Any]) -> RoundsBench:
     """Job 5 runs for an hour, so that job 6, the first, waits; the short het job 7 is opened."""
     times = {"start_time": 1_789_999_000, "end_time": 1_790_003_600}
-    jobs = [running("5", slots=[0], **times), parked("6", 4, priority=900, stuck=True), *more]
+    jobs = [run_by_slurm("5", slots=[0], **times), parked("6", 4, priority=900, stuck=True), *more]
     one = {"tres_per_node": "gres/gpu:1", "tres_req_str": "gres/gpu=1"}
     first, other = het_job(time_limit=1, **one)
     bench = bench_of(slurm, [*jobs, first | {"time_limit": 1}, other], ["n1"])

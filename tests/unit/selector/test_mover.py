@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from make import as_gated, live_site, slurm_job
 from memory_slurm import MemorySlurm
-from rounds_bench import bench_of
-from slurm_folder import SlurmFolder, parked, running
+from rounds_bench import rounds_with
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 from store_samples import ingest, report
 
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay
@@ -24,7 +24,7 @@ from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.store.profiles import put_scores
 
 NODES = ["n1", "n2"]
-OTHER = running("9", "n2", user_name="bob")
+OTHER = run_by_slurm("9", "n2", user_name="bob")
 
 
 def put_times(store: Store, n1: float, n2: float, at: float = 1000.0) -> None:
@@ -363,7 +363,7 @@ def test_without_moves_the_time_of_a_stage_is_forgotten_when_it_has_come(
         def after(self, one: Round) -> Round:
             return replace(one, plan=replace(one.plan, wake_s=at)) if one.now < at else one
 
-    bench = bench_of(slurm, parked(), parked("8"), parked("9"))
+    bench = rounds_with(slurm, parked(), parked("8"), parked("9"))
     at = bench.wall + 60.0
     bench.rounds.planner.features = (Alarm(),)
     bench.run()

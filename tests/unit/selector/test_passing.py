@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from memory_slurm import node_record, partition_record
-from rounds_bench import RoundsBench, bench_of, reasons_of
-from slurm_folder import SlurmFolder, parked, running
+from rounds_bench import RoundsBench, reasons_of, rounds_with
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 from test_left_jobs import LEFT
 
 from slurm_gpu_aware.slurm.libslurm_fields import NOT_SET
@@ -26,7 +26,7 @@ def whole_node(job_id: str = "6", **fields: Any) -> dict[str, Any]:
 def one_hour(job_id: str, node: str, slots: list[int], **fields: Any) -> dict[str, Any]:
     """For one more hour."""
     times = {"start_time": 1_789_999_000, "end_time": 1_790_003_600}
-    return running(job_id, node, slots, user_name="carol", **{**times, **fields})
+    return run_by_slurm(job_id, node, slots, user_name="carol", **{**times, **fields})
 
 
 def bench_with(slurm: SlurmFolder, *partitions: dict[str, Any]) -> RoundsBench:
@@ -107,7 +107,7 @@ def test_during_a_long_epilog_the_first_in_line_keeps_its_reservation(slurm: Slu
 
 def test_a_job_that_was_just_opened_counts_as_its_users(slurm: SlurmFolder) -> None:
     """Else its run time would count against its user only after its start."""
-    bench = bench_of(slurm, bob())
+    bench = rounds_with(slurm, bob())
     assert bench.run().placed == ["7"]
     slurm.add(bob("9"))
     planned = bench.run().planned
@@ -123,7 +123,7 @@ def test_what_slurm_did_not_start_keeps_its_gpus_while_it_is_held_back(
 ) -> None:
     """Three times: a job that can never start would leave GPUs unused for ever."""
     alice = whole_node(record=record, stuck=True)
-    bench = bench_of(slurm, alice)
+    bench = rounds_with(slurm, alice)
     for tries in range(1, 5):
         assert bench.run().placed == ["6"]
         if tries == 4:
@@ -170,7 +170,7 @@ def test_what_found_no_room_is_tried_again_when_a_job_ends_there(
 
 def parked_again(slurm: SlurmFolder, *others: dict[str, Any]) -> RoundsBench:
     """Job 7 of bob has just been parked again, as Slurm found no room for it on n1."""
-    bench = bench_of(slurm, *others, bob(stuck=True), nodes=["n1", "n2"])
+    bench = rounds_with(slurm, *others, bob(stuck=True), nodes=["n1", "n2"])
     assert bench.run().placed == ["7"]
     slurm.change("7", reason="Resources", last_sched_eval=int(bench.wall) + 7)
     bench.wait(7.0)

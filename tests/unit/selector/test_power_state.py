@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from memory_slurm import node_record
-from slurm_folder import SlurmFolder, parked, running
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 from test_mover import put_times, requeues, runs_for_hours
 from test_site_power import (
     IDLE_W,
@@ -92,7 +92,7 @@ def test_power_is_kept_from_a_requeue_to_the_restart(powered: SlurmFolder) -> No
     with open_store(powered.store) as store:
         put_times(store, n1=200.0, n2=100.0)
     moving = parked("7", comment="class=A,freq=auto,move=ok")
-    powered.write([moving, running("9", "n2", user_name="bob")], NODES)
+    powered.write([moving, run_by_slurm("9", "n2", user_name="bob")], NODES)
     assert powered.round(2) == 0, powered.said
     assert powered.jobs["7"]["nodes"] == "n1", powered.said
     runs_for_hours(powered)

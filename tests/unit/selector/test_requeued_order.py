@@ -17,7 +17,7 @@ from slurm_gpu_aware.store.ledger import Ledger
 ORDER = '[queue]\norder = "expected"\nrun_time_weight = 100.0\npassed_s = 3600.0\n'
 
 
-def site(slurm: SlurmFolder, restarts: int = 1, **times: float) -> RoundsBench:
+def queue_of_two(slurm: SlurmFolder, restarts: int = 1, **times: float) -> RoundsBench:
     """Jobs 7 and 8 wait for a whole node; the shorter one passes the other within the bound only.
 
     ``times``: of job 7, in seconds before now.
@@ -47,7 +47,7 @@ def test_a_requeue_begins_no_new_time_in_which_jobs_pass(
     slurm: SlurmFolder, user: dict[str, str], first_s: int, placed: str
 ) -> None:
     """Job 7 was requeued a minute ago."""
-    bench = site(slurm, submit_time=60)
+    bench = queue_of_two(slurm, submit_time=60)
     decide(slurm, bench.wall - first_s, bench.wall - first_s + 1, **user)
     outcome = bench.run()
     assert outcome.placed == [placed]
@@ -68,7 +68,7 @@ def test_a_wait_counts_from_when_the_job_became_eligible(
     After a requeue a minute ago, the ledger knows when.
     """
     times = (60, 60) if restarts else (90_000, since_s)
-    bench = site(slurm, restarts, submit_time=times[0], accrue_time=times[1])
+    bench = queue_of_two(slurm, restarts, submit_time=times[0], accrue_time=times[1])
     asked = {"gpus": 4, "waits_since_s": bench.wall - since_s}
     decide(slurm, bench.wall - 90_000, bench.wall - since_s + 1, asked=asked)
     assert bench.run().placed == [placed]
@@ -85,7 +85,7 @@ def test_a_placement_keeps_when_the_wait_began(slurm: SlurmFolder) -> None:
 
 def test_a_store_that_failed_is_asked_again(slurm: SlurmFolder) -> None:
     """What it could not tell once counts a minute later."""
-    bench = site(slurm, submit_time=60)
+    bench = queue_of_two(slurm, submit_time=60)
     slurm.write([slurm.jobs["7"]], ["n1"], drained={"n1": [0]})
 
     def first_s() -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from commands import words
-from slurm_folder import SlurmFolder, parked, running
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 
 NODES = ["n1", "n2"]
 NET = "class=A,model=net"
@@ -62,7 +62,7 @@ def test_other_jobs_keep_the_number_of_their_options(
 def runs_on_one_gpu(site: SlurmFolder, more: str = "") -> None:
     """Job 7 runs on the only free GPU, and then the others become free."""
     site.configure(f"{MOVES}{more}")
-    others = running("8", "n1", [0, 1, 2]), running("9", "n2")
+    others = run_by_slurm("8", "n1", [0, 1, 2]), run_by_slurm("9", "n2")
     job = first_job(site, parked(comment=f"{NET},gpus=1-4,move=10s", admin_comment=PLACED), *others)
     assert (job["state"], gpus(job)) == ("RUNNING", 1)
     now = int(time.time())
@@ -92,7 +92,7 @@ def waits_beside_four(site: SlurmFolder) -> None:
     """Job 7 runs on all GPUs of n1, those of n2 are held, and 10 and 11 wait for one each."""
     site.configure(MOVES)
     moldable = parked(comment=f"{NET},gpus=1-4,move=10s", admin_comment=PLACED)
-    job = first_job(site, moldable, running("9", "n2"))
+    job = first_job(site, moldable, run_by_slurm("9", "n2"))
     assert (job["state"], gpus(job)) == ("RUNNING", 4)
     now = int(time.time())
     for number in ("7", "9"):

@@ -15,7 +15,7 @@ from unittest.mock import DEFAULT, Mock
 import pytest
 from idle_clock import Stopwatch
 from memory_slurm import MemorySlurm, reservation_record
-from rounds_bench import RoundsBench, bench_of, placed_and_stuck, reads
+from rounds_bench import RoundsBench, placed_and_stuck, reads, rounds_with
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission.holds import Hold
@@ -41,7 +41,7 @@ def one_is_held(slurm: SlurmFolder) -> RoundsBench:
     return bench
 
 
-def parked_again(slurm: SlurmFolder, job_id: str = "7") -> bool:
+def is_parked(slurm: SlurmFolder, job_id: str = "7") -> bool:
     """Whether a job waits at the gate, and is bound to no node."""
     job = slurm.jobs[job_id]
     return (job["licenses"], job["req_nodes"]) == ("gpuaware:1", "")
@@ -50,7 +50,7 @@ def parked_again(slurm: SlurmFolder, job_id: str = "7") -> bool:
 def test_a_poll_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
     bench = one_is_held(slurm)
     assert bench.poll() == 1
-    assert parked_again(slurm)
+    assert is_parked(slurm)
     assert slurm.jobs["8"]["licenses"] == ""
     assert bench.rounds.start_monitor.starting == ["8"]
     assert "jobs" not in reads(slurm)  # never all jobs for two
@@ -156,14 +156,14 @@ def test_what_a_user_types_into_a_comment_is_no_record(slurm: SlurmFolder) -> No
 
 
 def test_a_clock_that_is_set_back_keeps_no_job_bound(slurm: SlurmFolder) -> None:
-    bench = bench_of(slurm, parked(stuck=True))
+    bench = rounds_with(slurm, parked(stuck=True))
     bench.run()
     slurm.change("7", reason="Resources")
     assert slurm.jobs["7"]["req_nodes"] == "n1"
     bench.wall -= 3600.0
     bench.run(31.0)
     assert bench.poll() == 1
-    assert parked_again(slurm)
+    assert is_parked(slurm)
     slurm.change("7", reason="Licenses")
     assert bench.run(59.0).placed == []
     assert bench.run(2.0).placed == ["7"]
@@ -194,7 +194,7 @@ def test_a_bound_job_is_slurms_only_if_its_place_kept_it(
     slurm: SlurmFolder, reason: str, left: bool
 ) -> None:
     """Slurm alone knows all of what it looks at for sockets; a limit says nothing about these."""
-    bench = bench_of(slurm, parked("7", 1, ";nt=1", bitflags=1 << 4, stuck=True))
+    bench = rounds_with(slurm, parked("7", 1, ";nt=1", bitflags=1 << 4, stuck=True))
     assert bench.run().placed == ["7"]
     slurm.change("7", reason=reason)
     bench.run(31.0)
@@ -215,7 +215,7 @@ def test_a_licence_that_another_job_took_first(
 
     Slurm tells whole seconds: the one in which the gate was opened says nothing.
     """
-    bench = bench_of(slurm, parked(stuck=True))
+    bench = rounds_with(slurm, parked(stuck=True))
     bench.wall += 0.4
     assert bench.run().placed == ["7"]
     slurm.change("7", reason="Licenses", last_sched_eval=int(bench.wall) + seconds)
@@ -289,7 +289,7 @@ def polling(bench: RoundsBench) -> Iterator[list[str]]:
 
 def stuck_and_others(slurm: SlurmFolder) -> RoundsBench:
     """7 is placed on n1 and cannot start; others wait, for more GPUs than are free."""
-    bench = bench_of(slurm, parked(stuck=True), nodes=["n1", "n2"])
+    bench = rounds_with(slurm, parked(stuck=True), nodes=["n1", "n2"])
     assert bench.run().placed == ["7"]
     # Of another account: a limit that holds 7 holds none of them.
     others = (parked(str(n), account="other") for n in range(20, 28))
@@ -307,7 +307,7 @@ def test_a_job_is_parked_again_while_a_round_plans(
     with polling(bench) as woken, Blocked(bench, monkeypatch) as blocked:
         slurm.change("7", reason=HELD)
         wait_until(lambda: bool(woken))
-        assert parked_again(slurm)
+        assert is_parked(slurm)
         assert bench.rounds.start_monitor.outdated(0.0) == {"7"}
     assert woken == ["start monitor"]
     assert len(bench.closed("7")) == 1
@@ -373,7 +373,7 @@ def test_what_a_round_read_before_the_monitor_took_it_is_not_watched_again(
 def test_no_job_is_parked_again_twice(slurm: SlurmFolder) -> None:
     """Rounds and the monitor's thread at the same time, both with the same reading."""
     jobs = [parked(str(n), 1, stuck=True) for n in range(7, 15)]
-    bench = bench_of(slurm, *jobs, nodes=["n1", "n2"])
+    bench = rounds_with(slurm, *jobs, nodes=["n1", "n2"])
     placed = bench.run().placed
     assert len(placed) == 8
     with polling(bench):
@@ -386,7 +386,7 @@ def test_no_job_is_parked_again_twice(slurm: SlurmFolder) -> None:
     bench.ledger.flush()
     for job_id in placed:
         assert slurm.kinds(job_id).count("parked") == 2
-        assert parked_again(slurm, job_id)
+        assert is_parked(slurm, job_id)
 
 
 def test_what_was_just_opened_is_polled_while_others_are_opened(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from memory_slurm import node_record, partition_record
-from rounds_bench import RoundsBench, bench_of
+from rounds_bench import RoundsBench, rounds_with
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import ClassConfig, Config, SelectorConfig
@@ -364,7 +364,7 @@ def test_a_job_that_slurm_does_not_start_keeps_no_gpus_from_one_that_comes(
 ) -> None:
     """A user could make such a job at will: with another one on the cores that it needs."""
     left = {"comment": "place=off", "reason": "Priority"}
-    bench = bench_of(slurm, whole("10", **left))
+    bench = rounds_with(slurm, whole("10", **left))
     bench.run()
     assert opened(slurm) == {"10"}
     bench.run()
@@ -385,7 +385,7 @@ def test_a_job_that_slurm_does_not_start_stays_open_before_those_that_were_there
     full = [short(str(100 + slot), slot, nodes="n2") for slot in SLOTS]
     two = {"num_nodes": 2, "num_cpus": 2, "num_tasks": 2, "record": ";nn=2-2"}
     first = whole("9", priority=2000, **two)
-    bench = bench_of(slurm, *full, first, whole("10", time_limit=1, **left), nodes=["n1", "n2"])
+    bench = rounds_with(slurm, *full, first, whole("10", time_limit=1, **left), nodes=["n1", "n2"])
     bench.run()
     assert opened(slurm) == {"10"}
     for _ in range(3):

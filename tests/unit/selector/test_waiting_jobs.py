@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from slurm_folder import SlurmFolder, parked, running
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK, WaitingJobs, folded
 from slurm_gpu_aware.store.database import open_store
@@ -53,7 +53,7 @@ def test_an_array_of_hundreds_hides_no_other_job(slurm: SlurmFolder) -> None:
     tasks = ",".join(map(str, range(700)))
     array = parked("98", array_job_id=98, array_task_str=tasks, priority=9)
     jobs = [parked(str(number), priority=5) for number in range(200, 230)]
-    slurm.write([running("3"), array, *jobs], ["n1"])
+    slurm.write([run_by_slurm("3"), array, *jobs], ["n1"])
     assert slurm.round() == 0, slurm.said
     with open_store(slurm.store, readonly=True) as store:
         (record,) = Ledger(store).last_rounds(1)
