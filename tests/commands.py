@@ -29,6 +29,11 @@ def succeeded(done: Done) -> Done:
     return done
 
 
+def words(*args: str, config: Path | None = None) -> str:
+    """What ``gpu-aware`` prints, with single blanks, as long lines are wrapped."""
+    return " ".join(succeeded(gpu_aware(*args, config=config)).stdout.split())
+
+
 def refusal(done: Result | CompletedProcess[str], code: int = 1) -> str:
     """What a command that must fail says, by default with exit code 1."""
     assert _code(done) == code, done.stderr

@@ -1,6 +1,7 @@
 """Rounds over a Slurm of our own, with clocks of the test's own."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from slurm_folder import SlurmFolder, parked
 
@@ -10,9 +11,10 @@ from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
+from slurm_gpu_aware.selector.round_state import Outcome
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
-__all__ = ["RoundsBench", "placed_and_stuck", "reads"]
+__all__ = ["RoundsBench", "placed_and_stuck", "reads", "reasons_of", "rounds_with"]
 
 
 class RoundsBench:
@@ -36,7 +38,7 @@ class RoundsBench:
             return send(updates)
 
         client.update_jobs = update_jobs  # type: ignore[method-assign]
-        self.ledger = LedgerWriter(slurm.store)
+        self.ledger = LedgerWriter(slurm.store, clock=lambda: self.steady)
         self.pool = HoldingPool(
             client, clock=lambda: self.wall, timer=lambda: self.steady, saved_s=0.0
         )
@@ -52,6 +54,26 @@ class RoundsBench:
         if history is not None:
             self.rounds.site.of(Estimates).reader.history = history
 
+    def run(self, later_s: float = 0.0) -> Outcome:
+        """A round, so much later by the steady clock."""
+        self.steady += later_s
+        return self.rounds.run()
+
+    def poll(self, later_s: float = 0.0) -> int:
+        """A poll of released jobs, so much later; for how many a round has to look."""
+        self.steady += later_s
+        return self.rounds.start_monitor.poll()
+
+    def turn(self, later_s: float = 0.0) -> Outcome:
+        """A round, so much later, and a poll after it."""
+        outcome = self.run(later_s)
+        self.poll()
+        return outcome
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass by both clocks."""
+        self.steady, self.wall = self.steady + seconds, self.wall + seconds
+
     def closed(self, job_id: str) -> list[float]:
         """Steady times at which the job's gate was closed."""
         return [
@@ -61,6 +83,14 @@ class RoundsBench:
         ]
 
 
+def rounds_with(
+    slurm: SlurmFolder, *jobs: dict[str, Any], nodes: Sequence[str] = ("n1",)
+) -> RoundsBench:
+    """Rounds of a site with these jobs and nodes."""
+    slurm.write(list(jobs), list(nodes))
+    return RoundsBench(slurm)
+
+
 def placed_and_stuck(slurm: SlurmFolder) -> RoundsBench:
     """Jobs 7 and 8 have been placed and cannot start yet."""
     slurm.write([parked(stuck=True), parked("8", stuck=True)], ["n1"])
@@ -68,6 +98,11 @@ def placed_and_stuck(slurm: SlurmFolder) -> RoundsBench:
     assert sorted(bench.rounds.run().placed) == ["7", "8"]
     slurm.forget_calls()
     return bench
+
+
+def reasons_of(outcome: Outcome) -> dict[str, str]:
+    """Why the other jobs of a round wait."""
+    return {entry["job_id"]: entry["reason"] for entry in outcome.waiting}
 
 
 def reads(slurm: SlurmFolder) -> list[str]:

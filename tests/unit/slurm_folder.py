@@ -1,7 +1,7 @@
 """The folder behind `MemorySlurm`, its client, and jobs as the filter leaves them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Event, Ledger
 
-__all__ = ["Interleaved", "SlurmFolder", "parked"]
+__all__ = ["Interleaved", "SlurmFolder", "parked", "run_by_slurm"]
 
 
 class SlurmFolder:
@@ -98,6 +98,11 @@ class SlurmFolder:
                 if job["job_id"] == int(job_id):
                     job |= job_record(**{**job, **fields})
 
+    def add(self, *jobs: dict[str, Any]) -> None:
+        """More jobs."""
+        with self.state() as state:
+            state["jobs"] += jobs
+
     def reserve(self, *reservations: dict[str, Any]) -> None:
         """All reservations that there are."""
         self.set(reservations=list(reservations))
@@ -113,6 +118,11 @@ class SlurmFolder:
         self.set(calls=[])
 
     # -- the selector and the command line ---------------------------------------------------------
+
+    def configure(self, text: str) -> None:
+        """More lines of the configuration."""
+        with self.config.open("a") as config:
+            config.write(f"{text}\n")
 
     def run(self, *argv: str, environment: dict[str, str] | None = None) -> CompletedProcess[str]:
         """A command of `run_with_memory_slurm`, in a process of its own."""
@@ -156,13 +166,21 @@ class Interleaved(MemorySlurm):
         return found
 
 
-def parked(job_id: str = "7", **fields: Any) -> dict[str, Any]:
-    """A job as the filter leaves it: ``--gres=gpu:2``."""
+def parked(job_id: str = "7", gpus: int = 2, record: str = "", **fields: Any) -> dict[str, Any]:
+    """A job as the filter leaves it: ``--gres=gpu:GPUS``; ``record``: more of its AdminComment."""
     usual = {
         "job_id": int(job_id),
-        "tres_req_str": "cpu=1,mem=500M,node=1,billing=1,gres/gpu=2",
+        "tres_req_str": f"cpu=1,mem=500M,node=1,billing=1,gres/gpu={gpus}",
         "licenses": "gpuaware:1",
-        "admin_comment": "gpuaware/1;tn=gres/gpu:2;mc=1",
-        "tres_per_node": "gres/gpu:2",
+        "admin_comment": f"gpuaware/1;tn=gres/gpu:{gpus};mc=1{record}",
+        "tres_per_node": f"gres/gpu:{gpus}",
     }
     return job_record(**{**usual, **fields})
+
+
+def run_by_slurm(
+    job_id: str, node: str = "n1", slots: Sequence[int] = range(4), **fields: Any
+) -> dict[str, Any]:
+    """A job that Slurm runs on these GPUs, and that is none of ours."""
+    usual = {"state": "RUNNING", "licenses": "", "admin_comment": ""}
+    return parked(job_id, nodes=node, slots=list(slots), **{**usual, **fields})

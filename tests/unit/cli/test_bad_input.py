@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import click.testing
@@ -29,7 +30,8 @@ NUMBERS = ["", "x", "-1", "nan", "inf", "-inf", "1e308", "99999999999", "9" * 50
 LONG = "x" * 200_000
 TRACE = "job_id,submit_s,gpus,duration_s,nodes,time_limit_s,deadline_s,bw,pattern,priority"
 ROW = ["1", "0", "2", "10", "1", "60", "99", "high", "ring", "5"]
-Invoke = Callable[..., click.testing.Result]
+SMALL = ["--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
+"""A cluster for simulations."""
 
 
 @pytest.fixture
@@ -122,12 +124,11 @@ def test_texts_of_place(folder_of_two: Path, args: list[str]) -> None:
     ],
 )
 def test_numbers_of_simulate(folder_of_two: Path, option: str, value: str) -> None:
-    base = ["simulate", "--synthetic", "3", "--nodes", "1", "--gpus-per-node", "2"]
-    refused(invoke(cli, *base, "--processes", "1", option, value))
+    refused(invoke(cli, "simulate", "--synthetic", "3", *SMALL, option, value))
 
 
 def test_a_rate_of_a_job_in_centuries_is_refused(folder_of_two: Path) -> None:
-    args = ["--synthetic", "9", "--jobs-per-hour", "1e-9", "--nodes", "1", "--gpus-per-node", "2"]
+    args = ["--synthetic", "9", "--jobs-per-hour", "1e-9", *SMALL]
     assert "more than 30 years" in refused(invoke(cli, "simulate", *args))
 
 
@@ -144,8 +145,7 @@ def test_bad_cells_of_a_trace_are_bad_rows(folder_of_two: Path) -> None:
     for number, (column, value) in enumerate(bad_cells()):
         rows.append(",".join([str(number), *ROW[1:column], value, *ROW[column + 1 :]]))
     (folder_of_two / "t.csv").write_text("\n".join([TRACE, *rows]) + "\n")
-    args = ["simulate", "t.csv", "--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
-    output = json.loads(invoke(cli, *args, "--json").stdout)
+    output = json.loads(invoke(cli, "simulate", "t.csv", *SMALL, "--json").stdout)
     assert output["input"]["jobs"] == 1
     bad = output["input"]["bad_rows"]
     assert len(bad) == len(bad_cells())
@@ -165,8 +165,7 @@ def test_bad_cells_of_a_trace_are_bad_rows(folder_of_two: Path) -> None:
 def test_bad_numbers_of_other_traces(folder_of_two: Path, file: str, text: str, value: str) -> None:
     value = {"nan": "NaN"}.get(value, value) if file == "json" else value
     (folder_of_two / file).write_text(text.format(value, value, value))
-    args = ["simulate", file, "--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
-    said = refused(invoke(cli, *args))
+    said = refused(invoke(cli, "simulate", file, *SMALL))
     assert "nothing to simulate" in said or "not JSON" in said or "no column 'job_id'" in said
 
 
@@ -191,8 +190,7 @@ def test_files_that_are_no_trace(folder_of_two: Path, data: bytes) -> None:
     (folder_of_two / "t").write_bytes(data)
     for option in ("t", "--sacct=t", "--variability=A=t"):
         more = [] if option == "t" else ["--synthetic", "3"] if "var" in option else []
-        result = invoke(cli, "simulate", option, *more, "--nodes", "1", "--gpus-per-node", "2")
-        assert len(refused(result)) < 2000
+        assert len(refused(invoke(cli, "simulate", option, *more, *SMALL))) < 2000
 
 
 @pytest.mark.parametrize(
@@ -206,7 +204,7 @@ def test_files_that_are_no_trace(folder_of_two: Path, data: bytes) -> None:
 )  # fmt: skip
 def test_bad_profiles_of_interference(folder_of_two: Path, content: str) -> None:
     (folder_of_two / "p.json").write_text(content)
-    args = ["--synthetic", "3", "--profile", "p.json", "--nodes", "1", "--gpus-per-node", "2"]
+    args = ["--synthetic", "3", "--profile", "p.json", *SMALL]
     assert len(refused(invoke(cli, "simulate", *args))) < 2000
 
 
@@ -228,8 +226,7 @@ def test_bad_cells_of_an_import(folder_of_two: Path, column: int, value: str) ->
 @pytest.mark.parametrize("value", NUMBERS)
 def test_bad_times_of_an_import(folder_of_two: Path, value: str) -> None:
     text = "gpu,node,class,value_ms\n0,n1,A,100\n"
-    result = invoke(profile_cli, "import", "-", "--taken-at", value, text=text)
-    refused(result)
+    refused(invoke(profile_cli, "import", "-", "--taken-at", value, text=text))
 
 
 @pytest.mark.parametrize("value", ["", "-1", "nan", "inf", "1e308", "9" * 5000, LONG, "\0"])
@@ -290,8 +287,7 @@ def test_bad_configurations(folder_of_two: Path, text: str) -> None:
 
 
 def test_a_damaged_folder_of_results_is_one_sentence(folder_of_two: Path) -> None:
-    args = ["--synthetic", "5", "--nodes", "1", "--gpus-per-node", "2", "--processes", "1"]
-    invoke(cli, "simulate", *args, "--out", "r")
+    invoke(cli, "simulate", "--synthetic", "5", *SMALL, "--out", "r")
     assert invoke(cli, "report", "r").exit_code == 0
     summary = (folder_of_two / "r/summary.json").read_text()
     jobs = next(folder_of_two.glob("r/jobs-*.csv"))
@@ -314,10 +310,8 @@ def test_a_damaged_folder_of_results_is_one_sentence(folder_of_two: Path) -> Non
 def test_a_gpu_index_that_no_node_has(folder_of_two: Path) -> None:
     header = "gpu,node,class,value_ms\n"
     refused(invoke(profile_cli, "import", "-", "--new-gpus", text=f"{header}64,n1,A,100\n"))
-    with (
-        open_store(folder_of_two / "store.db") as store,
-        store.write(),
-    ):  # an earlier release took it
+    # An earlier release took it.
+    with open_store(folder_of_two / "store.db") as store, store.write():
         store.execute("INSERT INTO gpus (node, slot, clocks_mhz) VALUES ('n1', 999, '[]')")
     assert "gpu-aware-profile forget n1:999" in refused(invoke(cli, "place", "-g", "2"))
     assert invoke(profile_cli, "forget", "n1:999").exit_code == 0
@@ -343,12 +337,14 @@ def heed_interrupts() -> None:
 RUN = "from slurm_gpu_aware.cli.entry import {} as main; main()"
 
 
+def run_process(argv: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, timeout=3000, check=False, **more)
+
+
 def shell(site: Path, words: str, program: str = "gpu_aware") -> subprocess.CompletedProcess[str]:
     """Run with the shell's redirections in ``words``."""
     line = f'{sys.executable} -c "{RUN.format(program)}" {words}'
-    return subprocess.run(
-        ["/bin/sh", "-c", line], capture_output=True, text=True, timeout=3000, check=False, cwd=site
-    )
+    return run_process(["/bin/sh", "-c", line], cwd=site)
 
 
 @pytest.mark.parametrize("words", ["place -g 2", "place -g 2 --json", "--help", "place --help"])
@@ -387,14 +383,7 @@ sys.meta_path.insert(0, Finder())
 {RUN.format(program)}
 """
     words = ["place", "-g", "2"] if program == "gpu_aware" else ["show"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        capture_output=True,
-        text=True,
-        timeout=3000,
-        check=False,
-        preexec_fn=heed_interrupts,
-    )
+    done = run_process([sys.executable, "-c", code, *words], preexec_fn=heed_interrupts)
     assert done.returncode == 130
     assert (done.stdout + done.stderr).strip() in ("", "interrupted")
 
@@ -453,17 +442,12 @@ def test_an_option_without_effect_is_refused(
     folder_of_two: Path, args: tuple[str, ...], needed: str
 ) -> None:
     trace = () if "--synthetic" in args else (str(folder_of_two / "trace.csv"),)
-    said = refused(
-        invoke(cli, "simulate", *trace, "--nodes", "1", "--gpus-per-node", "4", *args), 2
-    )
-    assert needed in said
+    assert needed in refused(invoke(cli, "simulate", *trace, *SMALL, *args), 2)
 
 
 def test_a_trace_may_come_from_stdin(folder_of_two: Path) -> None:
-    command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "simulate", "-"]
-    command += ["--nodes", "1", "--gpus-per-node", "4", "--json"]
-    trace = "job_id,submit_s,gpus,duration_s\n1,0,2,10\n"
-    done = subprocess.run(command, input=trace, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "slurm_gpu_aware.cli.main", "simulate", "-", *SMALL, "--json"]
+    done = run_process(command, input="job_id,submit_s,gpus,duration_s\n1,0,2,10\n")
     found = json.loads(done.stdout)
     assert (found["trace"], found["runs"][0]["jobs"]) == ("stdin", 1)
 

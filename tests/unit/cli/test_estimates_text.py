@@ -44,7 +44,7 @@ def text(**estimate: Any) -> str:
         ({"limit_s": None}, "with its name; no time limit"),
         (
             {"source": "limit", "runs": 0},
-            "at most its limit, as no earlier run is like it; limit 4 h",
+            "at most its limit, as no earlier run is like it; limit",
         ),
     ],
 )
@@ -59,17 +59,9 @@ def test_without_an_estimate_there_are_no_words() -> None:
 
 def test_a_waiting_job_and_a_placed_one_tell_their_estimate() -> None:
     estimate = {"seconds": 2410.0, "source": "name", "runs": 12, "limit_s": 14_400.0}
-    answer: dict[str, Any] = {
-        "job_id": "7",
-        "state": "waiting",
-        "waiting": {"reason": "no 4 free GPUs", "estimate": estimate},
-        "waiting_as_of": 1000.0,
-        "decisions": [],
-        "events": [],
-        "tasks": [],
-        "slurm": None,
-        "selector_away": None,
-    }
+    answer: dict[str, Any] = {"job_id": "7", "state": "waiting", "waiting_as_of": 1000.0}
+    answer |= {"decisions": [], "events": [], "tasks": [], "slurm": None, "selector_away": None}
+    answer["waiting"] = {"reason": "no 4 free GPUs", "estimate": estimate}
     shown = " ".join(explain_text(answer).split())
     assert (
         "Its run time is expected to be about 40 min on median GPUs, from 12 earlier runs with its"
@@ -89,30 +81,30 @@ def report(folder: Path, *args: str, stderr: bool = False) -> str:
     return done.stderr if stderr else done.stdout
 
 
-def test_report_compares_run_times_with_what_was_expected(tmp_path: Path) -> None:
-    now = time.time()
-    with open_store(tmp_path / "store.db") as store:
-        for number in range(10):
-            start = now - 5000.0
-            estimate = {"seconds": 600.0, "source": "name", "runs": 5, "limit_s": 7200.0}
-            if number == 9:
-                estimate = {"seconds": 7200.0, "source": "limit", "runs": 0, "limit_s": 7200.0}
-            one = decision(
-                str(number),
-                slowdown=1.5,
-                why={"estimate": estimate},
-                state="ended",
-                outcome_at=start + 200.0 * (number + 1),
-                outcome={"start_s": start, "state": "COMPLETED"},
-            )
+def put_decisions(folder: Path, *decisions: Decision) -> None:
+    with open_store(folder / "store.db") as store:
+        for one in decisions:
             Ledger(store).add_decision(one)
-        Ledger(store).add_decision(decision("99", why={"limit_s": math.inf}, state="ended"))
+
+
+def ended_job(
+    number: int, user: str, ran_s: float, source: str = "name", **fields: Any
+) -> Decision:
+    """A job that was expected to take 600 s, or its limit."""
+    start = time.time() - 5000.0
+    seconds = 7200.0 if source == "limit" else 600.0
+    estimate = {"seconds": seconds, "source": source, "runs": 5, "limit_s": 7200.0}
+    times = {"outcome_at": start + ran_s, "outcome": {"start_s": start, "state": "COMPLETED"}}
+    usual = {"user": user, "why": {"estimate": estimate}, "state": "ended", "slowdown": 1.0}
+    return decision(str(number), **{**usual, **times, **fields})
+
+
+def test_report_compares_run_times_with_what_was_expected(tmp_path: Path) -> None:
+    jobs = [ended_job(n, "ann", 200.0 * (n + 1), slowdown=1.5) for n in range(9)]
+    jobs.append(ended_job(9, "ann", 2000.0, "limit", slowdown=1.5))
+    put_decisions(tmp_path, *jobs, decision("99", why={"limit_s": math.inf}, state="ended"))
     rows = json.loads(report(tmp_path, "--json"))["estimates"]
-    assert [(row["source"], row["jobs"]) for row in rows] == [
-        ("name", 9),
-        ("limit", 1),
-        ("all", 10),
-    ]
+    assert [(r["source"], r["jobs"]) for r in rows] == [("name", 9), ("limit", 1), ("all", 10)]
     assert rows[0]["median"] == pytest.approx(1000 / 900)
     assert rows[0]["within"] == pytest.approx(4 / 9)  # up to 900 s
     shown = report(tmp_path)
@@ -122,31 +114,12 @@ def test_report_compares_run_times_with_what_was_expected(tmp_path: Path) -> Non
     assert "The energy of no job is known: accounts = /var/lib/" in said
 
 
-def ended_job(
-    number: int, user: str, ran_s: float, source: str = "name", restarts: int = 0
-) -> Decision:
-    """A job that was expected to take 600 s."""
-    start = time.time() - 5000.0
-    return decision(
-        str(number),
-        user=user,
-        why={"estimate": {"seconds": 600.0, "source": source, "runs": 5, "limit_s": 7200.0}},
-        state="ended",
-        slowdown=1.0,
-        restarts=restarts,
-        outcome_at=start + ran_s,
-        outcome={"start_s": start, "state": "COMPLETED"},
-    )
-
-
 def test_report_tells_how_good_the_estimates_are_for_each_user(tmp_path: Path) -> None:
     """Bias and spread; first jobs of a name are counted, and the rest of a run is no run."""
     jobs = [ended_job(n, "ann", ran) for n, ran in enumerate((300.0, 600.0, 1200.0))]
     jobs += [ended_job(4, "ann", 60.0, "limit"), ended_job(5, "ann", 10.0, restarts=1)]
     jobs.append(ended_job(6, "bob", 60.0, "limit"))
-    with open_store(tmp_path / "store.db") as store:
-        for job in jobs:
-            Ledger(store).add_decision(job)
+    put_decisions(tmp_path, *jobs)
     ann, bob = json.loads(report(tmp_path, "--json"))["users"]
     assert (ann["user"], ann["jobs"], ann["cold"]) == ("ann", 4, 1)
     assert ann["median"] == pytest.approx(1.0)
@@ -161,9 +134,7 @@ def test_report_tells_how_good_the_estimates_are_for_each_user(tmp_path: Path) -
 def test_an_ordinary_user_sees_the_own_row_only(tmp_path: Path) -> None:
     """Such a user reads the public copy; the rows of all users together stay."""
     me = user_name(os.geteuid())
-    with open_store(tmp_path / "store.db") as store:
-        for number, user in enumerate(("ann", "ann", me)):
-            Ledger(store).add_decision(ended_job(number, user, 600.0))
+    put_decisions(tmp_path, *(ended_job(n, u, 600.0) for n, u in enumerate(("ann", "ann", me))))
     with mock.patch.object(Reader, "note", return_value="From the public copy"):
         found = json.loads(report(tmp_path, "--json"))
         assert "ann" not in report(tmp_path)

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_server import run_command
 from commands import refusal, succeeded
 from memory_slurm import opened
-from slurm_folder import SlurmFolder, parked
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 from store_samples import decision
 
 from slurm_gpu_aware.cli.explain import explain_text
@@ -60,6 +63,18 @@ STARTED = {
 }
 
 
+@contextmanager
+def own_ledger(config: Path) -> Iterator[Ledger]:
+    with open_store(config.parent / "store" / "store.db") as store:
+        yield Ledger(store)
+
+
+def explained(**answer: Any) -> str:
+    """The text of an answer on job 7."""
+    usual = {"job_id": "7", "waiting": None, "decisions": [], "events": [], "tasks": []}
+    return explain_text({**usual, "slurm": None, **answer})
+
+
 def started_job(job_id: str, **changes: object) -> Decision:
     return decision(job_id, **{**STARTED, **changes})
 
@@ -75,26 +90,12 @@ def filled(tmp_path: Path) -> Path:
         ledger.add_decision(started_job("7"))
         ledger.add_event("7", "started", {"node": "n1"}, NOW + 2)
         preempts = {"preempts": {"victims": ["3", "4"], "number": 1}}
-        ledger.add_decision(
-            started_job("20_1", user="bob", exact=False, victims=["3", "4"], why=preempts)
-        )
+        of_bob = {"user": "bob", "exact": False, "victims": ["3", "4"], "why": preempts}
+        ledger.add_decision(started_job("20_1", **of_bob))
         ledger.add_decision(started_job("20_2", user="bob", state="ended"))
         ledger.add_event("9", "parked", {}, NOW)
-        ledger.add_round(
-            RoundRecord(
-                NOW + 3,
-                2.5,
-                queued=2,
-                placed=1,
-                waiting=1,
-                trigger="submit",
-                detail={
-                    "waiting": [
-                        {"job_id": "8", "reason": "no 4 free GPUs", "shadow_start_s": NOW + 600}
-                    ]
-                },
-            )
-        )
+        waits = {"job_id": "8", "reason": "no 4 free GPUs", "shadow_start_s": NOW + 600}
+        ledger.add_round(RoundRecord(NOW + 3, 2.5, 2, 1, 1, "submit", {"waiting": [waits]}))
     config = tmp_path / "config.toml"
     config.write_text(f'[store]\npath = "{store_path}"\n')
     return config
@@ -114,10 +115,10 @@ def gpu_aware(config: Path, *args: str, columns: int = 100) -> subprocess.Comple
 
 def test_a_placed_job_is_explained_in_a_users_words(filled: Path):
     """No keys of accounts, tables of the policy, or records of ours."""
-    with open_store(filled.parent / "store" / "store.db") as store:
+    with own_ledger(filled) as ledger:
         record = "gpuaware/1;tn=gres/gpu:2;sel=prepared:0:1"
         fields = {"ReqNodeList": "n1", "TresFreq": "gpu:1380", "AdminComment": record}
-        Ledger(store).add_event("7", "prepared", fields, NOW + 1)
+        ledger.add_event("7", "prepared", fields, NOW + 1)
     said = gpu_aware(filled, "explain", "7").stdout
     for text in (
         "asked      2 GPUs on one node, at most 1 h, comment class=A",
@@ -137,8 +138,7 @@ def test_a_placed_job_is_explained_in_a_users_words(filled: Path):
 
 
 def test_slurm_chooses_the_gpus_of_a_node(filled: Path):
-    with open_store(filled.parent / "store" / "store.db") as store:
-        ledger = Ledger(store)
+    with own_ledger(filled) as ledger:
         ledger.add_decision(started_job("71", exact=False))
         ledger.add_decision(
             started_job("72", exact=False, asked={**STARTED["asked"], "exclusive": True})
@@ -166,11 +166,11 @@ def test_slurm_chooses_the_gpus_of_a_node(filled: Path):
     ],
 )
 def test_a_refused_clock_is_not_shown_as_set(filled: Path, event: dict[str, object], clock: str):
-    with open_store(filled.parent / "store" / "store.db") as store:
-        Ledger(store).add_event("7", "clock_failed", {"node": "n1", **event}, NOW - 60)
+    with own_ledger(filled) as ledger:
+        ledger.add_event("7", "clock_failed", {"node": "n1", **event}, NOW - 60)
     assert "clock      1380 MHz\n" in gpu_aware(filled, "explain", "7").stdout  # of an earlier run
-    with open_store(filled.parent / "store" / "store.db") as store:
-        Ledger(store).add_event("7", "clock_failed", {"node": "n1", **event}, NOW + 2)
+    with own_ledger(filled) as ledger:
+        ledger.add_event("7", "clock_failed", {"node": "n1", **event}, NOW + 2)
     said = gpu_aware(filled, "explain", "7").stdout
     assert f"clock      {clock}" in said, said
     assert str(event["error"]) in said
@@ -213,10 +213,8 @@ def test_lines_fit_the_terminal(filled: Path, columns: int):
 def test_gpus_that_are_too_slow_for_a_lower_clock_are_told_once(filled: Path):
     """Their account is left out, as a sentence says it."""
     slow = {"slower": 0.045, "allowed": 0.05}
-    with open_store(filled.parent / "store" / "store.db") as store:
-        Ledger(store).add_decision(
-            started_job("21", clock_mhz=None, why=WHY | {SlowGpus.key: slow})
-        )
+    with own_ledger(filled) as ledger:
+        ledger.add_decision(started_job("21", clock_mhz=None, why=WHY | {SlowGpus.key: slow}))
     told = gpu_aware(filled, "explain", "21", "--details").stdout
     assert "Account of the policy" in told
     sentence = "no: its GPUs are 4.5% slower than the median, so no lower clock keeps within 5%"
@@ -268,8 +266,8 @@ def test_a_fresh_program_knows_all_facts(
     filled: Path, policy: str, why: dict[str, object], lines: list[str]
 ) -> None:
     """Whatever the policy of the job: nothing has loaded their modules before."""
-    with open_store(filled.parent / "store" / "store.db") as store:
-        Ledger(store).add_decision(started_job("30", state="ended", policy=policy, why=why))
+    with own_ledger(filled) as ledger:
+        ledger.add_decision(started_job("30", state="ended", policy=policy, why=why))
     done = _run_script(_EXPLAIN, filled)
     assert done.stderr == ""
     assert done.stdout.splitlines()[-len(lines) :] == lines
@@ -293,12 +291,10 @@ def test_a_parked_job_tells_why_it_waits(filled: Path):
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_job_whose_placing_failed_is_parked(filled: Path, earlier: bool):
-    with open_store(filled.parent / "store" / "store.db") as store:
-        ledger = Ledger(store)
+    with own_ledger(filled) as ledger:
         for job_id, at in (("8", NOW + 4), ("10", NOW + 4)):
-            number = ledger.add_decision(
-                started_job(job_id, state="prepared", decided_at=at - 60 * earlier)
-            )
+            prepared = {"state": "prepared", "decided_at": at - 60 * earlier}
+            number = ledger.add_decision(started_job(job_id, **prepared))
             failed = {"step": "prepare", "why": "Slurm refused TresPerNode"}
             ledger.set_outcome(number, "waiting", NOW + 5, failed)
     waits = json.loads(gpu_aware(filled, "explain", "8", "--json").stdout)
@@ -309,8 +305,7 @@ def test_a_job_whose_placing_failed_is_parked(filled: Path, earlier: bool):
     assert "It could not be placed: Slurm refused TresPerNode. The next round" in told
 
 
-def test_a_job_placed_since_the_copy_was_made_is_not_called_foreign(tmp_path: Path):
-    slurm = SlurmFolder(tmp_path)
+def test_a_job_placed_since_the_copy_was_made_is_not_called_foreign(slurm: SlurmFolder):
     slurm.write([parked()], ["n1"])
     slurm.round()
     assert slurm.ledger("7") != []
@@ -325,24 +320,21 @@ def test_a_job_placed_since_the_copy_was_made_is_not_called_foreign(tmp_path: Pa
 
 @pytest.mark.parametrize(("ago_s", "state"), [(1, "not recorded yet"), (600, "left to Slurm")])
 def test_a_job_started_since_the_copy_was_made_is_not_called_foreign(
-    tmp_path: Path, ago_s: int, state: str
+    slurm: SlurmFolder, ago_s: int, state: str
 ):
     """The record of a job that we placed is removed at its start."""
-    slurm = SlurmFolder(tmp_path)
     slurm.write([parked()], ["n1"])
     slurm.round()
     slurm.store.unlink()  # only the copy is left, as for an ordinary user
     start = int(time.time()) - ago_s
-    here = {"state": "RUNNING", "nodes": "n1", "slots": [0], "start_time": start}
-    slurm.write([parked("9", licenses="", admin_comment="", **here)], ["n1"])
+    slurm.write([run_by_slurm("9", slots=[0], start_time=start)], ["n1"])
     done = slurm.run("gpu-aware", "--config", str(slurm.config), "explain", "9")
     assert done.stdout.startswith(f"Job 9: {state}\n"), done.stdout
     assert ("Try again in a" in done.stdout) == (ago_s == 1)
 
 
 @pytest.mark.parametrize("ago_s", [1, 600])
-def test_a_job_cancelled_while_it_waited_has_not_started(tmp_path: Path, ago_s: int):
-    slurm = SlurmFolder(tmp_path)
+def test_a_job_cancelled_while_it_waited_has_not_started(slurm: SlurmFolder, ago_s: int):
     slurm.write([parked(reason="JobHeldUser")], ["n1"])
     slurm.round()
     end = int(time.time()) - ago_s  # Slurm gives it a start, too
@@ -352,18 +344,11 @@ def test_a_job_cancelled_while_it_waited_has_not_started(tmp_path: Path, ago_s: 
     assert "It ended while it waited (state CANCELLED" in done.stdout
 
 
-def test_a_parked_job_without_a_round_waits_for_one(filled: Path):
-    done = gpu_aware(filled, "explain", "9")
-    assert "Job 9: waiting" in done.stdout
-    assert "next round" in done.stdout
-
-
 def test_an_inexact_placement_names_nodes_and_victims(filled: Path):
     done = gpu_aware(filled, "explain", "20_1")
     assert "n1 (Slurm chooses the GPUs)" in done.stdout
-    assert re.findall(r".*preempts.*", done.stdout) == [
-        "why        preempts 1 of 3, 4 (Slurm chooses)"
-    ]
+    (line,) = re.findall(r".*preempts.*", done.stdout)
+    assert line == "why        preempts 1 of 3, 4 (Slurm chooses)"
 
 
 def test_an_array_id_names_its_tasks(filled: Path):
@@ -382,16 +367,8 @@ def test_a_job_left_to_slurm_tells_why(detail: dict[str, str] | None, told: str)
     events = [{"at": NOW, "kind": "parked", "detail": {"user": "alice"}}]
     if detail:
         events.append({"at": NOW + 1, "kind": "released", "detail": detail})
-    answer = {
-        "job_id": "7",
-        "state": "left",
-        "waiting": None,
-        "decisions": [],
-        "events": events,
-        "tasks": [],
-        "slurm": {"state": "PENDING", "reason": "Resources", "parked": False},
-    }
-    (_, paragraph, _) = explain_text(answer).split("\n\n")
+    here = {"state": "PENDING", "reason": "Resources", "parked": False}
+    (_, paragraph, _) = explained(state="left", events=events, slurm=here).split("\n\n")
     why = " ".join(paragraph.split())
     assert told in why
     assert ("selector was away" in why) == (detail is None)
@@ -407,16 +384,8 @@ def test_a_job_left_to_slurm_tells_why(detail: dict[str, str] | None, told: str)
     ],
 )
 def test_a_job_that_tried_clocks_tells_what_was_found(detail: dict[str, object], told: str):
-    answer = {
-        "job_id": "7",
-        "state": "ended",
-        "waiting": None,
-        "decisions": [],
-        "events": [{"at": NOW, "kind": "explored", "detail": detail}],
-        "tasks": [],
-        "slurm": None,
-    }
-    assert told in " ".join(explain_text(answer).split())
+    events = [{"at": NOW, "kind": "explored", "detail": detail}]
+    assert told in " ".join(explained(state="ended", events=events).split())
 
 
 @pytest.mark.parametrize(
@@ -436,9 +405,8 @@ def test_the_nodes_of_a_request_are_told_where_it_says_how_many(nodes: dict[str,
 def test_an_unknown_job_is_exit_1(filled: Path):
     done = gpu_aware(filled, "explain", "4711")
     assert done.returncode == 1
-    assert "The ledger does not know job 4711, and Slurm was not asked." in " ".join(
-        done.stdout.split()
-    )
+    said = " ".join(done.stdout.split())
+    assert "The ledger does not know job 4711, and Slurm was not asked." in said
     assert "Slurm does not answer: " in done.stderr
 
 
@@ -527,13 +495,8 @@ def test_a_user_who_can_read_nothing_is_told_where_to_ask(copy: bool, words: str
 
 
 def _run_script(script: str, config: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script, str(config)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    argv = [sys.executable, "-c", script, str(config)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
 
 
 _OPEN_AS_NOBODY = """

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from commands import gpu_aware, refusal, succeeded
+from commands import gpu_aware, refusal, succeeded, words
 from store_samples import fit_models, ingest_sweep, watts
 
 from slurm_gpu_aware.features.models.performance_model import NamedSample, PerformanceSample
@@ -102,31 +102,23 @@ def test_an_application_at_one_clock_has_the_clocks_of_its_class(fitted_config: 
 
 
 def test_the_tables(fitted_config: Path):
-    text = gpu_aware("models", "show", config=fitted_config).stdout
-    assert "class A" in text
-    assert "application bert" in text
-    assert "within 10%" in text
-    text = gpu_aware("models", "show", "A", config=fitted_config).stdout
-    assert "least energy" in text
-    assert "1530 MHz" in text
-    assert "900 to 1530 MHz" in text
+    text = words("models", "show", config=fitted_config)
+    for part in ("class A", "application bert", "within 10%"):
+        assert part in text
+    text = words("models", "show", "A", config=fitted_config)
+    for part in ("least energy", "1530 MHz", "900 to 1530 MHz"):
+        assert part in text
     assert "not measured" not in text
-    assert (
-        "3: not measured; changes in % count"
-        in gpu_aware("models", "show", "A", "--gpus", "3", config=fitted_config).stdout
-    )
+    of_three = words("models", "show", "A", "--gpus", "3", config=fitted_config)
+    assert "3: not measured; changes in % count" in of_three
 
 
 def test_the_picture(fitted_config: Path, tmp_path: Path):
     pytest.importorskip("matplotlib")
     succeeded(gpu_aware("models", "plot", "A", str(tmp_path / "a.png"), config=fitted_config))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert (
-        gpu_aware(
-            "models", "plot", "A", str(tmp_path / "no" / "a.png"), config=fitted_config
-        ).exit_code
-        == 1
-    )
+    nowhere = str(tmp_path / "no" / "a.png")
+    refusal(gpu_aware("models", "plot", "A", nowhere, config=fitted_config))
 
 
 def test_without_models_and_with_a_wrong_name(fitted_config: Path):
@@ -135,10 +127,8 @@ def test_without_models_and_with_a_wrong_name(fitted_config: Path):
 
 
 def test_nothing_to_fit(tmp_path: Path):
-    file = tmp_path / "config.toml"
-    file.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
-    with open_store(tmp_path / "store.db"):
-        pass
+    file = write_config(tmp_path)
+    open_store(tmp_path / "store.db").close()
     assert "nothing to fit" in refusal(gpu_aware("models", "fit", config=file))
     assert "'gpu-aware models fit' makes them" in gpu_aware("models", "show", config=file).stderr
 
@@ -172,9 +162,8 @@ def test_a_model_of_the_largest_numbers_stops_nothing(fitted_config: Path, tmp_p
                 for name in values[part]:
                     if name.endswith(("_s", "_w", "slope", "knee")):
                         values[part][name] = 1e30
-            connection.execute(
-                "UPDATE models SET content = ? WHERE kind = ?", (json.dumps(values), kind)
-            )
+            found = json.dumps(values), kind
+            connection.execute("UPDATE models SET content = ? WHERE kind = ?", found)
     assert len(shown(fitted_config)) == 2
     assert gpu_aware("models", "show", config=fitted_config).exit_code == 0
 
@@ -188,19 +177,15 @@ def test_hostile_samples_stop_nothing(site_config: Path, tmp_path: Path):
 
 
 def test_place_says_what_a_step_of_size_and_clock_would_bring(fitted_config: Path) -> None:
-    arguments = ["--config", str(fitted_config), "place", "--gpus", "1", "--class", "A"]
-    done = succeeded(gpu_aware(*arguments))
-    text = " ".join(done.stdout.split())
-    assert "A on v100: " in text
-    assert ": 1 GPU at " in text
-    assert " MHz would end it " in text
-    assert " more energy." in text
-    done = gpu_aware(*arguments, "--json")
-    size = json.loads(done.stdout)["size"]
+    arguments = ["place", "--gpus", "1", "--class", "A"]
+    text = words(*arguments, config=fitted_config)
+    for part in ("A on v100: ", ": 1 GPU at ", " MHz would end it ", " more energy."):
+        assert part in text
+    size = json.loads(words(*arguments, "--json", config=fitted_config))["size"]
     assert size["gpus"] == 1
     assert size["clock_mhz"] in CLOCKS
     assert size["power_w"] == pytest.approx(watts(size["clock_mhz"]), rel=0.1)
-    done = gpu_aware(*arguments, "--application", "none")
+    done = gpu_aware(*arguments, "--application", "none", config=fitted_config)
     assert "no performance model none for v100 is in the store; that of A counts." in (
         " ".join(done.stderr.split())
     )

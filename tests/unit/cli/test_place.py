@@ -31,8 +31,9 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def answers(config: Path, *args: str) -> list[dict]:
-    done = succeeded(gpu_aware("place", *args, "--json", config=config))
+def answers(config: Path, *args: str, code: int = 0) -> list[dict]:
+    done = gpu_aware("place", *args, "--json", config=config)
+    assert done.exit_code == code, done.stderr
     return json.loads(done.stdout)["answers"]
 
 
@@ -97,9 +98,7 @@ def test_a_postponed_job_is_not_called_impossible(config: Path):
     told = "topo-aware-p: the policy waits for better GPUs than the free ones"
     assert f"{told} (utility 0.00, it asks for 0.50 now)" in flat(done.stdout)
     assert "n1: 2,3; n2: 2,3" in done.stdout
-    waits, packed = json.loads(gpu_aware("place", *asked, "--json", config=config).stdout)[
-        "answers"
-    ]
+    waits, packed = answers(config, *asked, code=1)
     assert (waits["place"], waits["postponed"]) == (None, True)
     assert waits["reason"].startswith("the policy waits for better GPUs")
     assert packed["place"] == {"n1": [2, 3], "n2": [2, 3]}
@@ -120,9 +119,7 @@ def test_a_wait_for_better_gpus_says_what_was_weighed(config: Path):
     there, sooner_min, here = float(found[1]), int(found[2]), float(found[3])
     assert sooner_min == pytest.approx(8 * 60 * (here - there) - 40, abs=5)
     assert done.stderr == "Postponed: 1 GPU on 2 nodes with 8 GPUs, 7 of them free.\n"
-    (eft, pal) = json.loads(
-        gpu_aware("place", *asked, "--compare", "pal", "--json", config=config).stdout
-    )["answers"]
+    eft, pal = answers(config, *asked, "--compare", "pal", code=1)
     assert (eft["place"], eft["postponed"]) == (None, True)
     assert pal["place"] is not None
     assert f"pal: {pal['words']['why']}" in flat(done.stdout)
@@ -149,16 +146,14 @@ def test_without_a_place_the_reason_is_told(config: Path):
     reason = "no 2 nodes have the same 2 GPU indices free, as Slurm needs"
     assert done.stderr == "Nothing fits: 4 GPUs on 2 nodes with 8 GPUs, 4 of them free.\n"
     assert f"pal: {reason}" in flat(done.stdout)
-    (found,) = json.loads(gpu_aware("place", *asked, "--json", config=config).stdout)["answers"]
+    (found,) = answers(config, *asked, code=1)
     assert (found["place"], found["postponed"]) == (None, False)
     assert found["reason"].startswith(reason)
 
 
 def test_another_policys_refusal_is_told_beside_a_place(config: Path):
-    done = gpu_aware(
-        "place", *APART, "--policy", "packed", "--compare", "topo-aware-p", config=config
-    )
-    assert done.exit_code == 0
+    policies = ["--policy", "packed", "--compare", "topo-aware-p"]
+    done = succeeded(gpu_aware("place", *APART, *policies, config=config))
     assert "postponed" in done.stdout
     assert done.stderr == ""
 
@@ -191,27 +186,15 @@ def test_without_gpus_it_is_wrong_usage(config: Path):
 
 @pytest.mark.parametrize("name", ["place.png", "place.svg"])
 def test_the_picture_is_written(config: Path, tmp_path: Path, name: str):
-    done = gpu_aware(
-        "place",
-        "-g",
-        "2",
-        "--plot",
-        str(tmp_path / name),
-        "--compare",
-        "random",
-        *DGX,
-        config=config,
-    )
-    assert done.exit_code == 0, done.stderr
+    plot = ["--plot", str(tmp_path / name), "--compare", "random", *DGX]
+    succeeded(gpu_aware("place", "-g", "2", *plot, config=config))
     head = (tmp_path / name).read_bytes()[:200]
     assert head.startswith(b"\x89PNG") or b"<?xml" in head
 
 
 def test_a_picture_that_cannot_be_written(config: Path, tmp_path: Path):
-    said = refusal(
-        gpu_aware("place", "-g", "2", "--plot", str(tmp_path / "no" / "x.png"), *DGX, config=config)
-    )
-    assert "cannot be written" in said
+    plot = ["--plot", str(tmp_path / "no" / "x.png"), *DGX]
+    assert "cannot be written" in refusal(gpu_aware("place", "-g", "2", *plot, config=config))
 
 
 def test_gpus_that_no_probe_has_seen_are_left_out_and_told(config: Path):

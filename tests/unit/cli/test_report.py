@@ -108,15 +108,8 @@ def test_the_summary_splits_what_is_saved(jct, run, ending):
 
 def test_the_page_compares_one_set_of_jobs_and_says_which(tmp_path):
     """A job of 64 GPUs ended in the record of some other cluster, and never runs on 16."""
-    rows = ["JobID|Submit|Start|ElapsedRaw|State|AllocTRES"]
-    rows += ["1|1000|1000|100|COMPLETED|gres/gpu=4", "2|1000|1000|200|COMPLETED|gres/gpu=64"]
-    (tmp_path / "history").write_text("\n".join(rows))
-    args = ["simulate", "--what-if", "--sacct", str(tmp_path / "history"), "-p", "pal"]
-    made = tmp_path / "out"
-    assert (
-        gpu_aware(*args, "--nodes", "4", "--gpus-per-node", "4", "--out", str(made)).exit_code == 0
-    )
-    summary, runs = load_results(made)
+    rows = ["1|1000|1000|100|COMPLETED|gres/gpu=4", "2|1000|1000|200|COMPLETED|gres/gpu=64"]
+    summary, runs = what_if(tmp_path, [RECORD, *rows], "--nodes", "4")
     assert [one.label for one in runs] == [RECORDED, BASELINE, "pal"]
     assert [one.columns["gpus"].tolist() for one in runs] == [[4.0]] * 3
     assert {float(one.used_gpus.max()) for one in runs} == {4.0}
@@ -140,11 +133,9 @@ def test_what_a_preempted_job_waits_is_waiting_not_a_slow_run(tmp_path):
     rows = ["job_id,submit_s,gpus,duration_s", "old,0,4,10000", "new,1000,4,800"]
     (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
     args = ["simulate", str(tmp_path / "t.csv"), "--nodes", "1", "--gpus-per-node", "4"]
-    args += ["-p", "packed", "--migration", "0", "--json"]
-    fifo, las = (
-        json.loads(gpu_aware(*args, "--order", order).stdout)["runs"][0]
-        for order in ("fifo", "las")
-    )
+    args += ["-p", "packed", "--migration", "0", "--json", "--order"]
+    done = [gpu_aware(*args, order).stdout for order in ("fifo", "las")]
+    fifo, las = (json.loads(text)["runs"][0] for text in done)
     assert las["preemptions"] == 1
     assert fifo["avg_run_s"] == las["avg_run_s"] == pytest.approx(5400)
     assert fifo["avg_wait_s"] == 4500
@@ -153,10 +144,11 @@ def test_what_a_preempted_job_waits_is_waiting_not_a_slow_run(tmp_path):
     assert line.endswith("; all of it from less waiting.")
 
 
+RECORD = "JobID|Submit|Start|ElapsedRaw|State|AllocTRES"
 DAY = 86_400
 TIMES = range(87 * DAY, 87 * DAY + 5400, 600)
 YOUNG = [
-    "JobID|Submit|Start|ElapsedRaw|State|AllocTRES",
+    RECORD,
     *(f"{i}|{at}|{at + 4}|40|COMPLETED|gres/gpu=4" for i, at in enumerate(TIMES)),
     f"99|{90 * DAY - 9}|{90 * DAY - 9}|9|RUNNING|gres/gpu=1",
 ]
@@ -165,12 +157,16 @@ YOUNG = [
 
 @pytest.fixture(scope="module")
 def young(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("young")
-    (folder / "history").write_text("\n".join(YOUNG))
-    args = ["simulate", "--what-if", "--sacct", str(folder / "history"), "--days", "90"]
-    args += ["-p", "pal", "--processes", "1", "--out", str(folder)]
-    succeeded(gpu_aware(*args, "--nodes", "2", "--gpus-per-node", "4"))
-    return load_results(folder)
+    return what_if(tmp_path_factory.mktemp("young"), YOUNG, "--nodes", "2", "--days", "90")
+
+
+def what_if(folder, rows, *more):
+    """The comparison with a history, on nodes of four GPUs."""
+    (folder / "history").write_text("\n".join(rows))
+    args = ["simulate", "--what-if", "--sacct", str(folder / "history"), "-p", "pal", *more]
+    args += ["--processes", "1", "--gpus-per-node", "4", "--out", str(folder / "out")]
+    succeeded(gpu_aware(*args))
+    return load_results(folder / "out")
 
 
 def drawn_by(name, head, runs):

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from commands import gpu_aware
+from commands import gpu_aware, refusal, succeeded
 from store_samples import ingest_sweep
 
 from slurm_gpu_aware.config.load import load_config
@@ -43,10 +43,12 @@ def simulated(site, *args):
     return gpu_aware("simulate", trace, *nodes, "--overrun", "extend", *args, config=site)
 
 
+def simulated_runs(site, *args):
+    return json.loads(succeeded(simulated(site, *args, "--json")).stdout)["runs"]
+
+
 def test_a_lower_limit_needs_less_energy_and_more_time(fitted_site):
-    done = simulated(fitted_site, "-p", "packed", "--eta", "none,0.7,0.5", "--json")
-    assert done.exit_code == 0, done.stderr
-    runs = json.loads(done.stdout)["runs"]
+    runs = simulated_runs(fitted_site, "-p", "packed", "--eta", "none,0.7,0.5")
     assert [r["policy"] for r in runs] == ["packed", "packed eta=0.7", "packed eta=0.5"]
     assert [r["power_limit_w"] for r in runs] == [None, 0.7 * 8 * 300, 0.5 * 8 * 300]
     for one, lower in pairwise(runs):
@@ -57,9 +59,7 @@ def test_a_lower_limit_needs_less_energy_and_more_time(fitted_site):
 
 
 def test_bounds_of_clocks_that_save_energy_are_swept(fitted_site):
-    done = simulated(fitted_site, "-p", "packed", "--slowdown", "none,0.1,0.2", "--json")
-    assert done.exit_code == 0, done.stderr
-    runs = json.loads(done.stdout)["runs"]
+    runs = simulated_runs(fitted_site, "-p", "packed", "--slowdown", "none,0.1,0.2")
     assert [r["policy"] for r in runs] == ["packed", "packed slowdown=0.1", "packed slowdown=0.2"]
     own = [r["energy_kwh"] - r["idle_energy_kwh"] for r in runs]
     assert own[0] > own[1] > own[2]
@@ -68,25 +68,20 @@ def test_bounds_of_clocks_that_save_energy_are_swept(fitted_site):
     # The bound of the site is that of runs without the option.
     with_bound = fitted_site.with_name("bound.toml")
     with_bound.write_text(f"{fitted_site.read_text()}[energy]\nslowdown = 0.2\n")
-    done = simulated(with_bound, "-p", "packed", "--eta", "none", "--json")
-    assert json.loads(done.stdout)["runs"][0]["energy_kwh"] == runs[2]["energy_kwh"]
+    (bounded,) = simulated_runs(with_bound, "-p", "packed", "--eta", "none")
+    assert bounded["energy_kwh"] == runs[2]["energy_kwh"]
 
 
 def test_published_schedulers_are_modes(fitted_site):
-    done = simulated(
-        fitted_site, "-p", "packed:as-asked", "-p", "packed:zeus", "--eta", "none", "--json"
+    modes = ("-p", "packed:as-asked", "-p", "packed:zeus")
+    asked, zeus = (
+        one["energy_kwh"] - one["idle_energy_kwh"]
+        for one in simulated_runs(fitted_site, *modes, "--eta", "none")
     )
-    assert done.exit_code == 0, done.stderr
-    asked, zeus = json.loads(done.stdout)["runs"]
-    assert zeus["energy_kwh"] - zeus["idle_energy_kwh"] < 0.95 * (
-        asked["energy_kwh"] - asked["idle_energy_kwh"]
-    )
+    assert zeus < 0.95 * asked
     plain = ("--nodes", "2", "--gpus-per-node", "4", "-p", "packed:zeus")
-    failed = gpu_aware(
-        "simulate", str(fitted_site.parent / "trace.csv"), *plain, config=fitted_site
-    )
-    assert failed.exit_code != 0
-    assert "zeus needs" in failed.stderr
+    trace = str(fitted_site.parent / "trace.csv")
+    assert "zeus needs" in refusal(gpu_aware("simulate", trace, *plain, config=fitted_site))
 
 
 @pytest.mark.parametrize(
@@ -108,28 +103,21 @@ def test_a_wrong_limit_or_model_is_one_sentence(fitted_site, args, words):
 
 
 def test_jobs_without_a_model_are_told_and_their_energy_is_not_known(fitted_site):
-    (fitted_site.parent / "other.csv").write_text(
-        "job_id,submit_s,gpus,duration_s,class\n1,0,1,60,B\n"
-    )
+    trace = fitted_site.with_name("other.csv")
+    trace.write_text("job_id,submit_s,gpus,duration_s,class\n1,0,1,60,B\n")
     args = ("--nodes", "1", "--gpus-per-node", "4", "--gpu-model", "v100", "--eta", "0.5", "--json")
-    done = gpu_aware(
-        "simulate", str(fitted_site.parent / "other.csv"), "-p", "packed", *args, config=fitted_site
-    )
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(gpu_aware("simulate", str(trace), "-p", "packed", *args, config=fitted_site))
     assert "no performance model of class B for v100: 1 job counts" in done.stderr
     assert json.loads(done.stdout)["runs"][0]["energy_kwh"] is None
 
 
 def test_due_dates_are_drawn_met_and_told(fitted_site):
     policies = ("-p", "packed:no-due", "-p", "packed", "-p", "packed:sts")
-    done = simulated(fitted_site, *policies, "--eta", "none", "--due", "1-3", "--json")
-    assert done.exit_code == 0, done.stderr
-    runs = json.loads(done.stdout)["runs"]
+    due = ("--eta", "none", "--due", "1-3")
+    runs = simulated_runs(fitted_site, *policies, *due)
     assert [r["policy"] for r in runs] == ["packed:no-due", "packed", "packed:sts"]
     assert all(r["due_jobs"] == 20 and 0 < r["due_met"] <= 1 for r in runs)
-    assert (
-        "due met" in simulated(fitted_site, "-p", "packed", "--eta", "none", "--due", "1-3").stdout
-    )
+    assert "due met" in simulated(fitted_site, "-p", "packed", *due).stdout
     assert "due met" not in simulated(fitted_site, "-p", "packed", "--eta", "none").stdout
     failed = simulated(fitted_site, "--eta", "none", "--due", "3")
     assert failed.exit_code != 0

@@ -42,22 +42,18 @@ def test_an_integer_is_a_number_but_true_is_not(tmp_path):
 
 
 def test_classes_and_their_settings(tmp_path):
-    config = load_config(
-        config_file(
-            tmp_path,
-            """
-            [site]
-            classes = ["hot", "cold"]
-            default_class = "cold"
-            [site.defaults]
-            partition.debug = "class=cold"
-            user.erin = "place=off, bw=low"
-            [classes.hot]
-            clock_mhz = 1200
-            bandwidth_sensitive = true
-            """,
-        )
-    )
+    text = """
+        [site]
+        classes = ["hot", "cold"]
+        default_class = "cold"
+        [site.defaults]
+        partition.debug = "class=cold"
+        user.erin = "place=off, bw=low"
+        [classes.hot]
+        clock_mhz = 1200
+        bandwidth_sensitive = true
+    """
+    config = load_config(config_file(tmp_path, text))
     assert config.for_class("hot").clock_mhz == 1200
     assert config.for_class("cold").clock_mhz is None
     assert config.site.defaults["partition"] == {"debug": "class=cold"}
@@ -65,9 +61,7 @@ def test_classes_and_their_settings(tmp_path):
 
 
 BAD = {
-    "[due_dates]\norder = 'edf'": (
-        "due_dates.order: expected slurm or pressure or together, not 'edf'"
-    ),
+    "[due_dates]\norder = 'edf'": "order: expected slurm or pressure or together, not 'edf'",
     "[due_dates]\nweights = {high = 0}": "due_dates.weights.high: expected a number above 0",
     "[sites]": "sites: unknown; known: classes, due_dates",
     "[site]\nclases = []": "site.clases: unknown; known: classes, default_class",
@@ -132,16 +126,8 @@ def test_a_named_file_must_exist_but_the_default_place_may_be_empty(tmp_path, mo
 def test_levels_stand_from_tight_to_loose(tmp_path):
     text = "[placement.levels]\nrack = 1.3\ncluster = 1.7\nsocket = 1\nnode = 1.05\nswitch = 1.2\n"
     placement = load_config(config_file(tmp_path, text)).placement
-    assert list(placement.penalties.items()) == [
-        ("socket", 1.0),
-        ("node", 1.05),
-        ("switch", 1.2),
-        ("rack", 1.3),
-        ("cluster", 1.7),
-    ]
-
-
-def test_without_levels_there_are_node_and_cluster(tmp_path):
+    levels = {"socket": 1.0, "node": 1.05, "switch": 1.2, "rack": 1.3, "cluster": 1.7}
+    assert list(placement.penalties.items()) == list(levels.items())
     placement = load_config(config_file(tmp_path, "[placement.levels]\ncluster = 1.4\n")).placement
     assert placement.penalties == {"node": 1.0, "cluster": 1.4}
 

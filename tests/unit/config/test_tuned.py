@@ -120,23 +120,18 @@ def test_damaged_content_is_refused_with_a_sentence(
 
 
 def test_a_link_a_folder_and_a_pipe_are_refused(with_tune: Config, tmp_path: Path) -> None:
-    path = put(with_tune, GOOD)
-    path.rename(tmp_path / "real.json")
-    path.symlink_to(tmp_path / "real.json")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_tuned(with_tune)
-    path.unlink()
-    os.link(tmp_path / "real.json", path)
-    with pytest.raises(ConfigError, match="plain file with one name"):
-        read_tuned(with_tune)
-    path.unlink()
-    os.mkfifo(path, 0o644)
-    with pytest.raises(ConfigError, match="not a plain file"):
-        read_tuned(with_tune)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(ConfigError, match=r"plain file|cannot be read"):
-        read_tuned(with_tune)
+    path, real = put(with_tune, GOOD), tmp_path / "real.json"
+    real.write_text(path.read_text())
+    for make, why in (
+        (lambda: path.symlink_to(real), "cannot be read"),
+        (lambda: os.link(real, path), "plain file with one name"),
+        (lambda: os.mkfifo(path, 0o644), "not a plain file"),
+        (path.mkdir, r"plain file|cannot be read"),
+    ):
+        path.unlink()
+        make()
+        with pytest.raises(ConfigError, match=why):
+            read_tuned(with_tune)
 
 
 def test_a_file_that_others_may_write_is_refused(with_tune: Config) -> None:

@@ -38,10 +38,8 @@ def test_a_hostile_label_forges_no_series(text: str) -> None:
 
 def test_a_label_is_cut_and_equal_ones_count_once() -> None:
     long = [Sample(("x" * 5000 + str(i),), 1.0) for i in range(3)]
-    page = families(
-        Renderer([gauge(NOW, lambda _: long, labels=("a",))]).render({"now": 1}).text.decode()
-    )
-    ((labels, _),) = page["gpu_aware_x"].items()
+    text = Renderer([gauge(NOW, lambda _: long, labels=("a",))]).render({"now": 1}).text
+    ((labels, _),) = families(text.decode())["gpu_aware_x"].items()
     assert labels == (("a", "x" * 200),)
 
 
@@ -57,13 +55,8 @@ def fails(*_: Any) -> Any:
 
 def test_a_fact_or_a_family_that_fails_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     broken = Fact("broken", ("now",), fails)
-    renderer = Renderer(
-        [
-            gauge(broken, one, "gpu_aware_a"),
-            gauge(NOW, fails, "gpu_aware_b"),
-            gauge(NOW, one, "gpu_aware_c"),
-        ]
-    )
+    wrong = gauge(broken, one, "gpu_aware_a"), gauge(NOW, fails, "gpu_aware_b")
+    renderer = Renderer([*wrong, gauge(NOW, one, "gpu_aware_c")])
     for _ in range(3):
         done = renderer.render({"now": 5.0})
     assert (families(done.text.decode()), done.failed) == ({"gpu_aware_c": {(): 5.0}}, 2)
@@ -88,14 +81,10 @@ def test_a_fact_with_a_key_is_read_when_the_key_changes_only() -> None:
 
 
 def test_histograms_are_cumulative() -> None:
-    metric = Metric(
-        "gpu_aware_y_seconds", "Text.", "histogram", NOW, lambda _: [bucketed([3, 1, 9], [2, 5])]
-    )
+    samples = lambda _: [bucketed([3, 1, 9], [2, 5])]  # noqa: E731
+    metric = Metric("gpu_aware_y_seconds", "Text.", "histogram", NOW, samples)
     page = families(Renderer([metric]).render({"now": 1}).text.decode())
-    assert [value(page, "gpu_aware_y_seconds_bucket", le=e) for e in ("2", "5", "+Inf")] == [
-        1,
-        2,
-        3,
-    ]
+    for least, number in (("2", 1), ("5", 2), ("+Inf", 3)):
+        assert value(page, "gpu_aware_y_seconds_bucket", le=least) == number
     assert value(page, "gpu_aware_y_seconds_sum") == 13
     assert value(page, "gpu_aware_y_seconds_count") == 3

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 from idle_clock import Stopwatch
@@ -18,12 +18,18 @@ from slurm_gpu_aware.exporter.server import MetricsServer, Page, parse_address
 PAGE = Page(b"gpu_aware_x 1.0\n", gzip.compress(b"gpu_aware_x 1.0\n"))
 
 
-@pytest.fixture
-def server() -> Iterator[MetricsServer]:
-    with MetricsServer(("127.0.0.1", 0), lambda: PAGE) as made:
+@contextmanager
+def serving(page: Page | None = PAGE, **more: float) -> Iterator[MetricsServer]:
+    with MetricsServer(("127.0.0.1", 0), lambda: page, **more) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made
         made.shutdown()
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    with serving() as made:
+        yield made
 
 
 def get_page(
@@ -62,10 +68,8 @@ def test_nothing_else_is_served(server: MetricsServer, method: str, path: str, s
 
 
 def test_before_the_first_refresh_it_says_so() -> None:
-    with MetricsServer(("127.0.0.1", 0), lambda: None) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+    with serving(None) as made:
         assert get_page(made, "/metrics")[0] == 503
-        made.shutdown()
 
 
 def until_served(server: MetricsServer, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -99,8 +103,7 @@ def test_clients_that_send_a_byte_now_and_then_are_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.exporter.server._Handler.timeout", 600.0)  # of a read
-    with MetricsServer(("127.0.0.1", 0), lambda: PAGE, longest_s=1.0) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+    with serving(longest_s=1.0) as made:
         held = [socket.create_connection(made.server_address[:2]) for _ in range(8)]
 
         def send() -> None:
@@ -113,7 +116,6 @@ def test_clients_that_send_a_byte_now_and_then_are_cut_off(
         finally:
             for one in held:
                 one.close()
-            made.shutdown()
 
 
 def test_a_request_that_is_no_http_stops_nothing(server: MetricsServer) -> None:

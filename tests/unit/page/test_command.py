@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from commands import gpu_aware, gpu_aware_profile, succeeded
@@ -15,6 +16,8 @@ from store_samples import ingest, report
 
 from slurm_gpu_aware.bounds import printable
 from slurm_gpu_aware.cli import page as page_command
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.page import drift
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.watch_state import GpuState, WatchState, write_state
 
@@ -49,6 +52,13 @@ class Reading(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm does not answer."""
+    away = Mock(side_effect=SourceError("slurmctld is away"))
+    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", away)
 
 
 def all_pages(folder: Path) -> list[Path]:
@@ -184,28 +194,18 @@ def test_jobs_and_rows_are_bounded(
     assert "... and 4 more: gpu-aware queue" in Reading(tmp_path / "few/queue.html").text
 
 
-def test_without_slurm_the_store_is_shown(
-    site: SlurmFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", _silent)
-    succeeded(gpu_aware("page", str(tmp_path / "alone"), config=site.config))
+@pytest.mark.usefixtures("silent")
+def test_without_slurm_the_store_is_shown(filled: SlurmFolder, tmp_path: Path) -> None:
+    succeeded(gpu_aware("page", str(tmp_path / "alone"), config=filled.config))
     text = Reading(tmp_path / "alone/index.html").text
     assert "Slurm does not answer: slurmctld is away." in text
     assert "72 unknown" in text
     assert "waits until 14:05" in Reading(tmp_path / "alone/queue.html").text
 
 
-def _silent(*_: object) -> object:
-    from slurm_gpu_aware.errors import SourceError
-
-    raise SourceError("slurmctld is away")
-
-
 def test_a_section_that_fails_does_not_stop_the_others(
     site: SlurmFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slurm_gpu_aware.page import drift
-
     broken = replace(drift.DRIFT, read=lambda source: {}["what"])
     monkeypatch.setattr(drift, "DRIFT", broken)
     done = succeeded(gpu_aware("page", str(tmp_path / "most"), config=site.config))
@@ -215,11 +215,9 @@ def test_a_section_that_fails_does_not_stop_the_others(
     assert len(all_pages(tmp_path / "most")) == 25
 
 
-def test_a_store_with_an_import_alone_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("silent")
+def test_a_store_with_an_import_alone_is_shown(tmp_path: Path) -> None:
     """No Slurm, no sweep, no selector: what the first minutes have."""
-    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", _silent)
     config, times = tmp_path / "config.toml", tmp_path / "times.csv"
     config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     rows = [f"{slot},{node},A,{100 + 60 * (slot == 2)}" for node in ("n1", "n2") for slot in (1, 2)]
@@ -233,10 +231,8 @@ def test_a_store_with_an_import_alone_is_shown(
     assert "No job is parked." in Reading(tmp_path / "out/queue.html").text
 
 
-def test_gpus_without_times_are_not_said_to_be_fast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("slurm_gpu_aware.slurm.client.SlurmClient", _silent)
+@pytest.mark.usefixtures("silent")
+def test_gpus_without_times_are_not_said_to_be_fast(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(f'[store]\npath = "{tmp_path}/store.db"\n')
     with open_store(tmp_path / "store.db") as store:

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from rounds_bench import reasons_of, rounds_with
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.cli.job_text import held_words
-from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.selector.backoff import TRIES, Backoff
-from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.round import Rounds
 
 
 @dataclass
@@ -98,19 +96,10 @@ def test_a_task_of_an_unsplit_array_is_not_forgotten() -> None:
 
 def test_the_wait_names_its_cause(slurm: SlurmFolder) -> None:
     """Parked again, the job shows Slurm's reason no more, and "it could not start" says nothing."""
-    slurm.write([parked("7"), parked("8")], ["n1"])
-    now = [1000.0]
-    rounds = Rounds(
-        slurm.client(),
-        Config(),
-        LedgerWriter(slurm.store),
-        gate_held_until=lambda: now[0] + 60.0,
-        clock=lambda: now[0],
-        timer=lambda: now[0],
-    )
-    rounds._backoff.punish("7", blocked=True, why="held by QOSMaxGRESPerUser")
-    rounds._backoff.punish("8")
-    waiting = {entry["job_id"]: entry["reason"] for entry in rounds.run().waiting}
+    bench = rounds_with(slurm, parked("7"), parked("8"))
+    bench.rounds._backoff.punish("7", blocked=True, why="held by QOSMaxGRESPerUser")
+    bench.rounds._backoff.punish("8")
+    waiting = reasons_of(bench.run())
     assert waiting["7"] == "held by QOSMaxGRESPerUser; tried again in 2 s"
     assert held_words(waiting["7"]).startswith("a limit of its QOS is reached (QOSMaxGRESPerUser);")
     assert waiting["8"] == "it could not start; tried again in 60 s"

@@ -1,140 +1,85 @@
 """``class=auto`` in a round: what the planner gets, the ledger keeps, and ``explain`` says."""
 
-import pytest
-from commands import gpu_aware
+from typing import Any
+
+from commands import words
+from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.features.classes.store import SavedClass, given_classes, put_saved_class
-from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ledger import Decision, Ledger, RoundRecord
-
-BIG = {"tres_per_node": "gres/gpu:4", "admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1"}
+from slurm_gpu_aware.store.ledger import RoundRecord
 
 
-class ClassBench:
-    def __init__(self, slurm: SlurmFolder) -> None:
-        self.now = 1_790_000_000.0
-        self.slurm = slurm
-        self.writer = LedgerWriter(slurm.store, clock=lambda: self.now)
-        self.rounds = Rounds(
-            slurm.client(),
-            Config(),
-            self.writer,
-            gate_held_until=lambda: self.now + 60.0,
-            clock=lambda: self.now,
-            timer=lambda: self.now,
-        )
-        self.rounds.load()
+def given(slurm: SlurmFolder, job_id: str) -> tuple[str, str, str | None]:
+    """The class of a job, where it is from, and how that is told."""
+    (entry,) = slurm.ledger(job_id)
+    return entry.asked["class"], entry.asked["class_from"], entry.why.get("class_from")
 
-    def run(self) -> None:
-        self.now += 10.0
-        self.waiting = self.rounds.run().waiting
 
-    def decision(self, job_id: str) -> Decision:
-        with open_store(self.slurm.store, readonly=True) as store:
-            (entry,) = Ledger(store).decisions(job_id)
-        return entry
+def loaded_bench(slurm: SlurmFolder, *jobs: dict[str, Any], nodes: int = 2) -> RoundsBench:
+    """A selector that knows the ledger, after a round."""
+    slurm.write(list(jobs), ["n1", "n2"][:nodes])
+    bench = RoundsBench(slurm)
+    bench.rounds.load()
+    bench.run()
+    return bench
+
+
+AUTO = {"comment": "class=auto", "name": "train"}
 
 
 def test_a_class_that_was_given_once_holds_after_a_restart(slurm: SlurmFolder) -> None:
-    slurm.write([parked(comment="class=A", name="train")], ["n1", "n2"])
-    ClassBench(slurm).run()
-    slurm.write(
-        [
-            parked("8", comment="class=auto", name="train"),
-            parked("9", comment="class=auto", name="train", user_name="mallory"),
-        ],
-        ["n1", "n2"],
-    )
-    later = ClassBench(slurm)
-    later.run()
-    own, other = later.decision("8"), later.decision("9")
-    assert (own.asked["class"], own.asked["class_from"]) == ("A", "name")
-    assert own.why["class_from"] == "A, as the user's job 7 of the same name"
-    assert (other.asked["class"], other.asked["class_from"]) == ("B", "nothing")
+    loaded_bench(slurm, parked(comment="class=A", name="train"))
+    loaded_bench(slurm, parked("8", **AUTO), parked("9", **AUTO, user_name="mallory"))
+    assert given(slurm, "8") == ("A", "name", "A, as the user's job 7 of the same name")
+    assert given(slurm, "9")[:2] == ("B", "nothing")
     # What was found for one job is no word of the user for the next one.
     with open_store(slurm.store, readonly=True) as store:
         assert [row.job_id for row in given_classes(store, 99)] == ["7"]
 
 
 def test_a_job_in_the_queue_tells_the_class_of_a_later_one_only(slurm: SlurmFolder) -> None:
-    slurm.write(
-        [
-            parked("6", comment="class=auto", name="train", priority=9),
-            parked("7", comment="class=C", name="train", priority=1),
-            parked("8", comment="class=auto", name="train", priority=9),
-        ],
-        ["n1", "n2"],
-    )
-    bench = ClassBench(slurm)
-    bench.run()
-    earlier = bench.decision("6")
-    assert (earlier.asked["class"], earlier.asked["class_from"]) == ("B", "nothing")
-    assert bench.decision("8").asked["class"] == "C"
-    assert bench.decision("7").asked["class_from"] == "given"
-    assert "class_from" not in bench.decision("7").why
+    own = parked("7", comment="class=C", name="train", priority=1)
+    loaded_bench(slurm, parked("6", **AUTO, priority=9), own, parked("8", **AUTO, priority=9))
+    assert given(slurm, "6")[:2] == ("B", "nothing")
+    assert given(slurm, "8")[0] == "C"
+    assert given(slurm, "7") == ("C", "given", None)
 
 
 def test_a_comment_that_is_changed_while_the_job_waits_counts_anew(slurm: SlurmFolder) -> None:
-    waits = parked("8", comment="class=C", name="train", **BIG)
-    slurm.write([parked("6"), waits], ["n1"])
-    bench = ClassBench(slurm)
-    bench.run()
-    with slurm.state() as state:
-        next(job for job in state["jobs"] if job["job_id"] == 8)["comment"] = "class=A"
-        state["jobs"].append(parked("9", comment="class=auto", name="train", priority=9))
-    bench.run()
-    assert bench.decision("9").asked["class"] == "A"
+    waits = parked("8", 4, comment="class=C", name="train")
+    bench = loaded_bench(slurm, parked("6"), waits, nodes=1)
+    slurm.change("8", comment="class=A")
+    slurm.add(parked("9", **AUTO, priority=9))
+    bench.run(10.0)
+    assert given(slurm, "9")[0] == "A"
 
 
 def test_a_class_that_was_saved_is_read_while_the_selector_runs(slurm: SlurmFolder) -> None:
-    slurm.write([parked("7", comment="class=auto", name="cfd")], ["n1", "n2"])
-    bench = ClassBench(slurm)
-    bench.run()
-    assert bench.decision("7").asked["class_from"] == "nothing"
-    user = slurm.client().jobs()[0].user
+    bench = loaded_bench(slurm, parked("7", **AUTO))
+    assert given(slurm, "7")[1] == "nothing"
     with open_store(slurm.store) as store:
-        put_saved_class(store, SavedClass(user, "cfd", "C", bench.now))
-    with slurm.state() as state:
-        state["jobs"].append(parked("8", comment="class=auto", name="cfd"))
-    bench.run()
-    found = bench.decision("8")
-    assert (found.asked["class"], found.asked["class_from"]) == ("C", "name")
-    assert found.why["class_from"] == "C, stored for the user's jobs of this name"
+        put_saved_class(store, SavedClass(slurm.client().jobs()[0].user, "train", "C", bench.wall))
+    slurm.add(parked("8", **AUTO))
+    bench.run(10.0)
+    assert given(slurm, "8") == ("C", "name", "C, stored for the user's jobs of this name")
 
 
 def test_a_store_that_cannot_be_read_leaves_the_sites_default(slurm: SlurmFolder) -> None:
     slurm.store.write_bytes(b"no store")
-    slurm.write([parked(comment="class=auto", name="train")], ["n1"])
-    bench = ClassBench(slurm)
-    bench.run()
+    loaded_bench(slurm, parked(**AUTO))
     assert slurm.jobs["7"]["state"] == "RUNNING"
 
 
-def test_explain_says_which_class_and_why(
-    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPU_AWARE_CONFIG", str(slurm.config))
-    slurm.serve(monkeypatch)
-    slurm.write(
-        [
-            parked("6", comment="class=A", name="train", priority=9),
-            parked("7", comment="class=auto", name="train", priority=8),
-            parked("8", comment="class=auto", name="train", priority=7, **BIG),
-        ],
-        ["n1"],
-    )
-    bench = ClassBench(slurm)
-    bench.run()
-    bench.writer.round(RoundRecord(bench.now, 1.0, 3, 2, 1, detail={"waiting": bench.waiting}))
-    bench.writer.close()
-
-    def explained(job_id: str) -> str:
-        return " ".join(gpu_aware("explain", job_id).stdout.split())
-
-    assert "class A, as the user's job 6 of the same name" in explained("7")
-    assert "Its class is A, as the user's job 6 of the same name." in explained("8")
-    assert "as the user's job" not in explained("6")
+def test_explain_says_which_class_and_why(slurm: SlurmFolder) -> None:
+    own = parked("6", comment="class=A", name="train", priority=9)
+    auto = parked("7", **AUTO, priority=8), parked("8", 4, **AUTO, priority=7)
+    bench = loaded_bench(slurm, own, *auto, nodes=1)
+    waiting = {"waiting": bench.run().waiting}
+    bench.ledger.round(RoundRecord(bench.wall, 1.0, 3, 2, 1, detail=waiting))
+    bench.ledger.close()
+    told = {job_id: words("explain", job_id, config=slurm.config) for job_id in ("6", "7", "8")}
+    assert "class A, as the user's job 6 of the same name" in told["7"]
+    assert "Its class is A, as the user's job 6 of the same name." in told["8"]
+    assert "as the user's job" not in told["6"]

@@ -4,12 +4,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import gpu_aware
+from commands import gpu_aware, words
 from idle_clock import IdleClock
 from slurm_folder import SlurmFolder
 from store_samples import fit_models, ingest_sweep
@@ -21,6 +21,7 @@ from test_site_power import (
     fitted,
     orders,
     powered,
+    rounds_at,
     running_clock,
 )
 
@@ -64,8 +65,7 @@ class CheckedSite:
         """``limited``: what the class takes under power limits, as of `ingest_sweep`."""
         self.site, self.folder = site, site.config.parent / "records"
         self.folder.mkdir()
-        with site.config.open("a") as config:
-            config.write(f'[energy]\nslowdown = {BOUND}\nrecords = "{self.folder}"\n')
+        site.configure(f'[energy]\nslowdown = {BOUND}\nrecords = "{self.folder}"')
         site.store.unlink()
         with open_store(site.store) as store:
             for node in NODES:
@@ -77,21 +77,11 @@ class CheckedSite:
 
     def selector(self) -> Rounds:
         """A selector that knows what stands in ledger and orders."""
-        rounds = Rounds(
-            self.site.client(),
-            load_config(self.site.config),
-            LedgerWriter(self.site.store),
-            gate_held_until=lambda: self.now + 600,
-            orders=self.site.config.parent / "orders",
-            clock=lambda: self.now,
-        )
-        rounds.load()
-        return rounds
+        return rounds_at(self.site, lambda: self.now)
 
     def submit(self, job_id: str, user: str = ME) -> None:
         """Add a job of class A."""
-        jobs = [*self.site.jobs.values(), class_a(job_id, user_name=user)]
-        self.site.write(jobs, NODES)
+        self.site.add(class_a(job_id, user_name=user))
 
     def start(self) -> int:
         """Job 7 runs; return its clock."""
@@ -100,7 +90,6 @@ class CheckedSite:
         self.turn(2)
         assert self.site.jobs["7"]["state"] == "RUNNING"
         clock = running_clock(self.site, "7")
-        assert clock is not None
         assert clock < max(CLOCKS)
         return clock
 
@@ -124,7 +113,6 @@ class CheckedSite:
     def check(self, slower: float) -> list[int]:
         """Job 7 iterates, so much slower at its own clock; return its clocks until it is judged."""
         own = running_clock(self.site, "7")
-        assert own is not None
         self.record({own: 1.0 + slower})
         self.first_mark, seen = self.now, []
         while "clock_checked" not in self.site.kinds():
@@ -141,8 +129,7 @@ def checked(powered: SlurmFolder) -> CheckedSite:
 
 
 def explained(checked: CheckedSite) -> str:
-    done = gpu_aware("explain", "7", config=checked.site.config)
-    return " ".join(done.stdout.split())
+    return words("explain", "7", config=checked.site.config)
 
 
 class Fits:
@@ -214,7 +201,6 @@ def test_a_job_slower_than_allowed_has_its_default_clock_back(
     checked.turn(3)
     assert running_clock(checked.site, "9") == clock
     own = running_clock(checked.site, "10")
-    assert own is not None
     slower = 0.21 * (1 / own - 1 / max(CLOCKS)) / (1 / clock - 1 / max(CLOCKS))
     assert 0 < slower <= BOUND + EXACT
     assert len(checked.site.events("model_fitted")) == 1
@@ -307,27 +293,25 @@ def test_a_new_selector_begins_a_check_anew(checked: CheckedSite) -> None:
     assert checked.turn(2) == 0
 
 
-@pytest.mark.parametrize("fault", ["owner", "link", "twice", "large", "text", "name", "folder"])
+FAULTS: dict[str, Callable[[Path], object]] = {
+    "owner": lambda record: None,
+    "link": lambda record: record.symlink_to(record.rename(record.with_name("elsewhere"))),
+    "twice": lambda record: os.link(record, record.with_name("elsewhere")),
+    "large": lambda record: record.write_text(record.read_text() + "#" * (1 << 16)),
+    "text": lambda record: record.write_bytes(b"\0\xff" + record.read_bytes()),
+    "name": lambda record: record.rename(record.with_name("gpu-aware-job-7-0123abcg.csv")),
+    "folder": lambda record: (record.unlink(), record.parent.rmdir()),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_no_record_but_the_users_own_counts(
     checked: CheckedSite, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     own = checked.start()
-    record = checked.record({own: 2.0, max(CLOCKS): 1.0})
+    FAULTS[fault](checked.record({own: 2.0, max(CLOCKS): 1.0}))
     if fault == "owner":
         monkeypatch.setattr(f"{LIVE}.user_name", lambda uid: "eve")
-    elif fault == "link":
-        record.symlink_to(record.rename(record.with_name("elsewhere")))
-    elif fault == "twice":
-        os.link(record, record.with_name("elsewhere"))
-    elif fault == "large":
-        record.write_text(record.read_text() + "#" * (1 << 16))
-    elif fault == "text":
-        record.write_bytes(b"\0\xff" + record.read_bytes())
-    elif fault == "name":
-        record.rename(record.with_name("gpu-aware-job-7-0123abcg.csv"))
-    else:
-        record.unlink()
-        checked.folder.rmdir()
     assert {checked.turn() for _ in range(20)} == {-1}
     assert "clock_checking" not in checked.site.kinds()
 
@@ -353,6 +337,11 @@ def alone(tmp_path: Path) -> ClockChecks:
     return checks
 
 
+def record_of(checks: ClockChecks, rows: str, job_id: str = "7", head: str = HEAD) -> None:
+    """What a job has measured so far."""
+    (checks.folder / f"gpu-aware-job-{job_id}-0123abcd.csv").write_text(head + rows)
+
+
 def test_a_folder_that_hangs_holds_up_no_round(
     alone: ClockChecks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -363,9 +352,7 @@ def test_a_folder_that_hangs_holds_up_no_round(
         answers.wait(600.0)
         return scandir(path)
 
-    assert alone.folder is not None
-    record = alone.folder / "gpu-aware-job-7-0123abcd.csv"
-    record.write_text(f"{HEAD}bert,1,A,v100,2,1,900,1.5,200\n")
+    record_of(alone, "bert,1,A,v100,2,1,900,1.5,200\n")
     monkeypatch.setattr(os, "scandir", hangs)
     monkeypatch.setattr(f"{LIVE}._HANGS_S", 0.1)
     monkeypatch.setattr(f"{LIVE}._WAIT_S", 0.5)
@@ -384,12 +371,10 @@ def test_jobs_that_are_judged_in_one_round_keep_their_own_times(alone: ClockChec
     """Regression: they shared a moment, so the later one replaced the other's default time."""
     of = Watched(ME, None, "A", "v100", 1000, BOUND)
     alone.follow({"8": of, "9": of}, {"8", "9"})
-    assert alone.folder is not None
     for now, clocks in ((5.0, 1), (30.0, 1), (35.0, 2)):
         for job_id, mhz, time_s in (("8", 1000, 0.1), ("9", 1005, 10.0)):
             rows = [f"{mhz},{1.3 * time_s},200\n", f"1530,{time_s},300\n"]
-            record = alone.folder / f"gpu-aware-job-{job_id}-0123abcd.csv"
-            record.write_text("clock_mhz,time_s,power_w\n" + "".join(rows[:clocks]))
+            record_of(alone, "".join(rows[:clocks]), job_id, "clock_mhz,time_s,power_w\n")
         alone.looks(now)
     with open_store(alone.folder / "store.db") as store:
         samples = application_samples(store)
@@ -403,21 +388,17 @@ def test_a_record_is_complained_of_once(
     alone: ClockChecks, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A user who writes another wrong record every few seconds does not fill the log."""
-    assert alone.folder is not None
-    record = alone.folder / "gpu-aware-job-7-0123abcd.csv"
     for turn in range(8):
-        record.write_text(f"{HEAD}bert,1,A,v100,2,1,900,x{turn},200\n")
+        record_of(alone, f"bert,1,A,v100,2,1,900,x{turn},200\n")
         assert not alone.looks(5.0 * turn)
     assert len(caplog.records) == 1
     assert "the record of job 7 is not used" in caplog.text
 
 
 def test_many_names_of_one_user_hide_no_record(alone: ClockChecks) -> None:
-    assert alone.folder is not None
     for number in range(60_000):
         os.close(os.open(alone.folder / f"x{number}", os.O_CREAT | os.O_WRONLY))
-    record = alone.folder / "gpu-aware-job-7-0123abcd.csv"
-    record.write_text(f"{HEAD}bert,1,A,v100,2,1,900,1.5,200\n")
+    record_of(alone, "bert,1,A,v100,2,1,900,1.5,200\n")
     for now in range(0, 60, 5):
         alone.looks(float(now))
     assert alone.at_default("7")
@@ -437,7 +418,6 @@ def test_a_folder_with_too_many_names_is_told(
     alone: ClockChecks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(f"{LIVE}._MOST_FILES", 3)
-    assert alone.folder is not None
     for number in range(4):
         (alone.folder / f"x{number}").touch()
     assert [alone.looks(now) for now in (0.0, 5.0)] == [False] * 2
@@ -470,26 +450,25 @@ def test_a_damaged_record_is_refused(row: str) -> None:
         measured(f"clock_mhz,time_s,power_w\n1530,1,100\n{row}\n")
 
 
-def test_under_a_power_limit_the_median_below_the_highest_clock_counts() -> None:
-    rows = [AtClock(*row) for row in ((1530, 1.0, 120.0), (1400, 1.3, 90.0), (1395, 1.1, 90.0))]
-    found = both_clocks(rows, 1530, 200)
-    assert found is not None
-    assert compared(*found) == pytest.approx((0.1, 1 - 1.1 * 90 / 120))
-    assert both_clocks(rows[:1], 1530, 200) is None
+SLOW, FAST = (900, 1.2, 80.0), (1530, 1.0, 120.0)
+LIMITED = [(1530, 1.0, 120.0), (1400, 1.3, 90.0), (1395, 1.1, 90.0)]
+"""Under a power limit the median below the highest clock counts."""
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "own", "found"),
     [
-        ([(900, 1.2, 80.0), (1530, 1.0, 120.0)], (0.2, 0.2)),
-        ([(900, 1.2, None), (1530, 1.0, 120.0)], (0.2, None)),
-        ([(900, 1.2, 80.0)], None),
-        ([(1200, 1.1, 80.0), (1530, 1.0, 120.0)], None),
-        ([(900, 1.2, 80.0), (915, 1.0, 120.0)], None),
-        ([], None),
+        ([SLOW, FAST], (900,), (0.2, 0.2)),
+        ([(900, 1.2, None), FAST], (900,), (0.2, None)),
+        ([SLOW], (900,), None),
+        ([(1200, 1.1, 80.0), FAST], (900,), None),
+        ([SLOW, (915, 1.0, 120.0)], (900,), None),
+        ([], (900,), None),
+        (LIMITED, (1530, 200), (0.1, 1 - 1.1 * 90 / 120)),
+        (LIMITED[:1], (1530, 200), None),
     ],
 )
-def test_two_clocks_are_compared(rows: list[Any], found: Any) -> None:
-    both = both_clocks([AtClock(*row) for row in rows], 900)
+def test_two_clocks_are_compared(rows: list[Any], own: tuple[int, ...], found: Any) -> None:
+    both = both_clocks([AtClock(*row) for row in rows], *own)
     said = None if both is None else compared(*both)
     assert said == (None if found is None else pytest.approx(found, nan_ok=False))

@@ -75,21 +75,16 @@ def test_a_file_is_renewed_before_it_expires_and_an_empty_one_is_not(tmp_path: P
         "ÿ",
     ],
 )
-def test_a_damaged_file_is_written_anew(tmp_path: Path, damaged: str) -> None:
+@pytest.mark.parametrize("wanted", [(), (ONE,)])
+def test_a_damaged_file_is_written_anew(
+    tmp_path: Path, damaged: str, wanted: tuple[Order, ...]
+) -> None:
+    """Its agent obeys nothing while it is damaged, and says so."""
     (tmp_path / "n1.orders").write_text(damaged)
     orders = ClockOrders(tmp_path)
     orders.load()
-    orders.write({"n1": [ONE]}, NOW)
-    assert orders_of(tmp_path).orders == (ONE,)
-
-
-def test_a_damaged_file_without_orders_is_written_anew(tmp_path: Path) -> None:
-    """Its agent obeys nothing while it is damaged, and says so."""
-    (tmp_path / "n1.orders").write_text("x")
-    orders = ClockOrders(tmp_path)
-    orders.load()
-    orders.write({}, NOW)
-    assert orders_of(tmp_path) == Orders(int(NOW), int(NOW + VALID_S), ())
+    orders.write({"n1": wanted} if wanted else {}, NOW)
+    assert orders_of(tmp_path) == Orders(int(NOW), int(NOW + VALID_S), wanted)
 
 
 @pytest.mark.parametrize("wanted", [(), (ONE,)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from memory_slurm import MemorySlurm
-from rounds_bench import RoundsBench
+from rounds_bench import RoundsBench, rounds_with
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, StoreConfig
@@ -88,15 +88,28 @@ def breaks(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Except
     return called
 
 
-def all_parts() -> list[Any]:
-    return [
-        pytest.param(owner, name, id=f"{owner.__name__}.{name}")
-        for owner, names in PARTS.items()
-        for name in names
-    ]
+ALL_PARTS = [
+    pytest.param(owner, name, id=f"{owner.__name__}.{name}")
+    for owner, names in PARTS.items()
+    for name in names
+]
 
 
-@pytest.mark.parametrize(("owner", "name"), all_parts())
+def two_run(slurm: SlurmFolder, config: Config | None = None) -> RoundsBench:
+    """Jobs 1 and 2 are placed in a round."""
+    slurm.write([parked("1"), parked("2")], ["n1", "n2"])
+    bench = RoundsBench(slurm, config)
+    assert sorted(bench.run().placed) == ["1", "2"]
+    return bench
+
+
+def next_one(slurm: SlurmFolder, number: int) -> None:
+    """Another job comes, and the first that runs ends."""
+    slurm.add(parked(str(number)))
+    slurm.change(str(number - 2), state="COMPLETED")
+
+
+@pytest.mark.parametrize(("owner", "name"), ALL_PARTS)
 def test_jobs_are_placed_whatever_part_fails(
     slurm: SlurmFolder,
     monkeypatch: pytest.MonkeyPatch,
@@ -105,17 +118,12 @@ def test_jobs_are_placed_whatever_part_fails(
     name: str,
 ) -> None:
     """Jobs that run, that start, that wait: in each of three rounds all that can start does."""
-    slurm.write([parked("1"), parked("2")], ["n1", "n2"])
-    bench = RoundsBench(slurm, LIMITED)
-    assert sorted(bench.rounds.run().placed) == ["1", "2"]
+    bench = two_run(slurm, LIMITED)
     called = breaks(monkeypatch, owner, name, Error("a part is broken"))
     for number in range(3, 6):
-        bench.wall += 10.0
-        bench.steady += 10.0
-        with slurm.state() as state:
-            state["jobs"].append(parked(str(number)))
-            state["jobs"][number - 3]["state"] = "COMPLETED"
-        assert bench.rounds.run().placed == [str(number)]
+        bench.wait(10.0)
+        next_one(slurm, number)
+        assert bench.run().placed == [str(number)]
         assert slurm.jobs[str(number)]["state"] == "RUNNING"
     wrong = [one for one in caplog.records if one.levelno >= logging.ERROR]
     assert bool(wrong) is bool(called)
@@ -126,9 +134,7 @@ def test_most_parts_are_asked_in_such_a_round(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the test above would say nothing of them."""
-    slurm.write([parked("1"), parked("2")], ["n1", "n2"])
-    bench = RoundsBench(slurm, LIMITED)
-    bench.rounds.run()
+    bench = two_run(slurm, LIMITED)
     asked: set[str] = set()
     for owner, names in PARTS.items():
         for name in names:
@@ -140,11 +146,8 @@ def test_most_parts_are_asked_in_such_a_round(
 
             monkeypatch.setattr(owner, name, noted)
     for number in (3, 4):
-        bench.steady += 10.0
-        with slurm.state() as state:
-            state["jobs"].append(parked(str(number)))
-            state["jobs"][number - 3]["state"] = "COMPLETED"
-        bench.rounds.run()
+        next_one(slurm, number)
+        bench.run(10.0)
     every = {name for names in PARTS.values() for name in names}
     # Nothing waits, moves, changes, or lies in a pool here.
     unasked = {"take", "targets", "waits", "wants_round", "asked_for_none", "policy"}
@@ -158,8 +161,7 @@ def test_only_the_job_with_the_error_is_not_followed(
     caplog: pytest.LogCaptureFixture,
     name: str,
 ) -> None:
-    slurm.write([parked("1"), parked("2")], ["n1", "n2"])
-    bench = RoundsBench(slurm)
+    bench = rounds_with(slurm, parked("1"), parked("2"), nodes=["n1", "n2"])
     real = getattr(JobTracker, name)
 
     def wrong(self: JobTracker, job: Any, *given: Any) -> Any:
@@ -168,11 +170,11 @@ def test_only_the_job_with_the_error_is_not_followed(
         return real(self, job, *given)
 
     monkeypatch.setattr(JobTracker, name, wrong)
-    bench.rounds.run()
-    bench.rounds.run()
+    bench.run()
+    bench.run()
     for job in slurm.jobs:
         slurm.change(job, state="COMPLETED")
-    bench.rounds.run()
+    bench.run()
     kinds = [[event.kind for event in bench.ledger.events(job)] for job in "12"]
     missing = {"_parked": ["parked"], "_started": ["started", "ended"], "_ended": ["ended"]}
     lost = missing.get(name, [])
@@ -186,18 +188,16 @@ def test_a_requeued_job_with_an_error_is_not_left_to_slurm(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record was freed while it ran; who cannot look it up does not know whose job it is."""
-    slurm.write([parked("1")], ["n1"])
-    bench = RoundsBench(slurm)
+    bench = rounds_with(slurm, parked("1"))
     for _ in range(3):
-        bench.rounds.run()
+        bench.run()
     assert slurm.jobs["1"]["admin_comment"] == ""
     slurm.change("1", state="PENDING", restart_cnt=1, nodes="")
     with monkeypatch.context() as patch:
         patch.setattr(JobComments, "_removed", lambda *given: 1 / 0)
-        bench.rounds.run()
-    left = [e for e in bench.ledger.events("1") if "left_to_slurm" in e.detail]
-    assert left == []
-    bench.rounds.run()
+        bench.run()
+    assert not any("left_to_slurm" in event.detail for event in bench.ledger.events("1"))
+    bench.run()
     assert ";sel=" in slurm.jobs["1"]["admin_comment"]
 
 
@@ -205,9 +205,8 @@ def test_a_requeued_job_with_an_error_is_not_left_to_slurm(
 def test_a_job_that_cannot_be_counted_or_placed_stops_no_other(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, broken: tuple[Any, str]
 ) -> None:
-    slurm.write([parked("1", stuck=True)], ["n1", "n2"])
-    bench = RoundsBench(slurm)
-    bench.rounds.run()
+    bench = rounds_with(slurm, parked("1", stuck=True), nodes=["n1", "n2"])
+    bench.run()
     real = getattr(*broken)
 
     def wrong(job: Any, *given: Any, **more: Any) -> Any:
@@ -216,19 +215,17 @@ def test_a_job_that_cannot_be_counted_or_placed_stops_no_other(
         return real(job, *given, **more)
 
     monkeypatch.setattr(*broken, wrong)
-    with slurm.state() as state:
-        state["jobs"] += [parked("2"), parked("3")]
-    assert "2" in bench.rounds.run().placed
+    slurm.add(parked("2"), parked("3"))
+    assert "2" in bench.run().placed
 
 
 def test_without_slurm_there_is_no_round(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm.write([parked("1")], ["n1"])
-    bench = RoundsBench(slurm)
+    bench = rounds_with(slurm, parked("1"))
     breaks(monkeypatch, HoldingPool, "rescue", SourceError("Slurm is silent"))
     with pytest.raises(SourceError, match="silent"):
-        bench.rounds.run()
+        bench.run()
     assert slurm.jobs["1"]["state"] == "PENDING"
 
 
@@ -237,12 +234,11 @@ def test_a_limit_that_cannot_be_reckoned_changes_no_clock(
 ) -> None:
     slurm.write([parked("1")], ["n1"])
     bench = RoundsBench(slurm, LIMITED)
-    bench.rounds.run()
+    bench.run()
     ordered = breaks(monkeypatch, SitePower, "_order", Error("not asked"))
     breaks(monkeypatch, SitePower, "state", Error("no model"))
-    with slurm.state() as state:
-        state["jobs"].append(parked("2"))
-    assert bench.rounds.run().placed == ["2"]
+    slurm.add(parked("2"))
+    assert bench.run().placed == ["2"]
     assert ordered == []
 
 

@@ -3,13 +3,14 @@
 The daemon runs as a process of its own and is killed with SIGKILL at every request it makes.
 """
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from memory_slurm import MemorySlurm, reservation_record
-from slurm_folder import SlurmFolder, parked
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, GateConfig, StoreConfig
 from slurm_gpu_aware.gate.gated_job import gated_jobs
@@ -26,15 +27,6 @@ from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.ledger import Ledger
 
 
-def selector_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Selector:
-    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(folder / "clock.conf"))
-    config = Config(
-        store=StoreConfig(path=folder / "store.db"),
-        events=EventsConfig(submit_file=folder / "submitted"),
-    )
-    return Selector(config, MemorySlurm(folder))
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The daemon's time, which only the test sets: ``now``, and CPU time as ``cpu``."""
@@ -43,6 +35,24 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock.process_time = lambda: clock.cpu
     monkeypatch.setattr(daemon, "time", clock)
     return clock
+
+
+@pytest.fixture
+def selector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace
+) -> Iterator[Selector]:
+    """One of an empty site, in this process."""
+    monkeypatch.setenv("GPU_AWARE_CLOCK_CONFIG", str(tmp_path / "clock.conf"))
+    store, events = tmp_path / "store.db", EventsConfig(submit_file=tmp_path / "submitted")
+    made = Selector(Config(store=StoreConfig(path=store), events=events), MemorySlurm(tmp_path))
+    yield made
+    made.close()
+
+
+def has_round(selector: Selector, outcome: Outcome | None, trigger: str = "submit") -> None:
+    """A round has ended so; None: by a fault of ours."""
+    selector._rounds.run = Mock(return_value=outcome, side_effect=None if outcome else KeyError)
+    selector._round(trigger)
 
 
 def test_a_parked_job_is_placed_and_starts(slurm: SlurmFolder) -> None:
@@ -60,31 +70,22 @@ def test_a_parked_job_is_placed_and_starts(slurm: SlurmFolder) -> None:
 
 @pytest.mark.parametrize(("grows_in_s", "waits_s"), [(-1.0, 1.0), (3.0, 3.0), (1e6, 5.0)])
 def test_it_wakes_up_for_a_growth_whose_time_came_during_the_round(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    clock: SimpleNamespace,
-    grows_in_s: float,
-    waits_s: float,
+    selector: Selector, clock: SimpleNamespace, grows_in_s: float, waits_s: float
 ) -> None:
-    selector = selector_in(tmp_path, monkeypatch)
     selector._rounds.site.wake_s = clock.now + grows_in_s
     assert selector._wait_s() == waits_s
 
 
 def test_own_licences_survive(slurm: SlurmFolder) -> None:
-    comment = "gpuaware/1;tn=gres/gpu:2;lic=matlab:2;mc=1"
-    slurm.write([parked(licenses="matlab:2,gpuaware:1", admin_comment=comment)], ["n1"])
+    slurm.write([parked(record=";lic=matlab:2", licenses="matlab:2,gpuaware:1")], ["n1"])
     slurm.round()
     assert slurm.jobs["7"]["licenses"] == "matlab:2"
 
 
 def test_nodes_with_licences_of_their_own_are_slurms_choice(slurm: SlurmFolder) -> None:
     """A job bound to a node without free ones would never start, and keep its GPUs from others."""
-    jobs = []
-    for number in ("7", "8"):
-        comment = "gpuaware/1;tn=gres/gpu:1;lic=power:3;mc=1"
-        jobs.append(parked(number, licenses="power:3,gpuaware:1", admin_comment=comment))
-    slurm.write(jobs, ["n1", "n2"])
+    own = {"gpus": 1, "record": ";lic=power:3", "licenses": "power:3,gpuaware:1"}
+    slurm.write([parked("7", **own), parked("8", **own)], ["n1", "n2"])
     slurm.round()
     job = slurm.jobs["7"]
     assert (job["licenses"], job["req_nodes"]) == ("power:3", ""), slurm.said
@@ -93,8 +94,7 @@ def test_nodes_with_licences_of_their_own_are_slurms_choice(slurm: SlurmFolder) 
 
 
 def test_a_round_asks_for_licences_once(slurm: SlurmFolder) -> None:
-    comment = "gpuaware/1;tn=gres/gpu:1;lic=matlab:2;mc=1"
-    slurm.write([parked(licenses="matlab:2,gpuaware:1", admin_comment=comment)], ["n1"])
+    slurm.write([parked(record=";lic=matlab:2", licenses="matlab:2,gpuaware:1")], ["n1"])
     (gated,) = gated_jobs(slurm.client().jobs(), GateConfig())
     slurm.forget_calls()
     licences = Licences(slurm.client())
@@ -104,10 +104,8 @@ def test_a_round_asks_for_licences_once(slurm: SlurmFolder) -> None:
 
 
 def test_licences_that_its_own_reservation_holds_are_there(slurm: SlurmFolder) -> None:
-    comment = "gpuaware/1;tn=gres/gpu:2;lic=matlab:20;mc=1"
-    job = parked(licenses="matlab:20,gpuaware:1", admin_comment=comment)
-    slurm.write([job, parked("8", licenses="matlab:20,gpuaware:1", admin_comment=comment)], ["n1"])
-    slurm.change("7", resv_name="course")
+    own = {"record": ";lic=matlab:20", "licenses": "matlab:20,gpuaware:1"}
+    slurm.write([parked("7", resv_name="course", **own), parked("8", **own)], ["n1"])
     course = reservation_record("course", node_list="n1", licenses="matlab:20")
     slurm.reserve(reservation_record("gpuaware_gate", licenses="gpuaware:100000"), course)
     slurm.round()
@@ -135,19 +133,17 @@ def test_what_something_else_holds_is_left_alone(slurm: SlurmFolder, reason: str
 
 
 def test_what_is_not_ours_is_left_alone(slurm: SlurmFolder) -> None:
-    foreign = parked(admin_comment="site note", licenses="", stuck=True)
-    by_hand = parked(
-        "8", licenses="", admin_comment="gpuaware/1;tn=gres/gpu:2;sel=opened:0:1", stuck=True
-    )
-    slurm.write([foreign, by_hand], ["n1"])
+    free = {"licenses": "", "stuck": True}
+    by_hand = parked("8", record=";sel=opened:0:1", **free)
+    slurm.write([parked(admin_comment="site note", **free), by_hand], ["n1"])
     before = slurm.jobs
     slurm.round()
     assert slurm.jobs == before
 
 
 def test_nodes_typed_with_blanks_are_understood(slurm: SlurmFolder) -> None:
-    comment = "gpuaware/1;tn=gres/gpu:1;rn=n2%20;xn=n3%20n4;mc=1"
-    slurm.write([parked(req_nodes="n2", admin_comment=comment)], ["n1", "n2"])
+    record = ";rn=n2%20;xn=n3%20n4"
+    slurm.write([parked("7", 1, record, req_nodes="n2")], ["n1", "n2"])
     slurm.round()
     assert slurm.jobs["7"]["state"] == "RUNNING", slurm.said
     assert slurm.jobs["7"]["nodes"] == "n2"
@@ -155,10 +151,8 @@ def test_nodes_typed_with_blanks_are_understood(slurm: SlurmFolder) -> None:
 
 @pytest.mark.parametrize("key", ["rn", "xn"])
 def test_a_job_that_cannot_be_understood_stops_no_other(slurm: SlurmFolder, key: str) -> None:
-    odd = parked(stuck=True, admin_comment=f"gpuaware/1;tn=gres/gpu:1;{key}=n%5B1%3A2;mc=1")
-    opened = parked(
-        "9", licenses="", stuck=True, admin_comment="gpuaware/1;tn=gres/gpu:1;rn=n%5B1%3A2"
-    )
+    odd = parked("7", 1, f";{key}=n%5B1%3A2", stuck=True)
+    opened = parked("9", 1, ";rn=n%5B1%3A2", licenses="", stuck=True)
     slurm.write([odd, opened, parked("8")], ["n1", "n2"])
     assert slurm.round() == 0, slurm.said
     assert slurm.jobs["8"]["state"] == "RUNNING", slurm.said
@@ -174,24 +168,13 @@ def test_an_amount_that_cannot_be_read_stops_no_other(slurm: SlurmFolder) -> Non
     odd = parked("7", tres_req_str="mem=8?", tres_per_node="gres/gpu:4")
     slurm.write([parked("8"), odd], ["n1", "n2"])
     slurm.round()
-    assert slurm.jobs["8"]["licenses"] == "", slurm.said
-    assert slurm.jobs["8"]["req_nodes"] in ("n1", "n2")
-    assert slurm.jobs["7"]["licenses"] == ""
-    assert slurm.jobs["7"]["req_nodes"] == ""
+    opened = {i: (job["licenses"], bool(job["req_nodes"])) for i, job in slurm.jobs.items()}
+    assert opened == {"7": ("", False), "8": ("", True)}, slurm.said
 
 
-def test_a_ledger_that_fails_oddly_does_not_end_the_selector(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    selector = selector_in(tmp_path, monkeypatch)
-
-    def no_disk(*_: object) -> None:
-        raise RuntimeError("no space left")
-
-    monkeypatch.setattr(selector._rounds, "run", Outcome)
-    monkeypatch.setattr(selector, "_record", no_disk)
-    selector._round("timer")
-    selector.close()
+def test_a_ledger_that_fails_oddly_does_not_end_the_selector(selector: Selector) -> None:
+    selector._record = Mock(side_effect=RuntimeError("no space left"))
+    has_round(selector, Outcome())
 
 
 def test_no_job_is_bound_if_the_gate_may_open_during_a_command(tmp_path: Path) -> None:
@@ -206,39 +189,16 @@ def test_no_job_is_bound_if_the_gate_may_open_during_a_command(tmp_path: Path) -
     assert not rounds._gate_held(1000.0 - config.selector.command_timeout_s)
 
 
-def test_a_job_whose_record_was_overwritten_is_left_to_slurm(slurm: SlurmFolder) -> None:
-    slurm.write([parked(reason="Dependency")], ["n1"])
-    slurm.round()
-    slurm.change("7", admin_comment="ticket-4711", licenses="matlab:2,gpuaware:1")
-    slurm.round()
-    assert slurm.jobs["7"]["licenses"] == "matlab:2"
-    assert slurm.jobs["7"]["admin_comment"] == "ticket-4711"
-
-
 def test_what_is_left_to_slurm_is_not_touched_again(slurm: SlurmFolder) -> None:
     """Its pins were made by a selector that was killed; once its gate is open it may run."""
-    pinned = parked(
-        req_nodes="n1",
-        tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1",
-        admin_comment="gpuaware/1;tn=gres/gpu:2;feat=%5Bx%5D;mc=1;sel=prepared:0:1",
-    )
+    record = ";feat=%5Bx%5D;sel=prepared:0:1"
+    pinned = parked("7", record=record, req_nodes="n1", tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1")
     slurm.write([pinned], ["n1"])
     slurm.round()
     assert slurm.jobs["7"]["state"] == "RUNNING"
     assert slurm.get("touched_running") == []
     assert slurm.jobs["7"]["tres_per_node"] == "gres/gpu:2"
     assert ";sel=released:" in slurm.jobs["7"]["admin_comment"]
-
-
-def test_array_tasks_are_split_and_bounded(slurm: SlurmFolder) -> None:
-    array = parked("98", array_job_id=98, array_task_str="0,1,2,3%2", array_max_tasks=2)
-    slurm.write([array], ["n1", "n2"])
-    slurm.round()
-    running = [job for job in slurm.jobs.values() if job["state"] == "RUNNING"]
-    assert sorted(job["array_task_id"] for job in running) == [0, 1]
-    slurm.round()
-    assert sum(job["state"] == "RUNNING" for job in slurm.jobs.values()) == 2
-    assert slurm.ledger("98_0")[0].state == "started"
 
 
 def test_a_requeued_job_is_parked_with_its_original_request(slurm: SlurmFolder) -> None:
@@ -255,15 +215,6 @@ def test_a_requeued_job_is_parked_with_its_original_request(slurm: SlurmFolder) 
     slurm.round()
     assert slurm.jobs["7"]["state"] == "RUNNING"
     assert [d.state for d in slurm.ledger("7")] == ["waiting", "released"]
-
-
-def test_a_placed_job_that_a_limit_holds_is_parked_again(slurm: SlurmFolder) -> None:
-    slurm.write([parked(stuck=True)], ["n1"])
-    slurm.round()
-    slurm.change("7", reason="QOSMaxGRESPerUser")
-    slurm.round()
-    job = slurm.jobs["7"]
-    assert (job["licenses"], job["req_nodes"]) == ("gpuaware:1", "")
 
 
 def test_a_refused_update_leaves_the_job_parked(slurm: SlurmFolder) -> None:
@@ -307,7 +258,7 @@ def test_killed_at_every_request(tmp_path: Path, before: bool) -> None:
             break  # it made fewer requests than that
         slurm.round(4)
         assert slurm.get("touched_running") == []
-        held: list[tuple[str, int]] = []
+        held = []
         for job in slurm.jobs.values():
             assert job["state"] == "RUNNING", (count, job, slurm.said)
             assert job["starts"] == 1
@@ -333,8 +284,7 @@ def test_killed_between_the_two_updates_of_cpus_it_gets_its_own_back(slurm: Slur
     assert slurm.round(kill_at=first) != 0
     job = slurm.jobs["7"]
     assert (job["cpus_per_task"], job["req_nodes"]) == (5, "")
-    other = parked("8", state="RUNNING", nodes="n1", slots=[0, 1, 2, 3], licenses="")
-    slurm.write([slurm.jobs["7"], other], ["n1"])
+    slurm.add(run_by_slurm("8"))
     assert slurm.round() == 0
     job = slurm.jobs["7"]
     assert (job["cpus_per_task"], job["admin_comment"]) == (1, parked()["admin_comment"])
@@ -342,9 +292,8 @@ def test_killed_between_the_two_updates_of_cpus_it_gets_its_own_back(slurm: Slur
 
 def test_a_job_on_any_number_of_nodes_gets_its_request_back(slurm: SlurmFolder) -> None:
     """``-N1-1000000000`` is a request that Slurm takes; its pins must not outlast its place."""
-    comment = "gpuaware/1;tn=gres/gpu:2;mc=1;nn=1-1000000000"
     bound = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
-    slurm.write([parked("7", admin_comment=f"{comment};sel=prepared:0:1", **bound)], ["n1"])
+    slurm.write([parked(record=";nn=1-1000000000;sel=prepared:0:1", **bound)], ["n1"])
     client = slurm.client()
     gated = gated_jobs(client.jobs(), GateConfig())
     assert not restore(client, GateConfig(), gated, 0.0).wrong
@@ -353,22 +302,11 @@ def test_a_job_on_any_number_of_nodes_gets_its_request_back(slurm: SlurmFolder) 
     assert slurm.jobs["7"]["req_nodes"] == ""
 
 
-@pytest.mark.usefixtures("clock")
-def test_after_a_round_that_failed_no_event_starts_the_next_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    selector = selector_in(tmp_path, monkeypatch)
-
-    def fails() -> Outcome:
-        raise RuntimeError("a fault of ours")
-
-    monkeypatch.setattr(selector._rounds, "run", fails)
-    selector._round("submit")
+def test_after_a_round_that_failed_no_event_starts_the_next_at_once(selector: Selector) -> None:
+    has_round(selector, None)
     assert selector._rest_s({"submit"}) > 1.5
-    monkeypatch.setattr(selector._rounds, "run", Outcome)
-    selector._round("submit")
+    has_round(selector, Outcome())
     assert selector._rest_s({"submit"}) < 0.25
-    selector.close()
 
 
 WAITS = {"job_id": "7", "reason": "next in line"}
@@ -376,24 +314,18 @@ WAITS = {"job_id": "7", "reason": "next in line"}
 
 @pytest.mark.parametrize(("cpu_s", "submit_s"), [(0.1, 0.2), (1.0, 4.0)])
 def test_the_pause_after_a_round_follows_its_cpu_time(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    clock: SimpleNamespace,
-    cpu_s: float,
-    submit_s: float,
+    selector: Selector, clock: SimpleNamespace, cpu_s: float, submit_s: float
 ) -> None:
     """On a busy machine a round waits for its turn, while freed GPUs stand idle."""
-    selector = selector_in(tmp_path, monkeypatch)
 
     def run() -> Outcome:
         clock.now, clock.cpu = clock.now + 3.0, clock.cpu + cpu_s
         return Outcome(took_s=3.0, waiting=[WAITS])
 
-    monkeypatch.setattr(selector._rounds, "run", run)
+    selector._rounds.run = run
     selector._round("end")
     assert selector._rest_s({"end"}) == pytest.approx(cpu_s)
     assert selector._rest_s({"submit"}) == pytest.approx(submit_s)
-    selector.close()
 
 
 @pytest.mark.parametrize(
@@ -407,21 +339,13 @@ def test_the_pause_after_a_round_follows_its_cpu_time(
         (Outcome(), {"end", "woken"}, 0.0),
     ],
 )
-@pytest.mark.usefixtures("clock")
 def test_an_end_starts_a_round_at_once_only_if_a_job_waits_for_its_gpus(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    outcome: Outcome,
-    happened: Set[str],
-    pause_s: float,
+    selector: Selector, outcome: Outcome, happened: Set[str], pause_s: float
 ) -> None:
-    selector = selector_in(tmp_path, monkeypatch)
-    monkeypatch.setattr(selector._rounds, "run", lambda: outcome)
-    selector._round("end")
+    has_round(selector, outcome, "end")
     assert selector._rest_s(happened) == pytest.approx(pause_s)
     selector._round("submit")  # its job may come a moment later
     assert selector._rest_s({"end"}) == 0.0
-    selector.close()
 
 
 @pytest.mark.parametrize(
@@ -429,8 +353,7 @@ def test_an_end_starts_a_round_at_once_only_if_a_job_waits_for_its_gpus(
     [(False, None, 0.01, 0.25), (True, None, 0.35, 1.5), (True, "end", 0.1, 0.35)],
 )
 def test_a_job_that_cannot_start_before_a_gpu_is_free_waits_for_others(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    selector: Selector,
     clock: SimpleNamespace,
     full: bool,
     then: str | None,
@@ -438,35 +361,28 @@ def test_a_job_that_cannot_start_before_a_gpu_is_free_waits_for_others(
     most_s: float,
 ) -> None:
     """What a storm of submissions costs must not grow with it; an end is heard at once."""
-    selector = selector_in(tmp_path, monkeypatch)
-    monkeypatch.setattr(selector._rounds, "run", lambda: Outcome(full=full, waiting=[WAITS]))
-    selector._round("submit")
+    has_round(selector, Outcome(full=full, waiting=[WAITS]))
     later = iter([frozenset(), {then} if then else frozenset()])
 
     def wait(timeout_s: float) -> Set[str]:
         clock.now += min(timeout_s, 0.1) + 1e-3  # as a real clock goes on
         return next(later, frozenset())
 
-    monkeypatch.setattr(selector._events, "wait", wait)
+    selector._events.wait = wait
     began = clock.now
     assert selector._next(frozenset({"submit"})) == "submit"
     assert least_s <= clock.now - began < most_s
-    selector.close()
 
 
-def test_a_new_job_that_was_seen_is_looked_for_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_job_that_was_seen_is_looked_for_once_more(selector: Selector) -> None:
     """Another one may have come right after it, whose event is gone."""
-    selector = selector_in(tmp_path, monkeypatch)
 
     def sees() -> Outcome:
         selector._rounds.site.ids = {7: "7"}
         return Outcome()
 
-    monkeypatch.setattr(selector._rounds, "run", sees)
+    selector._rounds.run = sees
     selector._round("submit")
     assert len(selector._repeats) == 1
     selector._round("submit")  # none is new
     assert len(selector._repeats) == 3
-    selector.close()

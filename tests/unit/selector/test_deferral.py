@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from make import as_gated
-from rounds_bench import RoundsBench
+from rounds_bench import RoundsBench, reasons_of
 from slurm_folder import SlurmFolder, parked
-from test_holding_pool import NO_ROOM, bench_of, end, full_node, pooled
+from test_holding_pool import NO_ROOM, aged, bench_of, end, full_node, heartbeat_of, pooled
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig
 from slurm_gpu_aware.gate.restore import release_by_hand
-from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
 from slurm_gpu_aware.selector.live_jobs import live_job
 
@@ -22,9 +21,8 @@ BEGIN = int(time.time()) + 86400
 
 def deferred(job_id: str, **fields: Any) -> dict[str, Any]:
     """As the filter and Slurm leave it."""
-    comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={BEGIN}"
-    given = {"admin_comment": comment, "eligible_time": BEGIN, "reason": "BeginTime"}
-    return parked(job_id, **given, **fields)
+    usual = {"record": f";bt={BEGIN}", "eligible_time": BEGIN, "reason": "BeginTime"}
+    return parked(job_id, **{**usual, **fields})
 
 
 def begin_times(bench: RoundsBench, job_id: str) -> list[str]:
@@ -35,7 +33,7 @@ def begin_times(bench: RoundsBench, job_id: str) -> list[str]:
 
 def test_it_is_placed_and_begins_at_once(slurm: SlurmFolder) -> None:
     bench = bench_of(slurm, deferred("7"))
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run().placed == ["7"]
     assert slurm.jobs["7"]["state"] == "RUNNING"
     assert begin_times(bench, "7") == ["now"]
 
@@ -44,14 +42,14 @@ def test_it_is_put_in_the_pool_and_waits_there_like_others(slurm: SlurmFolder) -
     bench = full_node(slurm, deferred("9"))
     assert pooled(slurm) == ["9"]
     slurm.change("9", reason="BeginTime")  # until Slurm's scheduler passes
-    assert bench.rounds.run().blocked == 0
+    assert bench.run().blocked == 0
     past = int(time.time()) - 5  # its begin time has come; the job needs none
-    comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={past}"
-    slurm.change("9", reason="Reservation", eligible_time=past, admin_comment=comment)
+    record = parked(record=f";bt={past}")["admin_comment"]
+    slurm.change("9", reason="Reservation", eligible_time=past, admin_comment=record)
     end(slurm, "7")
-    assert bench.rounds.run().untried == 1
+    assert bench.run().untried == 1
     slurm.change("9", reason="Licenses")
-    assert bench.rounds.run().placed == ["9"]
+    assert bench.run().placed == ["9"]
     assert begin_times(bench, "9") == []
 
 
@@ -59,12 +57,12 @@ def test_taken_from_the_pool_before_its_begin_time(slurm: SlurmFolder) -> None:
     """Slurm looks at it first, as at others: it may begin now."""
     bench = full_node(slurm, deferred("9"))
     end(slurm, "7")
-    assert bench.rounds.run().untried == 1
+    assert bench.run().untried == 1
     assert begin_times(bench, "9") == ["now"]
     bench.wall = time.time()  # as Slurm, which has just let it begin
-    assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
+    assert bench.run().placed == []  # Slurm has not looked at it yet
     slurm.change("9", reason="Licenses")
-    assert bench.rounds.run().placed == ["9"]
+    assert bench.run().placed == ["9"]
     assert begin_times(bench, "9") == ["now"]
 
 
@@ -72,25 +70,22 @@ def test_a_limit_that_holds_another_like_it(slurm: SlurmFolder) -> None:
     """Slurm shows the limit of the jobs that it has tried; no job is placed to find it out."""
     limited = parked("7", eligible_time=900, reason="QOSMaxJobsPerUserLimit")
     bench = bench_of(slurm, limited, deferred("9"), deferred("10"))
-    outcome = bench.rounds.run()
+    outcome = bench.run()
     assert outcome.placed == []
-    reasons = {w["job_id"]: w["reason"] for w in outcome.waiting}
-    assert reasons["9"].startswith("a limit holds job 7")
-    assert reasons["10"].startswith("a limit holds job 7")
+    for job_id in ("9", "10"):
+        assert reasons_of(outcome)[job_id].startswith("a limit holds job 7")
 
 
 def test_placed_while_slurms_clock_is_behind_ours(slurm: SlurmFolder) -> None:
     """Its begin time came for us, and has not come for Slurm."""
     bench = bench_of(slurm, deferred("7", stuck=True))
     bench.wall = BEGIN + 1.0
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run().placed == ["7"]
     assert begin_times(bench, "7") == []
     slurm.change("7", reason="BeginTime")
-    bench.steady += 2.0
-    assert bench.rounds.start_monitor.poll() == 0
+    assert bench.poll(2.0) == 0
     assert bench.closed("7") == []
-    bench.steady += 4.0
-    assert bench.rounds.start_monitor.poll() == 1
+    assert bench.poll(4.0) == 1
     assert len(bench.closed("7")) == 1
 
 
@@ -111,13 +106,13 @@ def test_released_by_hand_it_begins_at_once(slurm: SlurmFolder) -> None:
     "fields",
     [
         {"eligible_time": BEGIN + 3600},  # scontrol update StartTime=, or requeued
-        {"admin_comment": "gpuaware/1;tn=gres/gpu:2;mc=1"},  # sbatch --begin
+        {"record": ""},  # sbatch --begin
     ],
     ids=["changed since", "the user's own"],
 )
 def test_another_begin_time_holds_the_job(slurm: SlurmFolder, fields: dict[str, str]) -> None:
-    bench = bench_of(slurm, deferred("7") | fields)
-    outcome = bench.rounds.run()
+    bench = bench_of(slurm, deferred("7", **fields))
+    outcome = bench.run()
     assert (outcome.placed, outcome.blocked) == ([], 1)
     assert outcome.waiting[0]["reason"] == "held by BeginTime"
     release_by_hand(slurm.client(), Config(), ["7"])
@@ -127,11 +122,10 @@ def test_another_begin_time_holds_the_job(slurm: SlurmFolder, fields: dict[str, 
 def test_a_time_that_has_come_is_not_sent(slurm: SlurmFolder) -> None:
     """Slurm would count the job's age from now."""
     past = int(time.time()) - 100
-    comment = f"gpuaware/1;tn=gres/gpu:2;mc=1;bt={past}"
-    bench = bench_of(slurm, deferred("7") | {"admin_comment": comment, "eligible_time": past})
+    bench = bench_of(slurm, deferred("7", record=f";bt={past}", eligible_time=past))
     (job,) = bench.client.jobs()
     assert as_gated(job).only_deferred
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run().placed == ["7"]
     assert begin_times(bench, "7") == []
 
 
@@ -139,25 +133,23 @@ def test_the_heartbeat_tells_the_filter_while_there_is_a_pool(
     slurm: SlurmFolder, tmp_path: Path
 ) -> None:
     config = replace(NO_ROOM, events=EventsConfig(submit_file=tmp_path / "submitted"))
-    bench = bench_of(slurm, parked("7", eligible_time=900))
-    heartbeat = Heartbeat(bench.client, config, bench.pool, clock=lambda: bench.wall)
-    heartbeat.beat()
+    heartbeat_of(bench_of(slurm, aged("7")), config).beat()
     assert not list(tmp_path.glob("submitted*"))
-    bench = full_node(slurm, parked("9", eligible_time=900))
-    heartbeat = Heartbeat(bench.client, config, bench.pool, clock=lambda: bench.wall)
+    bench = full_node(slurm, aged("9"))
+    heartbeat = heartbeat_of(bench, config)
     heartbeat.beat()
     assert [path.name for path in tmp_path.glob("submitted*")] == ["submitted.defer"]
     told = float((tmp_path / "submitted.defer").read_text())
     assert told == int(heartbeat.held_until)
-    Heartbeat(bench.client, Config(), bench.pool, clock=lambda: bench.wall).beat()  # no file
+    heartbeat_of(bench).beat()  # no file
 
 
 def test_a_file_that_cannot_be_written_is_told_once(
     slurm: SlurmFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = replace(NO_ROOM, events=EventsConfig(submit_file=tmp_path / "gone" / "submitted"))
-    bench = full_node(slurm, parked("9", eligible_time=900))
-    heartbeat = Heartbeat(bench.client, config, bench.pool, clock=lambda: bench.wall)
+    bench = full_node(slurm, aged("9"))
+    heartbeat = heartbeat_of(bench, config)
     for _ in range(3):
         heartbeat.beat()
     assert heartbeat.held_until == bench.wall + 90.0
@@ -166,7 +158,7 @@ def test_a_file_that_cannot_be_written_is_told_once(
 
 def test_not_before_the_pool_takes_jobs(slurm: SlurmFolder) -> None:
     """Slurm saves a new reservation some seconds later."""
-    bench = bench_of(slurm, parked("9", eligible_time=900))
+    bench = bench_of(slurm, aged("9"))
     pool = HoldingPool(bench.client, clock=lambda: bench.wall, timer=lambda: bench.steady)
     assert not pool.in_use
     (job,) = bench.client.jobs()

@@ -5,13 +5,14 @@ import shutil
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from commands import gpu_aware
+from commands import words
 from memory_slurm import node_record
-from slurm_folder import SlurmFolder, parked
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 from store_samples import fit_models, ingest, put_net, report
-from test_sizes import NET, NODES, PLACED, fitted, gpus, net_site  # noqa: F401 - fixtures
+from test_sizes import NET, NODES, PLACED, gpus
 
 from slurm_gpu_aware.admission.context import BeforeMove
 from slurm_gpu_aware.config.load import load_config
@@ -44,14 +45,10 @@ class DueBench:
     def restart(self) -> None:
         """A new selector, which knows what is in the ledger."""
         self.ledger = LedgerWriter(self.slurm.store)
-        self.rounds = Rounds(
-            self.slurm.client(),
-            load_config(self.slurm.config),
-            self.ledger,
-            gate_held_until=lambda: self.now + 60.0,
-            clock=lambda: self.now,
-            timer=lambda: self.now,
-        )
+        times = {"clock": lambda: self.now, "timer": lambda: self.now}
+        client, config = self.slurm.client(), load_config(self.slurm.config)
+        held = lambda: self.now + 60.0  # noqa: E731
+        self.rounds = Rounds(client, config, self.ledger, gate_held_until=held, **times)
         history = RunHistory()
         job = self.slurm.client().jobs()[0]
         for count, seconds in self.runs:
@@ -60,10 +57,16 @@ class DueBench:
         self.rounds.site.of(Estimates).reader.history = history
         self.rounds.load()
 
-    def round(self, after_s: float = 0.0) -> None:
-        self.now += after_s
-        self.rounds.run()
-        self.rounds.start_monitor.poll()
+    def round(self, after_s: float = 0.0, times: int = 1) -> None:
+        """Rounds, each of them so much later."""
+        for _ in range(times):
+            self.now += after_s
+            self.rounds.run()
+            self.rounds.start_monitor.poll()
+
+    def at_growth(self) -> None:
+        """The round in which the job is to grow."""
+        self.round(self.rounds.site.wake_s - self.now + 1.0)
 
     def job(self, number: str = "7") -> dict[str, Any]:
         return self.slurm.jobs[number]
@@ -77,15 +80,13 @@ def bench(
     deadline_s: float | None = None,
 ) -> DueBench:
     """Job 7 with a limit of 10 h; job 9 waits behind it for all GPUs of both nodes."""
-    with slurm.config.open("a") as config:
-        config.write(more)
+    slurm.configure(more)
     name = "" if "model=" in comment else f"{NET},"
     one = parked(comment=f"{name}{comment}", admin_comment=PLACED, time_limit=600, priority=9_000)
     one["submit_time"] = int(time.time())
     one["deadline"] = 0 if deadline_s is None else one["submit_time"] + int(deadline_s)
-    all_gpus = {"tres_per_node": "gres/gpu:4", "num_nodes": 2, "max_nodes": 2}
-    record = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;nn=2-2;mc=1", "priority": 1}
-    slurm.write([one, parked("9", time_limit=60, **all_gpus, **record)], NODES)
+    all_gpus = {"record": ";nn=2-2", "num_nodes": 2, "max_nodes": 2, "priority": 1}
+    slurm.write([one, parked("9", 4, time_limit=60, **all_gpus)], NODES)
     return DueBench(slurm, runs)
 
 
@@ -109,14 +110,13 @@ RUNS = ((1, 2 * H), (1, 3 * H))
     ],
 )
 def test_a_job_starts_with_the_size_that_its_due_date_needs(
-    net_site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,
     comment: str,
     runs: tuple[tuple[int, float], ...],
     count: int,
 ) -> None:
     one = bench(net_site, comment, runs)
-    one.round()
-    one.round()
+    one.round(times=2)
     assert (one.job()["state"], gpus(one.job())) == ("RUNNING", count)
     (decided,) = net_site.ledger("7")
     assert ("due" in decided.why) == ("due" in comment)
@@ -151,8 +151,7 @@ def test_of_several_gpu_models_the_one_that_costs_least_is_chosen(
     shutil.copy(two_models, slurm.store)
     one = bench(slurm, comment, RUNS * 3, f'{MOVES}[due_dates]\norder = "{order}"\n')
     slurm.set(nodes=[node_record("n1"), node_record("n2", features="gpu_a100")])
-    one.round()
-    one.round()
+    one.round(times=2)
     assert (one.job()["state"], one.job()["nodes"], gpus(one.job())) == ("RUNNING", node, count)
     (decided,) = slurm.ledger("7")
     assert ("of 2 GPU models" in Facts.read(decided.why).text) == (node == "n2")
@@ -163,13 +162,12 @@ def test_of_several_gpu_models_the_one_that_costs_least_is_chosen(
     [("gpus=1-4", 2), ("gpus=1-4,due=1h", 4), ("gpus=1-4,due=12h", 1), ("gpus=1-4,move=10s", 2)],
 )
 def test_a_deadline_of_slurm_is_a_due_date_where_the_comment_has_none(
-    net_site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,
     comment: str,
     count: int,
 ) -> None:
     one = bench(net_site, comment, RUNS, deadline_s=8 * H)
-    one.round()
-    one.round()
+    one.round(times=2)
     assert gpus(one.job()) == count
     assert one.rounds.site.wake_s > one.now + 10 * H  # it may not grow
 
@@ -177,8 +175,7 @@ def test_a_deadline_of_slurm_is_a_due_date_where_the_comment_has_none(
 def alone(site: SlurmFolder, comment: str) -> DueBench:
     """Job 7 runs with 1 GPU, alone."""
     one = bench(site, comment, RUNS * 5)
-    one.round()
-    one.round()
+    one.round(times=2)
     assert (one.job()["state"], gpus(one.job())) == ("RUNNING", 1)
     site.change("9", state="COMPLETED")
     site.change("7", start_time=int(one.now), end_time=int(one.now + 10 * H))
@@ -186,7 +183,7 @@ def alone(site: SlurmFolder, comment: str) -> DueBench:
 
 
 def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
-    net_site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,
 ) -> None:
     one = alone(net_site, "gpus=1-4,due=2h,move=10s")
     at = one.rounds.site.wake_s
@@ -205,8 +202,7 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
     assert run_s[1] > run_s[2] > run_s[4] > 0
     net_site.change("7", submit_time=int(one.now))  # as Slurm does at a requeue
     one.restart()  # killed while the job is on its way
-    for _ in range(4):
-        one.round(5.0)
+    one.round(5.0, times=4)
     assert (one.job()["state"], one.job()["starts"]) == ("RUNNING", 2)
     assert gpus(one.job()) == len(begun.detail["slots"]) > 1
     assert net_site.ledger("7")[-1].why["due"]["due_s"] == submitted + 2 * H
@@ -226,17 +222,15 @@ def test_it_grows_at_its_time_and_a_killed_selector_loses_nothing(
 
 
 def test_a_growth_that_did_not_begin_counts_no_work(
-    net_site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The selector is killed after it has recorded the move, before Slurm was asked."""
     one = alone(net_site, "gpus=1-4,due=2h,move=10s")
 
-    def killed(client: object, job_id: str) -> str | None:
-        raise KeyboardInterrupt
-
     one.now = one.rounds.site.wake_s
     with monkeypatch.context() as patch:
+        killed = Mock(side_effect=KeyboardInterrupt)
         patch.setattr(type(one.rounds.site.of(MovesUnderWay).client), "requeue_job", killed)
         with pytest.raises(KeyboardInterrupt):
             one.round(1.0)
@@ -267,14 +261,13 @@ def seen_due_dates(one: DueBench, monkeypatch: pytest.MonkeyPatch) -> list[DueDa
 
 
 def test_after_a_growth_a_changed_due_date_counts(
-    net_site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = alone(net_site, "gpus=1-4,due=2h,move=10s")
     submitted = one.job()["submit_time"]
-    one.round(one.rounds.site.wake_s - one.now + 1.0)
-    for _ in range(4):
-        one.round(5.0)
+    one.at_growth()
+    one.round(5.0, times=4)
     assert one.job()["starts"] == 2
     net_site.change("7", comment=f"{NET},gpus=1-4,due=200h,move=10s")
     dated = seen_due_dates(one, monkeypatch)
@@ -294,33 +287,28 @@ def growing(site: SlurmFolder) -> DueBench:
     one = bench(site, "gpus=1-4,due=300m,move=10s", ((1, 2 * H), (1, 0.5 * H)))
     record = site.jobs["7"]["admin_comment"].replace("gpu:2", "gpu:1")
     site.change("7", tres_per_node="gres/gpu:1", admin_comment=record)
-    one.round()
-    one.round()
+    one.round(times=2)
     site.change("9", state="COMPLETED")
     site.change("7", start_time=int(one.now), end_time=int(one.now + 10 * H))
     assert gpus(one.job()) == 2
     one.round(60.0)
-    one.round(one.rounds.site.wake_s - one.now + 1.0)
+    one.at_growth()
     (begun,) = one.slurm.events("move_begun")
     assert len(begun.detail["slots"]) == 4
     return one
 
 
-def test_a_growing_job_whose_start_failed_keeps_its_gpus(net_site: SlurmFolder) -> None:  # noqa: F811
+def test_a_growing_job_whose_start_failed_keeps_its_gpus(net_site: SlurmFolder) -> None:
     one = growing(net_site)
     one.rounds._backoff.punish("7", misplaced=True)
-    for _ in range(12):
-        one.round(31.0)
+    one.round(31.0, times=12)
     assert (one.job()["starts"], gpus(one.job())) == (2, 2)
 
 
-def test_a_growing_job_that_waits_for_long_keeps_its_gpus(net_site: SlurmFolder) -> None:  # noqa: F811
+def test_a_growing_job_that_waits_for_long_keeps_its_gpus(net_site: SlurmFolder) -> None:
     """Its due date is far by then. One GPU is free, and later two."""
     one = growing(net_site)
-    with net_site.state() as state:
-        for number, node, slots in (("3", "n1", [0, 1, 2]), ("4", "n2", [0, 1, 2, 3])):
-            other = parked(number, state="RUNNING", licenses="", admin_comment="", nodes=node)
-            state["jobs"].append(other | {"slots": slots})
+    net_site.add(run_by_slurm("3", slots=[0, 1, 2]), run_by_slurm("4", "n2"))
     one.round(31.0)
     net_site.change("7", comment=f"{NET},gpus=1-4,due=400h,move=10s")
     one.round(4_000.0)
@@ -329,41 +317,31 @@ def test_a_growing_job_that_waits_for_long_keeps_its_gpus(net_site: SlurmFolder)
     for again in (False, True):
         if again:
             one.restart()
-        one.round(31.0)
-        one.round(31.0)
+        one.round(31.0, times=2)
         assert one.job()["starts"] == 1
     net_site.change("3", slots=[0, 1])
-    one.round(31.0)
-    one.round(31.0)
+    one.round(31.0, times=2)
     assert (one.job()["starts"], gpus(one.job())) == (2, 2)
 
 
 @pytest.mark.parametrize(("weights", "first"), [("", "7"), ("weights = { high = 2.0 }", "8")])
 def test_by_pressure_the_weight_of_the_qos_goes_first(
-    net_site: SlurmFolder,  # noqa: F811
+    net_site: SlurmFolder,
     weights: str,
     first: str,
 ) -> None:
     """Each of jobs 7 and 8 needs two of the three free GPUs; 8 comes first in Slurm."""
     settings = f'{MOVES}[due_dates]\norder = "pressure"\n{weights}'
     one = bench(net_site, "gpus=2-4,due=4h", ((2, 2 * H), (2, 3 * H)), settings)
-    like = net_site.jobs["7"] | {
-        "comment": f"{NET},gpus=2-4,due=5h",
-        "qos": "high",
-        "priority": 9_001,
-    }
-    other = parked("9", state="RUNNING", licenses="", admin_comment="", nodes="n1") | {"slots": [0]}
-    net_site.write([net_site.jobs["7"], like | {"job_id": 8}, other], NODES[:1])
+    high = {"job_id": 8, "comment": f"{NET},gpus=2-4,due=5h", "qos": "high", "priority": 9_001}
+    jobs = [net_site.jobs["7"], net_site.jobs["7"] | high, run_by_slurm("9", slots=[0])]
+    net_site.write(jobs, NODES[:1])
     one.restart()
-    one.round()
-    one.round()
-    assert [net_site.jobs[i]["state"] == "RUNNING" for i in ("7", "8")] == [
-        first == "7",
-        first == "8",
-    ]
+    one.round(times=2)
+    assert [i for i in ("7", "8") if net_site.jobs[i]["state"] == "RUNNING"] == [first]
 
 
-def test_the_time_of_a_growth_is_forgotten_with_its_job(net_site: SlurmFolder) -> None:  # noqa: F811
+def test_the_time_of_a_growth_is_forgotten_with_its_job(net_site: SlurmFolder) -> None:
     one = alone(net_site, "gpus=1-4,due=2h,move=10s")
     at = one.rounds.site.wake_s
     net_site.change("7", state="COMPLETED")
@@ -371,25 +349,17 @@ def test_the_time_of_a_growth_is_forgotten_with_its_job(net_site: SlurmFolder) -
     assert one.rounds.site.wake_s == math.inf
 
 
-def test_without_move_it_never_grows(net_site: SlurmFolder) -> None:  # noqa: F811
+def test_without_move_it_never_grows(net_site: SlurmFolder) -> None:
     one = alone(net_site, "gpus=1-4,due=11h")
     one.round(1.0 * H)
     net_site.change("7", comment=f"{NET},gpus=1-4,due=90m")
-    for _ in range(3):
-        one.round(60.0)
+    one.round(60.0, times=3)
     assert (one.job()["starts"], gpus(one.job())) == (1, 1)
 
 
-def test_an_impossible_due_date_is_told_once(net_site: SlurmFolder) -> None:  # noqa: F811
-    others = [
-        parked(
-            number, state="RUNNING", licenses="", admin_comment="", nodes=node, slots=[*range(4)]
-        )
-        for number, node in (("3", "n1"), ("4", "n2"))
-    ]
+def test_an_impossible_due_date_is_told_once(net_site: SlurmFolder) -> None:
     one = bench(net_site, "gpus=1-4,due=10m", RUNS)
-    with net_site.state() as state:
-        state["jobs"] += others
+    net_site.add(run_by_slurm("3", "n1"), run_by_slurm("4", "n2"))
     one.round()
     one.restart()
     one.round(5.0)
@@ -398,5 +368,5 @@ def test_an_impossible_due_date_is_told_once(net_site: SlurmFolder) -> None:  # 
     assert ";st=due-impossible,next:" in one.job()["admin_comment"]
     one.ledger.close()
     net_site.round()  # records what waits
-    shown = gpu_aware("explain", "7", config=net_site.config)
-    assert "it cannot be met by what 2 earlier runs needed" in " ".join(shown.output.split())
+    shown = words("explain", "7", config=net_site.config)
+    assert "it cannot be met by what 2 earlier runs needed" in shown

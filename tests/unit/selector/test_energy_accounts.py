@@ -1,6 +1,5 @@
 """Energy of jobs from the records of their nodes."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from slurm_gpu_aware.features.energy.accounts import checked_rows, energy_rows, 
 from slurm_gpu_aware.features.energy.declared import EnergyConfig
 from slurm_gpu_aware.features.energy.metrics import METRICS
 from slurm_gpu_aware.features.energy.text import checked_table, energy_table
-from slurm_gpu_aware.store.ledger import Event
+from slurm_gpu_aware.store.ledger import Decision, Event
 
 
 def energy(node: str, joules: float | None, *, run: int = 0, **detail: Any) -> Event:
@@ -28,52 +27,39 @@ def test_nodes_and_runs_are_added_up() -> None:
         energy("n3", 700.0, run=1),  # written twice
     ]
     found = job_energy(events)
-    assert found is not None
     assert (found.energy_j, found.gpu_s, found.runs, found.unknown) == (1000.0, 60.0, 2, ())
     assert found.mean_w == pytest.approx(1000 / 60)
 
 
-def test_without_a_record_there_is_no_account() -> None:
-    assert job_energy([started("n1")]) is None
-    assert job_energy([]) is None
+ENDED = Event("7", "started", {"restarts": 0, "nodes": ["n1"], "types": ["g0"]}, 90.0)
+"""A run that was seen after its end only: its GPUs are not known."""
+ONE, TWO = started("n1"), started("n1", "n2")
+KNOWN, LOST = energy("n1", 100.0), energy("n1", None, error="GPU 0: reset")
+ACCOUNTS = {
+    "no record": ([ONE], None, ()),
+    "no start": ([energy("n1", 900.0)], None, ()),
+    "nothing": ([], None, ()),
+    "a silent node": ([TWO, KNOWN], 100.0, ("n2: its epilog recorded nothing",)),
+    "a reset": ([TWO, LOST, energy("n2", 5.0)], 5.0, ("n1: GPU 0: reset",)),
+    "other nodes": ([ONE, KNOWN, energy("n9", 900.0), energy("n9", None)], 100.0, ()),
+    "a run that did not start": ([ONE, KNOWN, energy("n1", 900.0, run=1)], 100.0, ()),
+    "a run that has ended": ([ENDED, KNOWN, energy("n9", 900.0)], 100.0, ()),
+}
 
 
-def test_what_is_not_known_is_told() -> None:
-    lost = job_energy([started("n1", "n2"), energy("n1", 100.0)])
-    assert lost is not None
-    assert lost.unknown == ("n2: its epilog recorded nothing",)
-    reset = job_energy(
-        [started("n1", "n2"), energy("n1", None, error="GPU 0: reset"), energy("n2", 5.0)]
-    )
-    assert reset is not None
-    assert (reset.energy_j, reset.unknown) == (5.0, ("n1: GPU 0: reset",))
-
-
-def test_a_node_adds_nothing_to_the_energy_of_other_nodes_jobs() -> None:
-    lies = [energy("n9", 900.0), energy("n1", 900.0, run=5), energy("n9", None)]
-    found = job_energy([started("n1"), energy("n1", 100.0), *lies])
-    assert found is not None
-    assert (found.energy_j, found.runs, found.unknown) == (100.0, 1, ())
-
-
-def test_energy_of_a_run_that_was_not_seen_to_start_does_not_count() -> None:
-    assert job_energy([energy("n1", 900.0)]) is None
-    found = job_energy([started("n1"), energy("n1", 100.0), energy("n1", 900.0, run=1)])
-    assert found is not None
-    assert (found.energy_j, found.runs) == (100.0, 1)
-
-
-def test_of_a_run_that_was_seen_after_its_end_the_nodes_are_known() -> None:
-    ended = Event("7", "started", {"restarts": 0, "nodes": ["n1"], "types": ["g0"]}, 90.0)
-    found = job_energy([ended, energy("n1", 100.0), energy("n9", 900.0)])
-    assert found is not None
-    assert (found.energy_j, found.unknown) == (100.0, ())
+@pytest.mark.parametrize("case", ACCOUNTS)
+def test_only_what_its_own_nodes_recorded_of_its_runs_counts(case: str) -> None:
+    events, joules, unknown = ACCOUNTS[case]
+    found = job_energy(events)
+    if joules is None:
+        assert found is None
+    else:
+        assert (found.energy_j, found.runs, found.unknown) == (joules, 1, unknown)
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), True, "much", 1e999, 1e9])
 def test_amounts_that_a_node_made_up_count_as_not_known(bad: Any) -> None:
     found = job_energy([started("n1"), energy("n1", bad)])
-    assert found is not None
     assert (found.energy_j, found.mean_w, len(found.unknown)) == (0.0, None, 1)
 
 
@@ -99,10 +85,21 @@ def test_rows_by_user_and_class_count_complete_accounts_only() -> None:
     assert energy_rows(jobs, [*starts, part]) == []
 
 
+def saving(
+    job_id: str = "7", slower: float = 0.02, at_most: float = 0.03, **asked: str
+) -> Decision:
+    """A job of class A at a clock that saves a fifth."""
+    why = {"clock_mhz": 1110, "saves": 0.2, "slower": slower, "at_most": at_most}
+    return decision(job_id, why={"energy": why}, asked={"class": "A", **asked})
+
+
+def checked(job_id: object, **found: object) -> Event:
+    return Event(str(job_id), "clock_checked", found, 9.0)
+
+
 def test_what_a_clock_has_saved_is_told_with_its_error() -> None:
     """100 J at a clock that saves a fifth: 25 J less than at the default clock."""
-    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.25, "at_most": 0.27}}
-    job = replace(decision("7"), why=why, asked={"class": "A", "account": "physics"})
+    job = saving(slower=0.25, at_most=0.27, account="physics")
     events = [started("n1"), energy("n1", 100.0)]
     rows = {row["by"]: row for row in energy_rows([job], events)}
     assert rows["account"]["name"] == "physics"
@@ -115,23 +112,21 @@ def test_what_a_clock_has_saved_is_told_with_its_error() -> None:
     text = energy_table(list(rows.values()), 1, EnergyConfig(price_kwh=1e6, co2_kg_kwh=1e6))
     assert "6.94 at 1e+06 per kWh, 6.9 kg CO2" in " ".join(text.split())
     refused = Event("7", "clock_failed", {"node": "n1"}, 100.0)
-    assert energy_rows([job], [*events, refused])[-1]["saved_kwh"] == 0.0
+    for taken_back in (refused, checked("7", slow=True, slower=0.4)):
+        assert energy_rows([job], [*events, taken_back])[-1]["saved_kwh"] == 0.0
     plain = energy_rows([decision("7")], events)
     assert "saved" not in energy_table(plain, 1, EnergyConfig())
 
 
 def test_predictions_stand_beside_what_jobs_measured() -> None:
-    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.02, "at_most": 0.03}}
-    asked = [{"class": "A", "model": "bert"}, {"class": "A"}, {"class": "A"}, {"class": "A"}]
-    jobs = [replace(decision(str(i)), why=why, asked=one) for i, one in enumerate(asked)]
-    found = [
-        {"slow": True, "slower": 0.1, "saves": 0.1},
-        {"slow": False, "slower": 0.01, "saves": 0.3},
-        {"slow": False, "slower": 0.03, "saves": None},
-        {"slow": False, "error": "it marked no iteration"},
-        {"slow": False, "slower": 0.5, "saves": None},
+    jobs = [saving("0", model="bert"), saving("1"), saving("2"), saving("3")]
+    events = [
+        checked(0, slow=True, slower=0.1, saves=0.1),
+        checked(1, slow=False, slower=0.01, saves=0.3),
+        checked(2, slow=False, slower=0.03, saves=None),
+        checked(3, slow=False, error="it marked no iteration"),
+        checked(4, slow=False, slower=0.5, saves=None),
     ]
-    events = [Event(str(i), "clock_checked", one, 9.0) for i, one in enumerate(found)]
     fits = {"says": "time within 1.0%"}, {"error": "no usable sample"}
     events += [Event("0", "model_fitted", fit, 10.0) for fit in fits]
     rows = checked_rows([*jobs, decision("4")], events)
@@ -148,18 +143,7 @@ def test_predictions_stand_beside_what_jobs_measured() -> None:
 
 
 def test_one_job_with_wild_marks_does_not_change_what_its_class_measured() -> None:
-    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.02, "at_most": 0.03}}
-    jobs = [replace(decision(str(i)), why=why, asked={"class": "A"}) for i in range(5)]
     measured = (0.01, 0.02, 0.03, 0.04, 1e12)
-    found = [{"slow": False, "slower": one, "saves": -one} for one in measured]
-    events = [Event(str(i), "clock_checked", one, 9.0) for i, one in enumerate(found)]
-    (row,) = checked_rows(jobs, events)
+    events = [checked(i, slow=False, slower=one, saves=-one) for i, one in enumerate(measured)]
+    (row,) = checked_rows([saving(str(i)) for i in range(5)], events)
     assert (row["measured_slower"], row["measured_saves"]) == (0.03, -0.03)
-
-
-def test_a_clock_that_was_taken_back_has_saved_nothing() -> None:
-    why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.25, "at_most": 0.27}}
-    events = [started("n1"), energy("n1", 100.0)]
-    taken = Event("7", "clock_checked", {"slow": True, "slower": 0.4}, 50.0)
-    rows = energy_rows([replace(decision("7"), why=why)], [*events, taken])
-    assert rows[-1]["saved_kwh"] == 0.0

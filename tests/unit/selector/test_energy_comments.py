@@ -22,8 +22,7 @@ class Accounting:
 
     def __init__(self, said="7|7|\n", fails=False):
         self.said, self.fails = said, fails
-        self.changed = []
-        self.asked = threading.Semaphore(0)
+        self.changed, self.asked = [], threading.Semaphore(0)
 
     def run(self, argv, timeout_s, stdin=""):
         try:
@@ -59,7 +58,7 @@ def comments(events, accounting, decisions=(), **settings):
 
 def hand_over_after(energies, clock, accounting, *job_ids, calls=2):
     """Jobs have ended, and a minute later their energy has been handed over."""
-    for job_id in job_ids:
+    for job_id in job_ids or ("7",):
         energies.heard(job_id)
     clock.now += 60.0
     energies.hand_over()
@@ -90,7 +89,7 @@ def test_a_part_that_is_not_known_is_said():
     accounting = Accounting("7|7|gpu_energy=0.100kWh\n")
     unknown = energy("n2", error="no counter", energy_j=None)
     energies, clock = comments([energy("n1"), unknown], accounting)
-    hand_over_after(energies, clock, accounting, "7")
+    hand_over_after(energies, clock, accounting)
     assert accounting.changed == [
         "modify job where jobid=7 set SystemComment=gpu_energy>=0.500000kWh"
     ]
@@ -111,7 +110,7 @@ def test_many_jobs_cost_two_commands():
 def test_another_text_stays_and_an_unknown_job_is_left(said):
     accounting = Accounting(said)
     energies, clock = comments([energy()], accounting)
-    hand_over_after(energies, clock, accounting, "7", calls=1)
+    hand_over_after(energies, clock, accounting, calls=1)
     hand_over_after(energies, clock, accounting, "8", calls=1)
     assert accounting.changed == []
 
@@ -129,7 +128,7 @@ def test_what_the_clock_has_saved_is_named():
     why = {"energy": {"clock_mhz": 1110, "saves": 0.2, "slower": 0.02, "at_most": 0.03}}
     accounting = Accounting()
     energies, clock = comments([energy()], accounting, [decision("7", why=why)])
-    hand_over_after(energies, clock, accounting, "7")
+    hand_over_after(energies, clock, accounting)
     (changed,) = accounting.changed
     assert changed.endswith("SystemComment=gpu_energy=0.500000kWh,gpu_saved=0.125000kWh")
 
@@ -138,10 +137,10 @@ def test_what_the_clock_has_saved_is_named():
 def test_the_energy_of_alloc_tres_is_set_where_all_of_it_is_known(kept):
     accounting = Accounting(f"7|7|{kept}\n")
     energies, clock = comments([energy()], accounting, alloc_tres=True)
-    hand_over_after(energies, clock, accounting, "7")
+    hand_over_after(energies, clock, accounting)
     assert accounting.changed[-1] == "modify job where jobid=7 set TRES=energy=1800000"
     assert len(accounting.changed) == (1 if kept else 2)
     accounting = Accounting()
     energies, clock = comments([energy(), energy("n2", None)], accounting, alloc_tres=True)
-    hand_over_after(energies, clock, accounting, "7")
+    hand_over_after(energies, clock, accounting)
     assert "TRES" not in "".join(accounting.changed)

@@ -34,6 +34,7 @@ CLOCKS = (*range(600, 1530, 15), 1530)
 TRIED = (1530, 1365, 1185, 1020, 840)
 CLUSTER = Cluster.build(("n1",), np.ones((1, 4), dtype=np.bool_), model=("v100",))
 Found = tuple[Explorations, JobClocks]
+Explore = Callable[[], Found]
 
 
 def explorable(*job_ids: str, name: str = "ada/bert") -> dict[str, Explorable]:
@@ -59,13 +60,11 @@ def renewed(found: Found, jobs: dict[str, Explorable], now: float) -> None:
 
 
 def test_clocks_are_supported_ones_from_the_highest_down() -> None:
-    assert tried_clocks(CLOCKS) == TRIED
-    assert tried_clocks((900, 1000)) == (1000, 900)
-    assert tried_clocks((900,)) == (900,)
-    assert tried_clocks(()) == ()
+    for clocks, tried in ((CLOCKS, TRIED), ((900, 1000), (1000, 900)), ((900,), (900,)), ((), ())):
+        assert tried_clocks(clocks) == tried
 
 
-def test_one_job_of_a_name_is_explored_at_a_time(explorations: Callable[[], Found]) -> None:
+def test_one_job_of_a_name_is_explored_at_a_time(explorations: Explore) -> None:
     found = explorations()
     renewed(found, explorable("1", "2") | explorable("3", name="bob/bert"), 0.0)
     assert [job_id for job_id in "123" if found[0].of(job_id)] == ["1", "3"]
@@ -76,7 +75,7 @@ def test_one_job_of_a_name_is_explored_at_a_time(explorations: Callable[[], Foun
 
 @pytest.mark.parametrize(("limit_w", "begins"), [(500.0, True), (475.0, False)])
 def test_none_begins_while_the_limit_holds_others_below_their_efficient_clocks(
-    explorations: Callable[[], Found], limit_w: float, begins: bool
+    explorations: Explore, limit_w: float, begins: bool
 ) -> None:
     """Two idle GPUs 100 W, job 1 250 W in any case, job 2 100 W at 600 MHz and 150 W at 900."""
     table = SizeTable(
@@ -98,17 +97,16 @@ def test_none_begins_while_the_limit_holds_others_below_their_efficient_clocks(
     assert (one.of("1") is not None) is begins
 
 
-def test_one_clock_is_no_choice(explorations: Callable[[], Found]) -> None:
+def test_one_clock_is_no_choice(explorations: Explore) -> None:
     found = explorations()
     renewed(found, {"1": Explorable("ada/bert", "v100", "A", 250.0, (900,))}, 0.0)
     assert found[0].of("1") is None
 
 
-def test_the_clocks_of_a_job_over_time(explorations: Callable[[], Found]) -> None:
+def test_the_clocks_of_a_job_over_time(explorations: Explore) -> None:
     found = explorations()
     renewed(found, explorable("1"), 50.0)
     one = found[0].of("1")
-    assert one is not None
     assert [one.clock(50.0 + 20 * step) for step in range(6)] == [*TRIED, 1400]
     assert [one.is_over(at) for at in (50.0, 149.0, 150.0, 40.0)] == [False, False, True, True]
     assert found[0].looks(found[1], 51.0)  # 1530 is not ordered yet
@@ -123,13 +121,10 @@ def test_the_clocks_of_a_job_over_time(explorations: Callable[[], Found]) -> Non
     detail = {k: v for k, v in one.detail().items() if k not in ("class", "limit_w")}
     later[0].restore("1", [Event("1", "exploring", detail, 50.0)])
     old = later[0].of("1")
-    assert old is not None
     assert (old.clock(75.0), old.back) == (one.clock(75.0), one.back)
 
 
-def test_neither_job_nor_model_is_explored_again_at_once(
-    explorations: Callable[[], Found],
-) -> None:
+def test_neither_job_nor_model_is_explored_again_at_once(explorations: Explore) -> None:
     found = explorations()
     renewed(found, explorable("1"), 50.0)
     renewed(found, {}, 160.0)  # its clock is back
@@ -145,9 +140,7 @@ def test_neither_job_nor_model_is_explored_again_at_once(
         assert one[0].of("2") is not None
 
 
-def test_what_jobs_do_not_finish_is_left_after_three_of_them(
-    explorations: Callable[[], Found],
-) -> None:
+def test_what_jobs_do_not_finish_is_left_after_three_of_them(explorations: Explore) -> None:
     found = explorations()
     for job_id, at in (("1", 0.0), ("2", 100.0), ("3", 200.0)):
         renewed(found, explorable(job_id), at)
@@ -163,9 +156,7 @@ def test_what_jobs_do_not_finish_is_left_after_three_of_them(
         assert one[0].of("4") is not None
 
 
-def test_the_power_at_each_clock_is_stored(
-    explorations: Callable[[], Found], tmp_path: Path
-) -> None:
+def test_the_power_at_each_clock_is_stored(explorations: Explore, tmp_path: Path) -> None:
     found = explorations()
     writer = LedgerWriter(tmp_path / "state.db")
     writer.event("1", "started", {"gpus": {"n1": [0, 1]}}, 40.0)
@@ -179,18 +170,14 @@ def test_the_power_at_each_clock_is_stored(
         samples = application_samples(store)
     assert event.detail["error"] == "the job ended first"
     assert (event.detail["mhz"], event.detail["power_w"]) == ([1530, 1365], [400.0, 400.0])
-    assert [(one.name, one.gpu_model, one.app_class) for one in samples] == [
-        ("ada/bert", "v100", "A")
-    ] * 2
-    assert {(s.sample.gpus, s.sample.clock_mhz, s.sample.power_w) for s in samples} == {
-        (2, 1530.0, 400.0),
-        (2, 1365.0, 400.0),
-    }
+    assert {(s.name, s.gpu_model, s.app_class) for s in samples} == {("ada/bert", "v100", "A")}
+    stored = sorted((s.sample.gpus, s.sample.clock_mhz, s.sample.power_w) for s in samples)
+    assert stored == [(2, 1365.0, 400.0), (2, 1530.0, 400.0)]
     assert all(math.isnan(one.sample.time_s) for one in samples)
 
 
 def test_too_many_applications_of_a_user_are_told_and_the_store_stays_open(
-    explorations: Callable[[], Found], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    explorations: Explore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = explorations()
     monkeypatch.setattr(models, "MAX_OF_USER", 0)
@@ -204,9 +191,7 @@ def test_too_many_applications_of_a_user_are_told_and_the_store_stays_open(
 
 
 @pytest.mark.parametrize("detail", [{}, {"clocks_mhz": ["x"]}, {"clocks_mhz": 5, "step_s": 1}])
-def test_a_damaged_event_begins_nothing(
-    explorations: Callable[[], Found], detail: dict[str, object]
-) -> None:
+def test_a_damaged_event_begins_nothing(explorations: Explore, detail: dict[str, object]) -> None:
     found, _ = explorations()
     found.restore("1", [Event("1", "exploring", detail, 0.0)])
     assert found.of("1") is None
@@ -265,21 +250,30 @@ def test_power_of_several_nodes_is_added_where_each_knows_it() -> None:
     assert powers(numbered(*late, gpus=both)) == pytest.approx({1500: 600.0, 1200: 400.0})
 
 
-def test_the_first_clock_counts_from_the_prolog_on() -> None:
+def from_the_prolog() -> list[Event]:
+    """The first clock is set before the job has started."""
     first, *others = story()
-    begin = numbered()
-    given = [begin[0], first, *begin[1:], *others]
-    given = [Event("7", e.kind, e.detail, e.at, id=i) for i, e in enumerate(given, 1)]
-    assert powers(given) == pytest.approx(WATTS)
+    released, *begin = numbered()
+    given = [released, first, *begin, *others]
+    return [Event("7", e.kind, e.detail, e.at, id=i) for i, e in enumerate(given, 1)]
 
 
-def test_what_an_earlier_run_recorded_does_not_count() -> None:
-    again = numbered(*story(watts={1500: 50.0}), Event("7", "released", {}, 1.0), *numbered()[1:])
-    assert powers(again) == {}
+SLOW_START, NOISE = {1500: 90.0, 1200: 150.0, 900: 140.0}, {1500: 149.0, 1200: 150.0, 900: 151.0}
+AGAIN = [*story(watts={1500: 50.0}), Event("7", "released", {}, 1.0), *numbered()[1:]]
+STORIES: dict[str, tuple[list[Event], dict[int, float]]] = {
+    "from the prolog on": (from_the_prolog(), WATTS),
+    "an earlier run": (numbered(*AGAIN), {}),
+    "read twice": (numbered(*story(), *story()), WATTS),
+    "a program that still starts": (numbered(*story(watts=SLOW_START)), {1200: 150.0, 900: 140.0}),
+    "noise": (numbered(*story(watts=NOISE)), NOISE),
+    **{f"GPUs {odd}": (numbered(*story(), gpus=odd), {}) for odd in (None, {}, "n1", {"n1": []})},
+}
 
 
-def test_records_that_were_read_twice_count_once() -> None:
-    assert powers(numbered(*story(), *story())) == pytest.approx(WATTS)
+@pytest.mark.parametrize("case", STORIES)
+def test_power_counts_of_the_last_start_once_and_not_of_a_program_that_starts(case: str) -> None:
+    given, found = STORIES[case]
+    assert powers(given) == pytest.approx(found)
 
 
 @pytest.mark.parametrize(
@@ -303,17 +297,5 @@ def test_a_wrong_record_costs_the_clocks_beside_it(wrong: dict[str, Any]) -> Non
     assert given.get(1500, 0.0) <= 2 * LIMIT_W * 1.05
 
 
-@pytest.mark.parametrize("gpus", [None, {}, "n1", {"n1": []}])
-def test_without_the_gpus_of_its_start_nothing_is_known(gpus: object) -> None:
-    assert powers(numbered(*story(), gpus=gpus)) == {}
-
-
 def test_a_clock_that_lasted_too_short_is_left_out() -> None:
     assert dict(explored_power(numbered(*story()), (1500,), 20.5, LIMIT_W).power_w) == {}
-
-
-def test_a_program_that_still_starts_is_not_taken_for_little_power() -> None:
-    slow = {1500: 90.0, 1200: 150.0, 900: 140.0}
-    assert powers(numbered(*story(watts=slow))) == pytest.approx({1200: 150.0, 900: 140.0})
-    noisy = {1500: 149.0, 1200: 150.0, 900: 151.0}
-    assert powers(numbered(*story(watts=noisy))) == pytest.approx(noisy)

@@ -20,8 +20,8 @@ from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 class Reservations:
     """Of one node with four GPUs, and two threads on each core."""
 
-    def __init__(self, free: int, *, whole: bool) -> None:
-        self.free, self.whole = free, whole
+    def __init__(self, free: int, *, whole: bool = False) -> None:
+        self.free, self.whole, self.guard = free, whole, HeadGuard(self)
         self.there: dict[str, str] = {}
         self.created = self.gaps = 0
 
@@ -56,100 +56,86 @@ class Reservations:
     def move_reservation(self, name: str, end_s: float, **_: Any) -> bool:
         return name in self.there
 
+    def guarded(self, gpus: int, free: int, whole: bool = False, cpus: int | None = 0) -> list[str]:
+        """What is held after a round that guards so much of the node."""
+        self.guard.take_over(self.shown())
+        self.guard.keep({"n1": Guarded(gpus, free, whole, cpus)}, 100.0)
+        return self.held
+
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_it_holds_the_free_gpus_where_slurm_refuses_those_in_use(whole: bool) -> None:
     slurm = Reservations(2, whole=whole)
-    guard = HeadGuard(slurm)  # type: ignore[arg-type]
     for free in (1, 1, 2, 2):
         slurm.free = free
-        guard.take_over(slurm.shown())
-        guard.keep({"n1": Guarded(3, free, False, 0)}, 100.0)
+        slurm.guarded(3, free)
     held = 3 if whole else 2
     assert (slurm.held, slurm.gaps) == ([f"gres/gpu={held},cpu={held}"], 0)
-    guard.keep({}, 100.0)
+    slurm.guard.keep({}, 100.0)
     assert slurm.there == {}
 
 
 def test_it_holds_a_node_of_which_the_head_gets_all_gpus() -> None:
-    slurm = Reservations(2, whole=False)
-    guard = HeadGuard(slurm)  # type: ignore[arg-type]
+    slurm = Reservations(2)
     for _ in range(4):
-        guard.take_over(slurm.shown())
-        guard.keep({"n1": Guarded(4, 2, True, 0)}, 100.0)
-    assert slurm.there == {"gpuaware_head_n1": ""}
-    assert slurm.created == 1
+        slurm.guarded(4, 2, whole=True)
+    assert (slurm.there, slurm.created) == ({"gpuaware_head_n1": ""}, 1)
 
 
 def test_nothing_is_reserved_where_no_gpu_is_free() -> None:
-    slurm = Reservations(0, whole=False)
-    guard = HeadGuard(slurm)  # type: ignore[arg-type]
-    for _ in range(3):
-        guard.keep({"n1": Guarded(3, 0, False, 0)}, 100.0)
-    assert slurm.there == {}
+    slurm = Reservations(0)
+    assert [slurm.guarded(3, 0) for _ in range(3)] == [[]] * 3
 
 
 def test_it_holds_the_cpus_of_a_head_that_jobs_without_gpus_hold_up() -> None:
     """It is made once, though Slurm shows whole cores, and anew for another job."""
-    slurm = Reservations(4, whole=False)
-    guard = HeadGuard(slurm)  # type: ignore[arg-type]
+    slurm = Reservations(4)
     for cpus, created in ((7, 1), (7, 1), (5, 2), (0, 3)):
-        guard.take_over(slurm.shown())
-        guard.keep({"n1": Guarded(4, 4, True, cpus)}, 100.0)
-        assert slurm.held == [f"gres/gpu=4,cpu={max(4, cpus)}"]
+        assert slurm.guarded(4, 4, True, cpus) == [f"gres/gpu=4,cpu={max(4, cpus)}"]
         assert (slurm.created, slurm.gaps) == (created, 0)
     for _ in range(2):
-        guard.take_over(slurm.shown())
-        guard.keep({"n1": Guarded(4, 4, True, None)}, 100.0)
+        slurm.guarded(4, 4, True, None)
     assert (slurm.held, slurm.created, slurm.gaps) == ([""], 4, 0)
 
 
 def test_one_that_another_selector_left_beside_its_successor_goes() -> None:
-    slurm = Reservations(4, whole=False)
+    slurm = Reservations(4)
     slurm.there = {"gpuaware_head_n1": "", "gpuaware_head__n1": "gres/gpu=4,cpu=4"}
-    guard = HeadGuard(slurm)  # type: ignore[arg-type]
-    guard.take_over(slurm.shown())
-    guard.keep({"n1": Guarded(4, 4, True, 0)}, 100.0)
-    assert slurm.held == ["gres/gpu=4,cpu=4"]
+    assert slurm.guarded(4, 4, whole=True) == ["gres/gpu=4,cpu=4"]
+
+
+def silent(monkeypatch: pytest.MonkeyPatch, slurm: Reservations, call: str) -> None:
+    monkeypatch.setattr(slurm, call, Mock(side_effect=SourceError("timeout")))
 
 
 def test_what_is_held_stays_where_slurm_does_not_answer_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slurm = Reservations(4, whole=False)
-    guard = HeadGuard(slurm)  # type: ignore[arg-type]
-    guard.keep({"n1": Guarded(3, 3, False, 0)}, 100.0)
-    monkeypatch.setattr(slurm, "create_reservation", Mock(side_effect=SourceError("timeout")))
-    guard.keep({"n1": Guarded(4, 4, True, None)}, 100.0)
-    assert slurm.held == ["gres/gpu=3,cpu=3"]
+    slurm = Reservations(4)
+    held = slurm.guarded(3, 3)
+    silent(monkeypatch, slurm, "create_reservation")
+    assert slurm.guarded(4, 4, True, None) == held == ["gres/gpu=3,cpu=3"]
 
 
 def test_one_whose_removal_failed_goes_and_its_successor_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slurm = Reservations(4, whole=False)
-    guard = HeadGuard(slurm)  # type: ignore[arg-type]
-    guard.keep({"n1": Guarded(4, 4, True, None)}, 100.0)
+    slurm = Reservations(4)
+    slurm.guarded(4, 4, True, None)
     with monkeypatch.context() as failing:
-        failing.setattr(slurm, "delete_reservation", Mock(side_effect=SourceError("timeout")))
-        guard.keep({"n1": Guarded(3, 3, False, 0)}, 100.0)
-    assert len(slurm.held) == 2
+        silent(failing, slurm, "delete_reservation")
+        assert len(slurm.guarded(3, 3)) == 2
     slurm.there = dict(reversed(slurm.there.items()))  # in whichever order Slurm lists them
-    guard.take_over(slurm.shown())
-    guard.keep({"n1": Guarded(3, 3, False, 0)}, 100.0)
-    assert (slurm.held, slurm.gaps) == (["gres/gpu=3,cpu=3"], 0)
+    assert (slurm.guarded(3, 3), slurm.gaps) == (["gres/gpu=3,cpu=3"], 0)
 
 
 def test_what_is_held_goes_where_slurm_refuses_another_share() -> None:
     """Else it would keep more than the head needs, until its end."""
-    slurm = Reservations(4, whole=False)
-    guard = HeadGuard(slurm)  # type: ignore[arg-type]
-    guard.keep({"n1": Guarded(4, 4, True, None)}, 100.0)
+    slurm = Reservations(4)
+    slurm.guarded(4, 4, True, None)
     slurm.free = 0
     for held in ([""], []):  # 26.05 may refuse those in use; the next round asks for the free ones
-        guard.take_over(slurm.shown())
-        guard.keep({"n1": Guarded(3, 1, False, 0)}, 100.0)
-        assert slurm.held == held
+        assert slurm.guarded(3, 1) == held
 
 
 PARKED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1", "tres_per_node": "gres/gpu:1"}
@@ -169,10 +155,8 @@ OPENED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1;sel=left:0:1790000000"
         ({**OPENED, "tres_per_node": "gres/gpu:1"}, True),
         (OPENED, True),  # Slurm hides the GPUs of a job in an update that it refuses
         ({"exclusive": True}, True),
-        (
-            {"exclusive_user": True},
-            False,
-        ),  # with one CPU it has the node, whatever is reserved there
+        # With one CPU it has the node, whatever is reserved there
+        ({"exclusive_user": True}, False),
         ({"exclusive": True, "priority": 0, "reason": "JobHeldUser"}, False),
         ({"exclusive": True, "dependency": "afterok:5(unfulfilled)"}, False),
         ({"exclusive": True, "reason": "BeginTime", "eligible_s": NOW + 30.0}, False),
@@ -211,5 +195,5 @@ def test_a_job_is_released_before_its_guard_goes(
         return send(updates)
 
     monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
-    bench.rounds.run()
+    bench.run()
     assert done == (["released"] if why else ["released", "n1 dropped"])

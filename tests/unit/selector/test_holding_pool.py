@@ -6,10 +6,11 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from make import as_gated, slurm_job
-from rounds_bench import RoundsBench
+from rounds_bench import RoundsBench, reasons_of
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config
@@ -23,6 +24,8 @@ from slurm_gpu_aware.selector.heartbeat import Heartbeat
 from slurm_gpu_aware.selector.holding_pool import HoldingPool, alike, spare, stranded
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
+LOST = {"priority": 0, "reason": "Reservation_(null)_is_invalid", "resv_name": ""}
+"""A job whose reservation is gone, as Slurm shows it."""
 NO_ROOM = replace(Config(), gate=replace(Config().gate, queue_tests=0))
 
 
@@ -53,9 +56,13 @@ def releases(slurm: SlurmFolder) -> list[str]:
 def full_node(slurm: SlurmFolder, *more: dict[str, Any]) -> RoundsBench:
     """7 and 8 run on all of n1, the others wait in the holding pool."""
     bench = bench_of(slurm, aged("7"), aged("8"), *more)
-    assert sorted(bench.rounds.run().placed) == ["7", "8"]
-    bench.rounds.run()
+    assert sorted(bench.run().placed) == ["7", "8"]
+    bench.run()
     return bench
+
+
+def heartbeat_of(bench: RoundsBench, config: Config | None = None) -> Heartbeat:
+    return Heartbeat(bench.client, config or Config(), bench.pool, clock=lambda: bench.wall)
 
 
 def end(slurm: SlurmFolder, job_id: str) -> None:
@@ -92,12 +99,12 @@ def test_a_job_without_a_place_is_put_there_and_taken_out_when_there_is_one(
     assert pooled(slurm) == ["10", "9"]
     assert len(pools(slurm)) == 1
     end(slurm, "7")
-    outcome = bench.rounds.run()
+    outcome = bench.run()
     assert (outcome.placed, outcome.untried, pooled(slurm)) == ([], 1, ["10"])
-    assert {w["job_id"]: w["reason"] for w in outcome.waiting}["9"].startswith("GPUs are free")
-    assert bench.rounds.run().placed == []  # Slurm has not looked at it yet
+    assert reasons_of(outcome)["9"].startswith("GPUs are free")
+    assert bench.run().placed == []  # Slurm has not looked at it yet
     slurm.change("9", reason="Licenses")
-    assert bench.rounds.run().placed == ["9"]
+    assert bench.run().placed == ["9"]
     assert slurm.jobs["9"]["state"] == "RUNNING"
 
 
@@ -105,41 +112,34 @@ def test_its_gpus_are_kept_until_slurm_has_looked(slurm: SlurmFolder) -> None:
     """10 is behind 9; it does not get what 9 was taken from the holding pool for."""
     bench = full_node(slurm, aged("9"), aged("10", priority=50))
     end(slurm, "7")
-    bench.rounds.run()
+    bench.run()
     slurm.change("10", reason="Licenses", resv_name="")
-    assert bench.rounds.run().placed == []
+    assert bench.run().placed == []
 
 
 def test_a_scheduler_that_does_not_come_to_it_is_not_waited_for(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     end(slurm, "7")
-    bench.rounds.run()
-    bench.steady += 3.9
-    assert bench.rounds.run().placed == []
-    bench.steady += 0.2
-    assert bench.rounds.run().placed == ["9"]
+    bench.run()
+    assert bench.run(3.9).placed == []
+    assert bench.run(0.2).placed == ["9"]
 
 
 def test_of_jobs_alike_one_shows_the_limit(slurm: SlurmFolder) -> None:
-    other = aged(
-        "11", tres_req_str="cpu=1,mem=500M,node=1,billing=1,gres/gpu=1", tres_per_node="gres/gpu:1"
-    )
-    other["admin_comment"] = "gpuaware/1;tn=gres/gpu:1;mc=1"
-    bench = full_node(slurm, aged("9"), aged("10"), other)
+    bench = full_node(slurm, aged("9"), aged("10"), aged("11", gpus=1))
     end(slurm, "7")
-    bench.rounds.run()
+    bench.run()
     assert pooled(slurm) == ["10", "11"]
     slurm.change("9", reason="QOSMaxGRESPerUser")
-    outcome = bench.rounds.run()
-    why = {w["job_id"]: w["reason"] for w in outcome.waiting}
+    outcome = bench.run()
+    why = reasons_of(outcome)
     assert why["10"] == "a limit holds job 9, which is like it: QOSMaxGRESPerUser"
     assert pooled(slurm) == ["10"]  # 11 asks for less: it is asked for itself
-    bench.steady += 50.0
-    bench.rounds.run()
+    bench.run(50.0)
     assert pooled(slurm) == ["10"]  # 9 stays where Slurm shows its limit
     end(slurm, "8")
     slurm.change("9", reason="Licenses")
-    assert bench.rounds.run().placed == ["9"]
+    assert bench.run().placed == ["9"]
 
 
 def test_now_and_then_one_more_of_the_kind_is_tried(slurm: SlurmFolder) -> None:
@@ -148,10 +148,9 @@ def test_now_and_then_one_more_of_the_kind_is_tried(slurm: SlurmFolder) -> None:
     end(slurm, "7")
     end(slurm, "8")
     slurm.change("9", reason="AssocGrpGRES", resv_name="")
-    bench.rounds.run()
+    bench.run()
     assert pooled(slurm) == ["10", "11"]
-    bench.steady += 61.0
-    assert bench.rounds.run().untried == 1
+    assert bench.run(61.0).untried == 1
     assert pooled(slurm) == ["11"]
 
 
@@ -166,7 +165,7 @@ def test_few_parked_jobs_stay_in_slurms_queue(slurm: SlurmFolder) -> None:
     room = replace(Config(), gate=replace(Config().gate, queue_tests=2))
     jobs = [aged(str(i), priority=100 - i) for i in range(7, 13)]
     bench = bench_of(slurm, *jobs, config=room)
-    bench.rounds.run()
+    bench.run()
     assert pooled(slurm) == ["11", "12"]  # 7 and 8 run, 9 and 10 are next
 
 
@@ -187,26 +186,25 @@ def test_jobs_that_are_not_put_there(slurm: SlurmFolder, fields: dict[str, str])
     assert pools(slurm) == []
 
 
-def test_held_and_released_in_the_pool_it_goes_on_growing_older(slurm: SlurmFolder) -> None:
-    """With enforced limits Slurm forgets both times, and counts again only in its own queue."""
-    bench = full_node(slurm, aged("9", accrue_time=900))
-    slurm.change("9", eligible_time=0, accrue_time=0, reason="JobHeldUser")
-    bench.rounds.run()
-    assert pooled(slurm) == ["9"]
-    slurm.change("9", reason="Reservation")
-    bench.rounds.run()
-    assert pooled(slurm) == []
-    slurm.change("9", eligible_time=950, reason="Licenses")
-    bench.rounds.run()
-    assert pooled(slurm) == ["9"]
+HELD_THERE = [
+    ({"eligible_time": 0, "accrue_time": 0, "reason": "JobHeldUser"}, True),
+    ({"reason": "Reservation"}, False),
+    ({"eligible_time": 950, "reason": "Licenses"}, True),
+]
+"""With enforced limits Slurm forgets both times, and counts again only in its own queue."""
+THROTTLED = [({"eligible_time": 0, "reason": "Reservation"}, True)]
+"""Of an array that its throttle held it forgets the eligible time, and goes on counting its age."""
 
 
-def test_an_array_whose_throttle_held_it_stays_in_the_pool(slurm: SlurmFolder) -> None:
-    """Slurm forgets its eligible time, and goes on counting its age."""
+@pytest.mark.parametrize("steps", [HELD_THERE, THROTTLED], ids=["held", "throttled"])
+def test_held_and_released_in_the_pool_it_goes_on_growing_older(
+    slurm: SlurmFolder, steps: list[tuple[dict[str, Any], bool]]
+) -> None:
     bench = full_node(slurm, aged("9", accrue_time=900))
-    slurm.change("9", eligible_time=0, reason="Reservation")
-    bench.rounds.run()
-    assert pooled(slurm) == ["9"]
+    for fields, stays in steps:
+        slurm.change("9", **fields)
+        bench.run()
+        assert (pooled(slurm) == ["9"]) is stays
 
 
 def test_stranded_jobs() -> None:
@@ -258,7 +256,7 @@ def test_no_job_with_an_open_gate_stays_there(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"), aged("10"))
     slurm.change("9", admin_comment="gpuaware/1;tn=gres/gpu:2;mc=1;sel=opened:0:1", licenses="")
     slurm.change("10", licenses="")
-    bench.rounds.run()
+    bench.run()
     assert pooled(slurm) == []
 
 
@@ -272,9 +270,9 @@ def test_released_before_it_was_seen_there(slurm: SlurmFolder) -> None:
 def test_tasks_that_were_just_opened_are_not_put_there_with_the_rest(slurm: SlurmFolder) -> None:
     array = aged("98", array_job_id=98, array_task_str="1,2,3,4", priority=50)
     bench = bench_of(slurm, array)
-    assert sorted(bench.rounds.run().placed) == ["98_1", "98_2"]
+    assert sorted(bench.run().placed) == ["98_1", "98_2"]
     assert pooled(slurm) == []
-    bench.rounds.run()
+    bench.run()
     assert pooled(slurm) == []
 
 
@@ -282,45 +280,35 @@ def test_a_task_is_taken_and_the_rest_stays(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("98", array_job_id=98, array_task_str="1,2,3"))
     assert pooled(slurm) == ["98"]
     end(slurm, "7")
-    assert bench.rounds.run().untried == 1
+    assert bench.run().untried == 1
     task = next(j for j in slurm.jobs.values() if j["array_task_id"] == 1)
     assert task["resv_name"] == ""
     assert slurm.jobs["98"]["array_task_str"] == "2,3"
     assert pooled(slurm) == ["98"]
     slurm.change(str(task["job_id"]), reason="Licenses")
-    assert bench.rounds.run().placed == ["98_1"]
+    assert bench.run().placed == ["98_1"]
 
 
 def test_a_job_that_slurm_holds_because_it_lost_the_pool_is_released(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"), aged("10", resv_name="class"))
-    bench.rounds.run()
+    bench.run()
     for job_id in ("9", "10"):
-        slurm.change(
-            job_id,
-            priority=0,
-            reason="Reservation_(null)_is_invalid",
-            resv_name="",
-        )
+        slurm.change(job_id, **LOST)
     slurm.forget_calls()
-    bench.rounds.run()
+    bench.run()
     assert releases(slurm) == ["9"]  # 10's user named a reservation that is gone
     end(slurm, "7")
     slurm.change("9", reason="Licenses")
-    assert bench.rounds.run().placed == ["9"]
+    assert bench.run().placed == ["9"]
 
 
 def test_a_new_selector_knows_whose_pool_was_lost(slurm: SlurmFolder) -> None:
     """By the ledger: 9 came without a reservation, 10 with one; of 11 nothing is written."""
     bench = full_node(slurm, aged("9"), aged("10", resv_name="class"))
-    bench.rounds.run()
-    lost = {
-        "priority": 0,
-        "reason": "Reservation_(null)_is_invalid",
-        "resv_name": "",
-    }
+    bench.run()
     for job_id in ("9", "10"):
-        slurm.change(job_id, **lost)
-    slurm.write([*slurm.jobs.values(), aged("11", **lost)], ["n1"])
+        slurm.change(job_id, **LOST)
+    slurm.add(aged("11", **LOST))
     slurm.forget_calls()
     again = RoundsBench(slurm, NO_ROOM)
     again.wall = time.time()
@@ -333,13 +321,9 @@ def test_a_pool_that_cannot_be_deleted_is_kept_closed(
 ) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.change("9", state="CANCELLED")
-
-    def refuse(name: str) -> None:
-        raise SourceError(f"{name}: Requested reservation is in use")
-
+    refuse = Mock(side_effect=SourceError("Requested reservation is in use"))
     monkeypatch.setattr(bench.client, "delete_reservation", refuse)
-    bench.steady += 61.0
-    bench.rounds.run()
+    bench.run(61.0)
     assert bench.pool.holds(slurm_job(9, holding_pool=pools(slurm)[0]))
 
 
@@ -366,7 +350,7 @@ def test_a_round_fills_the_pool_for_a_short_time_only(slurm: SlurmFolder) -> Non
 def test_the_heartbeat_holds_the_gate_before_it_puts_the_pool_off(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.forget_calls()
-    Heartbeat(bench.client, Config(), bench.pool).beat()
+    heartbeat_of(bench).beat()
     gate, pool = [call[1:] for call in slurm.calls if call[0] == "move_reservation"]
     assert gate[0] == "gpuaware_gate"
     assert in_holding_pool(pool[0])
@@ -379,16 +363,15 @@ def test_a_pool_that_slurm_refuses_to_put_off_does_not_open_the_gate(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = full_node(slurm, aged("9"))
-
     move = bench.client.move_reservation
 
-    def refuse(name: str, end_s: float, start_s: float | None = None, comment: str = "") -> bool:
+    def refuse(name: str, *times: Any, **more: Any) -> bool:
         if in_holding_pool(name):
             raise SourceError(f"{name}: no")
-        return move(name, end_s, start_s, comment)
+        return move(name, *times, **more)
 
     monkeypatch.setattr(bench.client, "move_reservation", refuse)
-    heartbeat = Heartbeat(bench.client, Config(), bench.pool, clock=lambda: bench.wall)
+    heartbeat = heartbeat_of(bench)
     heartbeat.beat()
     assert heartbeat.held_until == bench.wall + 90.0
     assert "could not be put off" in caplog.text
@@ -398,17 +381,16 @@ def test_a_limit_of_the_past_does_not_keep_it_there(slurm: SlurmFolder) -> None:
     """9 was placed and ran into a limit; in the holding pool no reason shows that this is over."""
     bench = bench_of(slurm, aged("7"), aged("8"), aged("9", stuck=True))
     slurm.change("7", state="CANCELLED")
-    assert sorted(bench.rounds.run().placed) == ["8", "9"]
+    assert sorted(bench.run().placed) == ["8", "9"]
     slurm.change("9", reason="QOSMaxGRESPerUser")
     slurm.change("8", state="COMPLETED", slots=[])
-    bench.rounds.run()
-    assert bench.rounds.start_monitor.poll() == 1
+    bench.run()
+    assert bench.poll() == 1
     slurm.change("9", reason="Licenses")
-    bench.rounds.run()  # held back for two seconds
+    bench.run()  # held back for two seconds
     assert pooled(slurm) == ["9"]
-    bench.steady += 2.5
-    assert bench.rounds.run().untried == 1
-    assert bench.rounds.run().untried == 1  # Slurm has not looked: its GPUs are kept for it
+    assert bench.run(2.5).untried == 1
+    assert bench.run().untried == 1  # Slurm has not looked: its GPUs are kept for it
 
 
 def begun(slurm: SlurmFolder) -> None:
@@ -431,7 +413,7 @@ def test_one_that_has_opened_is_left_for_a_new_one(
         bench.pool.keep_closed(bench.wall + 90.0)
     assert "has opened" in caplog.text
     end(slurm, "7")
-    assert bench.rounds.run().placed == ["9"]  # at once: Slurm tries the jobs in the pool
+    assert bench.run().placed == ["9"]  # at once: Slurm tries the jobs in the pool
     assert slurm.jobs["9"]["resv_name"] == ""
     assert pools(slurm)[0] == first[0]
     assert slurm.jobs["10"]["resv_name"] == pools(slurm)[1] != first[0]
@@ -458,17 +440,17 @@ def test_without_its_licence_all_stay_in_the_queue(
     slurm.set(licences={"gpuaware": 100_000})
     with caplog.at_level(logging.WARNING):
         bench = full_node(slurm, aged("9"))
-        bench.rounds.run()
+        bench.run()
     assert pooled(slurm) == []
     assert len(re.findall("is gpuaware_pool among Licenses", caplog.text)) == 1
     end(slurm, "7")
-    assert bench.rounds.run().placed == ["9"]
+    assert bench.run().placed == ["9"]
 
 
 def test_one_that_slurm_does_not_let_in_is_not_tried_again(slurm: SlurmFolder) -> None:
     slurm.set(refuse=["9"])
     bench = full_node(slurm, aged("9"))
-    bench.rounds.run()
+    bench.run()
     sent = [u for _, u in bench.told if "ReservationName" in dict(u.fields)]
     assert [u.job_id for u in sent] == ["9"]
 
@@ -478,20 +460,18 @@ def test_a_deleted_pool_is_made_anew(slurm: SlurmFolder) -> None:
     slurm.change("9", resv_name="", reason="Licenses")
     slurm.reserve()
     bench.wall += 1.0
-    bench.rounds.run()
+    bench.run()
     assert pooled(slurm) == []
-    bench.rounds.run()
+    bench.run()
     assert pooled(slurm) == ["9"]
 
 
 def test_an_unused_pool_is_removed(slurm: SlurmFolder) -> None:
     bench = full_node(slurm, aged("9"))
     slurm.change("9", state="CANCELLED")
-    bench.steady += 59.0
-    bench.rounds.run()
+    bench.run(59.0)
     assert len(pools(slurm)) == 1
-    bench.steady += 2.0
-    bench.rounds.run()
+    bench.run(2.0)
     assert pools(slurm) == []
 
 
@@ -503,12 +483,13 @@ def test_behind_a_job_that_a_limit_holds_no_job_like_it_is_tried(
     other = parked("9", user_id=1002, user_name="bob")
     slurm.write([parked(reason=first), parked("8", reason="None"), other], ["n1"])
     bench = RoundsBench(slurm)
-    outcome = bench.rounds.run()
+    outcome = bench.run()
     assert sorted(outcome.placed) == placed
-    reasons = {one["job_id"]: one["reason"] for one in outcome.waiting}
     if first != "Licenses":
-        assert reasons["7"] == "held by AssocGrpGRES"
-        assert reasons["8"] == "a limit holds job 7, which is like it: AssocGrpGRES"
+        assert reasons_of(outcome) == {
+            "7": "held by AssocGrpGRES",
+            "8": "a limit holds job 7, which is like it: AssocGrpGRES",
+        }
 
 
 def test_a_limit_that_holds_a_later_job_holds_no_earlier_one(slurm: SlurmFolder) -> None:
@@ -528,25 +509,22 @@ def test_a_limit_counts_while_slurm_goes_through_its_queue(
     limited = [parked(i, reason="AssocGrpGRES") for i in ("7", "8")]
     slurm.write(limited, ["n1"])
     bench = RoundsBench(slurm)
-    assert bench.rounds.run().placed == []
+    assert bench.run().placed == []
     for job_id in ("7", "8"):
         slurm.change(job_id, reason=reason)
     bench.steady += after_s
-    assert sorted(bench.rounds.run().placed) == placed
+    assert sorted(bench.run().placed) == placed
 
 
 def test_a_job_that_a_limit_sent_back_tells_it_of_those_like_it(slurm: SlurmFolder) -> None:
     """Else they hold all GPUs in turn, until Slurm has shown the limit of each of them."""
     slurm.write([parked(str(i), reason="Priority", stuck=True) for i in range(7, 20)], ["n1"])
     bench = RoundsBench(slurm)
-    assert bench.rounds.run().placed == ["7", "8"]
+    assert bench.run().placed == ["7", "8"]
     end(slurm, "7")
     slurm.change("8", reason="AssocGrpGRES")
-    bench.steady += 1.0
-    assert bench.rounds.start_monitor.poll() == 2
+    assert bench.poll(1.0) == 2
     slurm.change("8", reason="None")
-    bench.steady += 3.0
-    assert bench.rounds.run().placed == []
+    assert bench.run(3.0).placed == []
     slurm.change("8", reason="Licenses")
-    bench.steady += 3.0
-    assert bench.rounds.run().placed == ["8"], "the limit let one run"
+    assert bench.run(3.0).placed == ["8"], "the limit let one run"

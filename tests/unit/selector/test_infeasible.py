@@ -1,6 +1,6 @@
 """Jobs that no exact placement fits, by hand."""
 
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,6 @@ from slurm_gpu_aware.selector import leaver
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.leaver import fits_by_counts, infeasible
 from slurm_gpu_aware.selector.round_state import DOUBTFUL
-from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
 
@@ -90,46 +89,52 @@ def test_jobs_of_one_shape_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert counted == ["1", "3", "90"]
 
 
+NO_COMMON_INDEX = {"n1": [0, 1], "n2": [2, 3]}
+
+
+def on_two(job_id: str, gpus: int = 2, **fields: Any) -> dict[str, Any]:
+    """A job for so many GPUs of each of two nodes."""
+    record = f"gpuaware/1;tn=gres/gpu:{gpus};nn=2-2;mc=2"
+    return parked(job_id, gpus, admin_comment=record, num_nodes=2, **fields)
+
+
 @pytest.mark.parametrize("unread", [frozenset(), frozenset({99})])
 def test_what_was_unread_when_jobs_were_read_counts(
     slurm: SlurmFolder, unread: frozenset[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later reading, of other jobs, says nothing about those that the round planned with."""
-    job = parked("98", admin_comment="gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2", num_nodes=2)
-    slurm.write([job | {"stuck": True}], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
+    slurm.write([on_two("98", stuck=True)], ["n1", "n2"], drained=NO_COMMON_INDEX)
     bench = RoundsBench(slurm)
-    read, nodes = bench.client.jobs, bench.client.nodes
 
-    def jobs_then_others() -> list[SlurmJob]:
-        found = read()
-        bench.client.unread = unread
-        return found
+    def leaves(read: Callable[[], Any], found: frozenset[int]) -> Callable[[], Any]:
+        def read_then_others() -> Any:
+            known = read()
+            bench.client.unread = found
+            return known
 
-    def nodes_after_others() -> list[SlurmNode]:
-        bench.client.unread = frozenset({99}) - unread
-        return nodes()
+        return read_then_others
 
-    monkeypatch.setattr(bench.client, "jobs", jobs_then_others)
-    monkeypatch.setattr(bench.client, "nodes", nodes_after_others)
+    monkeypatch.setattr(bench.client, "jobs", leaves(bench.client.jobs, unread))
+    others = frozenset({99}) - unread
+    monkeypatch.setattr(bench.client, "nodes", leaves(bench.client.nodes, others))
     for _ in range(3):  # it is found, confirmed, and planned by counts
-        bench.rounds.run()
+        bench.run()
     assert (slurm.jobs["98"]["licenses"] == "") is (not unread)
 
 
 @pytest.mark.parametrize("tasks", [None, "0,1"])
 def test_without_common_indices_slurm_places_it(slurm: SlurmFolder, tasks: str | None) -> None:
-    comment = "gpuaware/1;tn=gres/gpu:2;nn=2-2;mc=2"
-    job = parked("98", admin_comment=comment, num_nodes=2, num_cpus=2)
+    job = on_two("98", num_cpus=2)
     if tasks is not None:
         job |= {"array_job_id": 98, "array_task_str": tasks, "stuck": True}
-    slurm.write([job, parked("8")], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
+    slurm.write([job, parked("8")], ["n1", "n2"], drained=NO_COMMON_INDEX)
     bench = RoundsBench(slurm)
     for _ in range(3):  # it is found, confirmed, and planned by counts
-        bench.rounds.run()
+        bench.run()
         assert slurm.jobs["98"]["licenses"] == "gpuaware:1"  # 8 has two of the four GPUs
     assert slurm.jobs["8"]["state"] == "RUNNING"
     slurm.change("8", state="COMPLETED")
-    bench.rounds.run()
+    bench.run()
     others = [number for number in slurm.jobs if number != "8"]
     opened = [number for number in others if slurm.jobs[number]["licenses"] == ""]
     assert len(opened) == 1  # one task needs all GPUs
@@ -138,13 +143,10 @@ def test_without_common_indices_slurm_places_it(slurm: SlurmFolder, tasks: str |
         assert slurm.jobs[number]["tres_per_node"] == "gres/gpu:2"
 
 
-def test_what_is_too_large_for_the_usable_nodes_waits(tmp_path: Path) -> None:
-    slurm = SlurmFolder(tmp_path)
-    comment = "gpuaware/1;tn=gres/gpu:3;nn=2-2;mc=2"
-    job = parked("98", admin_comment=comment, num_nodes=2, tres_per_node="gres/gpu:3")
-    slurm.write([job], ["n1", "n2"], drained={"n1": [0, 1], "n2": [2, 3]})
+def test_what_is_too_large_for_the_usable_nodes_waits(slurm: SlurmFolder) -> None:
+    slurm.write([on_two("98", 3)], ["n1", "n2"], drained=NO_COMMON_INDEX)
     bench = RoundsBench(slurm)
-    first, second = bench.rounds.run(), bench.rounds.run()
+    first, second = bench.run(), bench.run()
     assert slurm.jobs["98"]["licenses"] == "gpuaware:1"
     assert [one["reason"] for one in first.waiting] == [DOUBTFUL]
     assert [one["reason"] for one in second.waiting] == [

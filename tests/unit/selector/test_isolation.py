@@ -3,9 +3,10 @@
 import math
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from rounds_bench import RoundsBench
+from rounds_bench import RoundsBench, rounds_with
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.features.due_dates import live as due_dates
@@ -58,6 +59,14 @@ def left_reasons(bench: RoundsBench, job_id: str) -> list[str]:
     return [e.detail["left_to_slurm"] for e in events if "left_to_slurm" in e.detail]
 
 
+def assert_left(slurm: SlurmFolder, bench: RoundsBench) -> None:
+    """After two more rounds job 7 is left to Slurm for that error."""
+    bench.run()
+    bench.run()
+    assert left_open(slurm) == {"7"}
+    assert all("cannot do job 7" in why for why in left_reasons(bench, "7"))
+
+
 def left_open(slurm: SlurmFolder) -> set[str]:
     """Jobs whose gate is open and that Slurm places as it likes."""
     marks = "st=by-Slurm", ";sel=left:"
@@ -73,10 +82,10 @@ def test_one_job_of_many_is_left_to_slurm_and_the_others_are_placed(
     slurm.write([parked(i, stuck=True) for i in ids], NODES)
     fail_for(monkeypatch, planning.Dispatcher, "place", "137")
     bench = RoundsBench(slurm)
-    assert sorted(bench.rounds.run().placed) == [i for i in ids if i != "137"]
+    assert sorted(bench.run().placed) == [i for i in ids if i != "137"]
     assert len(plans) <= math.log2(len(ids)) + 3
     assert left_open(slurm) == set()
-    bench.rounds.run()  # planning by counts fails with it, too
+    bench.run()  # planning by counts fails with it, too
     assert left_open(slurm) == {"137"}
     assert slurm.jobs["137"]["licenses"] == ""
     assert slurm.jobs["137"]["tres_per_node"] == "gres/gpu:2"
@@ -85,7 +94,7 @@ def test_one_job_of_many_is_left_to_slurm_and_the_others_are_placed(
     said, *_ = (r for r in caplog.records if r.exc_info and "137" in r.getMessage())
     assert said.exc_info[0] is Error
     plans.clear()
-    bench.rounds.run()
+    bench.run()
     assert len(plans) <= 1
 
 
@@ -96,9 +105,9 @@ def test_two_jobs_and_all_tasks_of_an_array_are_left(
     slurm.write([parked("7"), array, parked("99", stuck=True), parked("100")], NODES)
     fail_for(monkeypatch, planning.Dispatcher, "place", "98", "99")
     bench = RoundsBench(slurm)
-    assert sorted(bench.rounds.run().placed) == ["100", "7"]
+    assert sorted(bench.run().placed) == ["100", "7"]
     assert left_open(slurm) == set()
-    bench.rounds.run()
+    bench.run()
     assert left_open(slurm) == {"98", "99"}
 
 
@@ -111,12 +120,12 @@ def test_many_jobs_are_left_in_several_rounds(
     bench = RoundsBench(slurm)
     for _ in range(12):
         try:
-            placed = bench.rounds.run().placed
+            placed = bench.run().placed
         except Error:
             continue
         if placed == ["20"]:
             break
-    bench.rounds.run()
+    bench.run()
     assert slurm.jobs["20"]["licenses"] == ""
     assert left_open(slurm) == set(wrong)
 
@@ -124,10 +133,7 @@ def test_many_jobs_are_left_in_several_rounds(
 def test_an_error_of_no_job_fails_the_round(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(*given: Any, **options: Any) -> None:
-        raise Error("the snapshot is damaged")
-
-    monkeypatch.setattr(stages, "place_round", wrong)
+    monkeypatch.setattr(stages, "place_round", Mock(side_effect=Error("the snapshot is damaged")))
     slurm.write([parked("7"), parked("8")], NODES)
     with pytest.raises(Error, match="damaged"):
         RoundsBench(slurm).rounds.run()
@@ -147,18 +153,12 @@ def test_an_error_of_no_job_fails_the_round(
 def test_wherever_it_fails_the_other_job_is_placed(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    asked = "gres/gpu:9"
-    large = {"admin_comment": f"gpuaware/1;tn={asked};mc=1", "tres_per_node": asked}
-    more = {"relaxed": large, "dated": {"comment": "due=36h"}}.get(name, {})
+    more = {"relaxed": {"gpus": 9}, "dated": {"comment": "due=36h"}}.get(name, {})
     slurm.write([parked("7", stuck=True, **more), parked("8")], NODES)
     fail_for(monkeypatch, owner, name, "7")
     bench = RoundsBench(slurm)
-    placed = bench.rounds.run().placed
-    assert "8" in placed
-    for _ in range(2):
-        bench.rounds.run()
-    assert left_open(slurm) == {"7"}
-    assert all("cannot do job 7" in why for why in left_reasons(bench, "7"))
+    assert "8" in bench.run().placed
+    assert_left(slurm, bench)
 
 
 class Failing(Stage):
@@ -179,14 +179,10 @@ class Failing(Stage):
 
 @pytest.mark.parametrize("step", ["before", "after"])
 def test_a_job_with_which_a_stage_fails_is_left(slurm: SlurmFolder, step: str) -> None:
-    slurm.write([parked("7", stuck=True), parked("8", stuck=True)], NODES)
-    bench = RoundsBench(slurm)
+    bench = rounds_with(slurm, parked("7", stuck=True), parked("8", stuck=True), nodes=NODES)
     bench.rounds.planner.features = (*FEATURES, Failing(step))
-    assert bench.rounds.run().placed == ["8"]
-    for _ in range(2):
-        bench.rounds.run()
-    assert left_open(slurm) == {"7"}
-    assert all("cannot do job 7" in why for why in left_reasons(bench, "7"))
+    assert bench.run().placed == ["8"]
+    assert_left(slurm, bench)
 
 
 class Forgetting(Stage):
@@ -213,7 +209,6 @@ def test_a_job_that_a_stage_forgets_waits_and_the_log_says_it(
 
 
 def test_the_round_goes_on_without_an_optional_stage(slurm: SlurmFolder) -> None:
-    slurm.write([parked("7"), parked("8")], NODES)
-    bench = RoundsBench(slurm)
+    bench = rounds_with(slurm, parked("7"), parked("8"), nodes=NODES)
     bench.rounds.planner.features = (*FEATURES, Failing("before", optional=True))
-    assert sorted(bench.rounds.run().placed) == ["7", "8"]
+    assert sorted(bench.run().placed) == ["7", "8"]

@@ -3,45 +3,47 @@
 from typing import Any
 
 import pytest
+from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.gate.admin_comment import marked, parse, state_of, unmarked, with_state
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.job_comments import placed_text, waiting_text, with_due_date
-from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
+LEFT = ";lf=place%3Doff"
 
 
 def rounds_of(slurm: SlurmFolder, **gate: Any) -> Rounds:
     """A selector in this process that has just started."""
-    rounds = Rounds(
-        slurm.client(),
-        Config(gate=GateConfig(**gate)),
-        LedgerWriter(slurm.store),
-        gate_held_until=lambda: 1_790_000_060.0,
-        clock=lambda: 1_790_000_000.0,
-    )
+    rounds = RoundsBench(slurm, Config(gate=GateConfig(**gate))).rounds
     rounds.tracker.load()
     return rounds
 
 
-def placed_run(slurm: SlurmFolder, **gate: Any) -> Rounds:
-    """Job 7 was placed and runs."""
-    slurm.write([parked(admin_comment=RECORD)], ["n1", "n2"])
-    rounds = rounds_of(slurm, **gate)
-    rounds.run()
+def placed_run(slurm: SlurmFolder, record: str = "", rounds: int = 2, **gate: Any) -> Rounds:
+    """Job 7 was placed and runs; ``rounds``: so many."""
+    slurm.write([parked(record=record)], ["n1", "n2"])
+    selector = rounds_of(slurm, **gate)
+    selector.run()
     assert slurm.jobs["7"]["state"] == "RUNNING"
-    assert state_of(slurm.jobs["7"]["admin_comment"]).startswith("n")
-    rounds.run()
-    return rounds
+    if rounds == 2:
+        selector.run()
+    return selector
+
+
+def requeue_7(slurm: SlurmFolder) -> None:
+    """Its user requeues job 7; it does not start by itself."""
+    slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="", stuck=True)
 
 
 def test_a_job_that_runs_unchanged_is_the_same_object_in_each_round(slurm: SlurmFolder) -> None:
     """Otherwise each round reads the records of all running jobs anew."""
-    rounds = placed_run(slurm)
+    rounds = placed_run(slurm, rounds=1)
+    assert state_of(slurm.jobs["7"]["admin_comment"]).startswith("n")
+    rounds.run()
     assert slurm.jobs["7"]["admin_comment"] == ""
     (first,), (second,) = rounds._read().gated, rounds._read().gated
     assert second is first
@@ -117,49 +119,51 @@ def test_an_impossible_due_date_stands_in_front(due: float | str | None, text: s
     assert with_due_date("n3:0", values) == text
 
 
-@pytest.mark.parametrize("own", ["", "project x"])
-def test_the_comment_of_a_running_job_is_free_and_comes_back(slurm: SlurmFolder, own: str) -> None:
-    record = RECORD + (";ac=project%20x" if own else "")
-    slurm.write([parked(admin_comment=record)], ["n1", "n2"])
-    rounds = rounds_of(slurm)
-    rounds.run()
-    rounds.run()
+@pytest.mark.parametrize(
+    ("more", "own"),
+    [("", ""), (";ac=project%20x", "project x"), (LEFT, "")],
+    ids=["placed", "commented", "left to Slurm"],
+)
+def test_the_comment_of_a_running_job_is_free_and_comes_back(
+    slurm: SlurmFolder, more: str, own: str
+) -> None:
+    rounds = placed_run(slurm, more)
     assert slurm.jobs["7"]["admin_comment"] == own
     before = slurm.jobs
     rounds.run()
     assert slurm.jobs == before
-    slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="", stuck=True)
+    requeue_7(slurm)
     rounds_of(slurm).run()  # a selector that has just started, too
     back = slurm.jobs["7"]["admin_comment"]
-    assert unmarked(back) == record
+    assert unmarked(back) == RECORD + more
     assert back.endswith(";sel=released:0:0")
     rounds = rounds_of(slurm)
     rounds.run()
     rounds.start_monitor.poll()
-    assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
-    assert slurm.jobs["7"]["tres_per_node"] == "gres/gpu:2"
-    assert unmarked(slurm.jobs["7"]["admin_comment"]) == record
+    assert_parked(slurm, more)
+
+
+def assert_parked(slurm: SlurmFolder, more: str) -> None:
+    """Job 7 waits at the gate with its own request."""
+    back = slurm.jobs["7"]
+    assert (back["licenses"], back["tres_per_node"]) == ("gpuaware:1", "gres/gpu:2")
+    assert unmarked(back["admin_comment"]) == RECORD + more
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["placed", "left to Slurm"])
 def test_a_job_that_its_user_requeues_after_its_end_waits_again(
     slurm: SlurmFolder, left: bool
 ) -> None:
-    record = RECORD + (";lf=place%3Doff" if left else "")
-    slurm.write([parked(admin_comment=record)], ["n1", "n2"])
-    rounds = rounds_of(slurm)
-    rounds.run()
-    rounds.run()
+    more = LEFT if left else ""
+    rounds = placed_run(slurm, more)
     assert slurm.jobs["7"]["admin_comment"] == ""
     slurm.change("7", state="COMPLETED")
     rounds.run()
     assert not rounds.tracker.placed
-    slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="", stuck=True)
+    requeue_7(slurm)
     rounds.run()
     rounds.start_monitor.poll()
-    back = slurm.jobs["7"]
-    assert (back["licenses"], back["tres_per_node"]) == ("gpuaware:1", "gres/gpu:2")
-    assert unmarked(back["admin_comment"]) == record
+    assert_parked(slurm, more)
 
 
 def ledger_asked(slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch) -> tuple[Rounds, list[str]]:
@@ -205,7 +209,7 @@ def test_what_the_site_wrote_stays(slurm: SlurmFolder) -> None:
 def test_a_site_may_keep_the_state_of_running_jobs(slurm: SlurmFolder) -> None:
     placed_run(slurm, show_running=True)
     assert slurm.jobs["7"]["admin_comment"].startswith("gpu-aware n1:")
-    slurm.change("7", state="PENDING", reason="BeginTime", restart_cnt=1, nodes="", stuck=True)
+    requeue_7(slurm)
     rounds_of(slurm, show_running=True).run()
     assert unmarked(slurm.jobs["7"]["admin_comment"]) == RECORD
 
@@ -214,10 +218,7 @@ def test_what_slurm_refuses_to_remove_is_asked_again_later(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm 24.11 refuses it for some forms of a running job, each time."""
-    slurm.write([parked(admin_comment=RECORD)], ["n1", "n2"])
-    rounds = rounds_of(slurm)
-    rounds.run()
-    assert slurm.jobs["7"]["state"] == "RUNNING"
+    rounds = placed_run(slurm, rounds=1)
     slurm.set(refuse=["7"])
     rounds.run()
     slurm.set(refuse=[])
@@ -228,22 +229,16 @@ def test_what_slurm_refuses_to_remove_is_asked_again_later(
     assert slurm.jobs["7"]["admin_comment"] == ""
 
 
-def test_without_a_ledger_the_record_stays_in_slurm(
-    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm.write([parked(admin_comment=RECORD)], ["n1", "n2"])
+def test_without_a_ledger_the_record_stays_in_slurm(slurm: SlurmFolder) -> None:
     slurm.store.write_bytes(b"no database" * 100)
-    rounds = rounds_of(slurm)
-    rounds.run()
-    assert slurm.jobs["7"]["state"] == "RUNNING"
-    rounds.run()
+    placed_run(slurm)
     assert unmarked(slurm.jobs["7"]["admin_comment"]) == RECORD
 
 
 def test_a_job_that_slurm_started_alone_keeps_its_record(slurm: SlurmFolder) -> None:
     """Requeued, it waits at the gate again, and only Slurm has its request."""
-    running = {"state": "RUNNING", "reason": "None", "nodes": "n1", "slots": [0, 1]}
-    slurm.write([parked(admin_comment=RECORD, **running)], ["n1", "n2"])
+    alone = {"state": "RUNNING", "reason": "None", "nodes": "n1", "slots": [0, 1]}
+    slurm.write([parked(**alone)], ["n1", "n2"])
     rounds = rounds_of(slurm)
     rounds.run()
     rounds.run()
@@ -255,10 +250,7 @@ def test_a_waiting_job_shows_why_and_nothing_is_sent_twice(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("slurm_gpu_aware.selector.job_comments.time.monotonic", lambda: now[0])
-    jobs = [parked(str(n), admin_comment=RECORD.replace("gpu:2", "gpu:4")) for n in range(10, 60)]
-    for job in jobs:
-        job["tres_per_node"] = "gres/gpu:4"
-    slurm.write(jobs, ["n1"])
+    slurm.write([parked(str(n), 4) for n in range(10, 60)], ["n1"])
     rounds = rounds_of(slurm)
 
     def told() -> list[str]:

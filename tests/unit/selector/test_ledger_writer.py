@@ -1,28 +1,26 @@
 """The ledger as the daemon keeps it: read access to the copy, and its times."""
 
-import math
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from memory_slurm import MemorySlurm
+from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 from store_samples import decision
 
 from slurm_gpu_aware.config.settings import Config, EventsConfig, SelectorConfig, StoreConfig
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.slurm.read_cluster import config_of
-from slurm_gpu_aware.slurm.updates import JobUpdate
 from slurm_gpu_aware.store import database
 from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.files import published_path
-from slurm_gpu_aware.store.ledger import Decision, Ledger
+from slurm_gpu_aware.store.ledger import Ledger
 
 
 @pytest.mark.parametrize(
@@ -37,52 +35,45 @@ def published_mode(path: Path) -> int:
     return published_path(path).stat().st_mode & 0o777
 
 
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
+    """A ledger in which an event of job 7 stands."""
+    made = LedgerWriter(tmp_path / "store.db")
+    made.event("7", "parked", {}, 1.0)
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize(("setting", "bits"), [("none", 0o644), ("jobs,users", 0o640)])
-def test_the_copy_is_as_private_as_slurm(tmp_path: Path, setting: str, bits: int) -> None:
-    slurm = SlurmFolder(tmp_path)
+def test_the_copy_is_as_private_as_slurm(slurm: SlurmFolder, setting: str, bits: int) -> None:
     slurm.write([parked()], ["n1"])
     slurm.set(settings={**slurm.get("settings"), "PrivateData": setting})
     slurm.round()
     assert published_mode(slurm.store) == bits
 
 
-def test_before_slurm_has_answered_the_copy_is_private(tmp_path: Path) -> None:
-    writer = LedgerWriter(tmp_path / "store.db")
-    writer.event("7", "parked", {}, 1.0)
+def test_before_slurm_has_answered_the_copy_is_private(writer: LedgerWriter) -> None:
     writer.publish()
-    assert published_mode(tmp_path / "store.db") == 0o640
+    assert published_mode(writer.path) == 0o640
 
 
-def test_the_copy_is_private_as_soon_as_slurm_is(tmp_path: Path) -> None:
+def test_the_copy_is_private_as_soon_as_slurm_is(slurm: SlurmFolder) -> None:
     """Without a restart, and although no job has changed."""
-    slurm, now = SlurmFolder(tmp_path), [1000.0]
-    writer = LedgerWriter(slurm.store, clock=lambda: now[0])
-    rounds = Rounds(
-        slurm.client(),
-        Config(),
-        writer,
-        gate_held_until=lambda: now[0] + 60.0,
-        clock=lambda: now[0],
-        timer=lambda: now[0],
-    )
-    public = slurm.get("settings")
+    bench, public = RoundsBench(slurm), slurm.get("settings")
     for setting, bits in (("none", 0o644), ("jobs", 0o640), ("none", 0o644)):
         slurm.set(settings={**public, "PrivateData": setting})
-        now[0] += 6.0
-        rounds.run()
+        bench.wait(6.0)
+        bench.run()
         if setting == "jobs":
             assert published_mode(slurm.store) == bits  # before another copy is made
-        writer.publish()
+        bench.ledger.publish()
         assert published_mode(slurm.store) == bits
-    writer.close()
 
 
 def test_a_copy_that_is_being_made_becomes_private_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = LedgerWriter(tmp_path / "store.db")
     writer.hide(False)
-    writer.event("7", "parked", {}, 1.0)
     publish = database.publish
 
     def slow(store: Store, *, mode: int) -> None:
@@ -91,8 +82,7 @@ def test_a_copy_that_is_being_made_becomes_private_too(
 
     monkeypatch.setattr(database, "publish", slow)
     writer.publish(force=True)
-    assert published_mode(tmp_path / "store.db") == 0o640
-    writer.close()
+    assert published_mode(writer.path) == 0o640
 
 
 def test_the_next_copy_is_due_when_the_last_ones_have_cost_their_share(
@@ -138,13 +128,15 @@ def test_no_round_is_run_for_a_copy_that_is_not_due(
     selector.close()
 
 
+Locked = tuple[LedgerWriter, list[float], sqlite3.Connection]
+
+
 @pytest.fixture
-def locked_writer(tmp_path: Path) -> Iterator[tuple[LedgerWriter, list[float], sqlite3.Connection]]:
+def locked_writer(tmp_path: Path) -> Iterator[Locked]:
     """A writer, its clock, and another process's connection, which holds the write lock."""
     now = [100.0]
     writer = LedgerWriter(tmp_path / "store.db", clock=lambda: now[0])
     writer.event("7", "parked", {}, 1.0)
-    assert writer._store is not None
     writer._store.wait_at_most(0.0)
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -154,7 +146,7 @@ def locked_writer(tmp_path: Path) -> Iterator[tuple[LedgerWriter, list[float], s
 
 
 def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
-    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection],
+    locked_writer: Locked,
 ) -> None:
     writer, now, other = locked_writer
     entry = writer.decide(decision("7"))
@@ -174,8 +166,7 @@ def test_what_a_busy_store_does_not_take_is_written_later_in_its_order(
 
 
 def test_a_busy_store_is_waited_for_once_in_a_while(
-    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection],
-    monkeypatch: pytest.MonkeyPatch,
+    locked_writer: Locked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, now, _ = locked_writer
     tries = []
@@ -194,21 +185,17 @@ def test_a_busy_store_is_waited_for_once_in_a_while(
     assert tries == [100.0, 106.0]
 
 
-def test_one_entry_that_cannot_be_written_keeps_none_behind_it(tmp_path: Path) -> None:
-    writer = LedgerWriter(tmp_path / "store.db")
+def test_what_cannot_be_written_keeps_nothing_behind_it(writer: LedgerWriter) -> None:
     entry = writer.decide(decision("7", score=float("nan")))
     assert entry.number is None
-    writer.event("7", "parked", {("a", "b"): 1}, 1.0)  # type: ignore[dict-item]
+    writer.event("7", "parked", {("a", "b"): 1}, 1.0)
+    writer.event("7", "no such kind", {}, 1.0)
     writer.event("7", "released", {}, 1.0)
-    assert writer.first_event("7", "released")
-    assert writer.first_event("7", "parked") is None
-    writer.close()
+    assert [event.kind for event in writer.events("7")] == ["parked", "released"]
 
 
 def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
-    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    locked_writer: Locked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("slurm_gpu_aware.selector.ledger_writer._MOST_QUEUED", 3)
     writer, now, other = locked_writer
@@ -225,34 +212,22 @@ def test_of_too_much_for_a_busy_store_the_oldest_is_lost_and_told(
     assert writer.first_event("10", "parked")
 
 
-def test_what_was_kept_waits_for_no_other_event(
-    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection],
-) -> None:
+@pytest.mark.parametrize("at_end", [False, True])
+def test_what_was_kept_waits_for_no_other_event(locked_writer: Locked, at_end: bool) -> None:
+    """Each round publishes; at the end a busy store is tried once more, at once."""
     writer, now, other = locked_writer
     writer.decide(decision("7"))
     other.execute("COMMIT")
-    now[0] += 6.0
-    writer.publish()  # each round does
-    assert len(writer.decisions("7")) == 1
-
-
-def test_at_the_end_a_busy_store_is_tried_once_more(
-    locked_writer: tuple[LedgerWriter, list[float], sqlite3.Connection], tmp_path: Path
-) -> None:
-    writer, _, other = locked_writer
-    writer.decide(decision("7"))
-    other.execute("COMMIT")
-    writer.close()
-    with open_store(tmp_path / "store.db", readonly=True) as store:
+    if at_end:
+        writer.close()
+    else:
+        now[0] += 6.0
+        writer.publish()
+    with open_store(writer.path, readonly=True) as store:
         assert len(Ledger(store).decisions("7")) == 1
 
 
-def test_what_is_written_later_is_one_transaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = LedgerWriter(tmp_path / "store.db")
-    writer.event("7", "parked", {}, 1.0)
-    assert writer._store is not None
+def test_what_is_written_later_is_one_transaction(writer: LedgerWriter) -> None:
     said: list[str] = []
     writer._store._connection.set_trace_callback(said.append)
     with writer.later():
@@ -264,54 +239,34 @@ def test_what_is_written_later_is_one_transaction(
     assert said.count("COMMIT") == 1
     assert writer.first_event("19", "released")
     assert writer.first_event("7", "started")
-    writer.close()
-
-
-def test_what_the_ledger_refuses_is_dropped_alone(tmp_path: Path) -> None:
-    writer = LedgerWriter(tmp_path / "store.db")
-    writer.event("7", "no such kind", {}, 1.0)
-    writer.event("7", "parked", {}, 1.0)
-    assert writer.first_event("7", "parked")
-    writer.close()
 
 
 def test_nothing_is_written_between_pinning_and_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A decision is there before Slurm hears of it; the rest waits until the gate is open."""
-    slurm = SlurmFolder(tmp_path)
     slurm.write([parked()], ["n1"])
     told: list[str] = []
-    real_event, real_update = Ledger.add_event, MemorySlurm.update_jobs
-    real_decision = Ledger.add_decision
 
-    def event(ledger: Ledger, job_id: str, kind: str, *rest: Any) -> None:
-        told.append(kind)
-        real_event(ledger, job_id, kind, *rest)
+    def noted(owner: type, name: str, words: Callable[..., Iterable[str]]) -> None:
+        real = getattr(owner, name)
 
-    def decide(ledger: Ledger, decision: Decision) -> int:
-        told.append("decision")
-        return real_decision(ledger, decision)
+        def call(self: Any, *given: Any) -> Any:
+            told.extend(words(*given))
+            return real(self, *given)
 
-    def update(client: MemorySlurm, updates: Sequence[JobUpdate]) -> dict[str, str]:
-        told.extend("open" if "Licenses" in dict(u.fields) else "pin" for u in updates)
-        return real_update(client, updates)
+        monkeypatch.setattr(owner, name, call)
 
-    monkeypatch.setattr(Ledger, "add_event", event)
-    monkeypatch.setattr(Ledger, "add_decision", decide)
-    monkeypatch.setattr(MemorySlurm, "update_jobs", update)
-    rounds = Rounds(
-        slurm.client(),
-        Config(),
-        LedgerWriter(slurm.store),
-        gate_held_until=lambda: math.inf,
-    )
-    rounds.run()
+    noted(Ledger, "add_event", lambda job_id, kind, *rest: [kind])
+    noted(Ledger, "add_decision", lambda decision: ["decision"])
+    opens = lambda update: "open" if "Licenses" in dict(update.fields) else "pin"  # noqa: E731
+    noted(MemorySlurm, "update_jobs", lambda updates: map(opens, updates))
+    RoundsBench(slurm).run()
     assert told == ["parked", "decision", "pin", "open", "prepared", "released"]
 
 
 def test_a_copy_beside_is_made_once_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The main loop goes on while a large store is copied; the last copy has everything."""
     started, go_on = threading.Event(), threading.Event()
@@ -322,9 +277,7 @@ def test_a_copy_beside_is_made_once_at_a_time(
         started.set()
         assert go_on.wait(300)
 
-    monkeypatch.setattr("slurm_gpu_aware.store.database.publish", slow)
-    writer = LedgerWriter(tmp_path / "store.db")
-    writer.event("7", "parked", {}, 1.0)
+    monkeypatch.setattr(database, "publish", slow)
     writer.publish(beside=True)
     assert started.wait(60)
     writer.event("8", "parked", {}, 1.0)

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from memory_slurm import node_record
 from rounds_bench import RoundsBench
-from slurm_folder import SlurmFolder, parked
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 LEFT = "gpuaware/1;tn=gres/gpu:2;mc=1;lf=place%3Doff"
+HET = LEFT.replace("place%3Doff", "a%20heterogeneous%20job")
 HELD = "QOSMaxGRESPerUser"
 
 
@@ -24,13 +25,19 @@ def bench_of(slurm: SlurmFolder, jobs: list[dict[str, Any]], nodes: list[str]) -
     return RoundsBench(slurm)
 
 
+def het_job(**other: Any) -> list[dict[str, Any]]:
+    """The components of job 7, of which the second one is job 8; ``other``: fields of that."""
+    parts = {"het_job_id": 7, "licenses": "", "stuck": True, **other}
+    return [left(het_job_id=7, admin_comment=HET), parked("8", **parts)]
+
+
 def is_open(slurm: SlurmFolder, job_id: str) -> bool:
     return bool(slurm.jobs[job_id]["licenses"] == "")
 
 
 def test_on_an_idle_cluster_it_starts_at_once_and_is_kept_off_no_node(slurm: SlurmFolder) -> None:
     bench = bench_of(slurm, [left()], ["n1", "n2"])
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run().placed == ["7"]
     job = slurm.jobs["7"]
     assert (job["licenses"], job["req_nodes"], job["exc_nodes"]) == ("", "", "")
     assert job["tres_per_node"] == "gres/gpu:2"
@@ -42,7 +49,7 @@ def test_on_an_idle_cluster_it_starts_at_once_and_is_kept_off_no_node(slurm: Slu
 def beside_an_exact_job(slurm: SlurmFolder, **fields: Any) -> RoundsBench:
     jobs = [parked("6", priority=900, stuck=True), left(**fields)]
     bench = bench_of(slurm, jobs, ["n1", "n2"])
-    assert sorted(bench.rounds.run().placed) == ["6", "7"]
+    assert sorted(bench.run().placed) == ["6", "7"]
     return bench
 
 
@@ -58,7 +65,7 @@ def test_it_is_kept_off_the_nodes_of_exact_gpus_until_it_is_parked_again(
     assert is_open(slurm, "7")
     slurm.change("7", reason=HELD)
     slurm.change("6", reason="Resources")
-    assert bench.rounds.start_monitor.poll() == 1
+    assert bench.poll() == 1
     assert not is_open(slurm, "7")
     seen = next(job for job in bench.client.jobs() if job.id == "7")
     assert set(seen.exc_nodes) == {*filter(None, own.split(","))}
@@ -80,64 +87,30 @@ def test_it_is_not_opened_with_what_slurm_kept_of_an_update_that_it_refused(
         return send(updates)
 
     bench.client.update_jobs = meanwhile  # type: ignore[method-assign]
-    assert bench.rounds.run().placed == []
+    assert bench.run().placed == []
     assert not is_open(slurm, "7")
     assert bench.rounds.tracker.refusals.count == 0  # Slurm refused nothing
 
 
 def test_a_lower_job_waits_for_one_of_higher_priority(slurm: SlurmFolder) -> None:
     """n1 has 4 GPUs, 2 of them in use; the first in line wants 4."""
-    running = parked(
-        "5",
-        state="RUNNING",
-        nodes="n1",
-        slots=[0, 1],
-        licenses="",
-        start_time=1_789_999_000,
-        end_time=1_790_000_600,
-    )
-    head = parked(
-        "6",
-        priority=900,
-        admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1",
-        tres_per_node="gres/gpu:4",
-        tres_req_str="cpu=1,mem=500M,node=1,billing=1,gres/gpu=4",
-    )
-    bench = bench_of(slurm, [running, head, left()], ["n1"])
-    assert bench.rounds.run().placed == []
+    first = run_by_slurm("5", slots=[0, 1], start_time=1_789_999_000, end_time=1_790_000_600)
+    bench = bench_of(slurm, [first, parked("6", 4, priority=900), left()], ["n1"])
+    assert bench.run().placed == []
     assert not is_open(slurm, "6")
     assert not is_open(slurm, "7")
-
-
-def test_a_requeued_job_is_parked_again(slurm: SlurmFolder) -> None:
-    bench = bench_of(slurm, [left(stuck=False)], ["n1"])
-    bench.rounds.run()
-    assert slurm.jobs["7"]["state"] == "RUNNING"
-    bench.rounds.run()
-    shown = slurm.jobs["7"]["admin_comment"]
-    assert "lf=" not in shown  # what sacct keeps of a running job
-    usual = {"state": "PENDING", "reason": "BeginTime", "restart_cnt": 1}
-    slurm.change("7", nodes="", slots=[], stuck=True, **usual)
-    bench.rounds.run()  # its record is back
-    bench.rounds.run()
-    bench.rounds.start_monitor.poll()
-    job = slurm.jobs["7"]
-    assert (job["licenses"], job["tres_per_node"]) == ("gpuaware:1", "gres/gpu:2")
-    assert "lf=place%3Doff" in job["admin_comment"]
 
 
 def failed_three_times(slurm: SlurmFolder, reason: str) -> RoundsBench:
     bench = bench_of(slurm, [left(priority=500)], ["n1"])
     for _ in range(3):
-        assert bench.rounds.run().placed == ["7"]
+        assert bench.run().placed == ["7"]
         slurm.change("7", reason=reason)
-        bench.steady += 31.0
-        assert bench.rounds.start_monitor.poll() == 1
+        assert bench.poll(31.0) == 1
         assert not is_open(slurm, "7")
         slurm.change("7", reason="Licenses")
-        bench.steady += 3600.0
-        bench.wall += 3600.0
-    assert bench.rounds.run().placed == ["7"]
+        bench.wait(3600.0)
+    assert bench.run().placed == ["7"]
     assert is_open(slurm, "7")
     slurm.change("7", reason=reason)
     return bench
@@ -150,8 +123,7 @@ def test_after_three_failures_its_gate_stays_open_until_it_starts(
     """What Slurm shows (a limit) is no failure: a user could bring it about."""
     bench = failed_three_times(slurm, reason)
     for _ in range(3):
-        bench.steady += 3600.0
-        bench.rounds.start_monitor.poll()
+        bench.poll(3600.0)
     assert is_open(slurm, "7") is (reason != HELD)
 
 
@@ -160,10 +132,9 @@ def test_it_keeps_gpus_no_longer_when_slurm_finds_no_node_for_it(
     slurm: SlurmFolder, reason: str
 ) -> None:
     bench = bench_of(slurm, [left()], ["n1"])
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run().placed == ["7"]
     slurm.change("7", reason=reason, last_sched_eval=int(bench.wall) + 5)
-    bench.steady += 7.0
-    assert bench.rounds.start_monitor.poll() == 1
+    assert bench.poll(7.0) == 1
     assert not is_open(slurm, "7")
 
 
@@ -171,28 +142,23 @@ def test_it_keeps_gpus_no_longer_when_slurm_finds_no_node_for_it(
 def test_it_is_parked_again_when_a_job_before_it_waits(slurm: SlurmFolder, priority: int) -> None:
     """No GPUs are kept for it, so Slurm's own scheduler would let it pass."""
     bench = failed_three_times(slurm, "Priority")
-    four = "gres/gpu:4"
-    running = parked("5", state="RUNNING", nodes="n1", slots=[0], licenses="")
-    record = f"gpuaware/1;tn={four};mc=1"
-    tres = f"cpu=1,mem=500M,node=1,billing=1,{four.replace(':', '=')}"
-    fields = {"admin_comment": record, "tres_per_node": four, "tres_req_str": tres}
-    slurm.set(jobs=[*slurm.jobs.values(), running, parked("9", priority=priority, **fields)])
-    assert bench.rounds.run().placed == []
-    bench.rounds.start_monitor.poll()
+    slurm.add(run_by_slurm("5", slots=[0]), parked("9", 4, priority=priority))
+    assert bench.run().placed == []
+    bench.poll()
     assert is_open(slurm, "7") is (priority == 1)
 
 
 def test_behind_it_others_start_on_the_gpus_that_it_cannot_have(slurm: SlurmFolder) -> None:
     bench = failed_three_times(slurm, "Priority")
-    slurm.set(jobs=[*slurm.jobs.values(), parked("9", priority=1, stuck=True)])
-    assert bench.rounds.run().placed == ["9"]
+    slurm.add(parked("9", priority=1, stuck=True))
+    assert bench.run().placed == ["9"]
     assert is_open(slurm, "7")
 
 
 def test_array_tasks_are_opened_by_task(slurm: SlurmFolder) -> None:
     array = left("98", array_job_id=98, array_task_str="0-4")
     bench = bench_of(slurm, [array], ["n1"])
-    placed = bench.rounds.run().placed
+    placed = bench.run().placed
     assert placed == ["98_0", "98_1"]
     opened = [i for i in slurm.jobs if is_open(slurm, i)]
     assert len(opened) == 2
@@ -200,25 +166,14 @@ def test_array_tasks_are_opened_by_task(slurm: SlurmFolder) -> None:
 
 def test_a_heterogeneous_job_waits_while_exact_jobs_start_on_its_nodes(slurm: SlurmFolder) -> None:
     """The node lists of its components stay as they are."""
-    first = left(het_job_id=7, admin_comment=LEFT.replace("place%3Doff", "a%20heterogeneous%20job"))
-    other = parked("8", het_job_id=7, licenses="", admin_comment="", stuck=True)
-    jobs = [parked("6", priority=900, stuck=True), first, other]
+    jobs = [parked("6", priority=900, stuck=True), *het_job(admin_comment="")]
     bench = bench_of(slurm, jobs, ["n1", "n2"])
-    assert bench.rounds.run().placed == ["6"]
+    assert bench.run().placed == ["6"]
     assert not is_open(slurm, "7")
     slurm.change("6", state="RUNNING", nodes="n1", slots=[0, 1])
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run().placed == ["7"]
     assert is_open(slurm, "7")
     assert slurm.jobs["7"]["exc_nodes"] == slurm.jobs["8"]["exc_nodes"] == ""
-
-
-def test_a_round_tells_why_it_waits(slurm: SlurmFolder) -> None:
-    """Its record says why Slurm chooses its GPUs, which `queue` and `explain` show."""
-    running = parked("5", state="RUNNING", nodes="n1", slots=[0, 1, 2], licenses="")
-    bench = bench_of(slurm, [running, left()], ["n1"])
-    result = bench.rounds.run()
-    (entry,) = [one for one in result.waiting if one["job_id"] == "7"]
-    assert "needs 2 free GPUs; on the nodes that it may use 1 are free" in entry["reason"]
 
 
 @pytest.mark.parametrize("what", ["gres/shard:2", "gres/shard:a100:2", "gres/gpu:2"])
@@ -234,14 +189,11 @@ def test_a_job_whose_nodes_are_all_down_waits_and_starts_when_they_return(
     bench = RoundsBench(slurm)
     slurm.set(nodes=[node_record("n1", state="DOWN", **node)])
     for _ in range(2):
-        assert bench.rounds.run().placed == []
+        assert bench.run().placed == []
         assert not is_open(slurm, "7")
     slurm.set(nodes=[node_record("n1", **node)])
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run().placed == ["7"]
     assert ";sel=left:" not in slurm.jobs["7"]["admin_comment"]
-
-
-HET = LEFT.replace("place%3Doff", "a%20heterogeneous%20job")
 
 
 def test_components_that_an_update_of_the_first_changed_are_no_jobs_of_their_own(
@@ -249,10 +201,8 @@ def test_components_that_an_update_of_the_first_changed_are_no_jobs_of_their_own
 ) -> None:
     """Regression: parked again, the second one had the gate's licence, too. It was opened alone,
     held its GPUs, and so the first one waited for it for minutes."""
-    first = left(het_job_id=7, admin_comment=HET)
-    other = parked("8", het_job_id=7, admin_comment=HET, stuck=True)
-    bench = bench_of(slurm, [first, other], ["n1", "n2"])
-    assert bench.rounds.run().placed == ["7"]
+    bench = bench_of(slurm, het_job(licenses="gpuaware:1", admin_comment=HET), ["n1", "n2"])
+    assert bench.run().placed == ["7"]
     assert not is_open(slurm, "8")  # Slurm changes it with the first
 
 
@@ -270,11 +220,9 @@ def test_a_heterogeneous_job_waits_like_any_of_its_components(
     slurm: SlurmFolder, waits: dict[str, Any], why: str | None
 ) -> None:
     """Regression: opened, it kept all nodes from others for 90 s, three times."""
-    first = left(het_job_id=7, admin_comment=HET)
-    other = parked("8", het_job_id=7, licenses="", stuck=True, **waits)
     behind = parked("9", priority=1, stuck=True)
-    bench = bench_of(slurm, [first, other, behind], ["n1", "n2"])
-    result = bench.rounds.run()
+    bench = bench_of(slurm, [*het_job(**waits), behind], ["n1", "n2"])
+    result = bench.run()
     assert result.placed == (["7"] if why is None else ["9"])
     assert [one["held_by"] for one in result.waiting if one["job_id"] == "7"] == [why] * bool(why)
 
@@ -289,25 +237,20 @@ def test_changes_by_its_owner_do_not_renew_what_is_kept_for_it(
     bench = bench_of(slurm, [left(), parked("9", priority=1, stuck=True)], ["n1"])
     whole = LEFT.replace("gres/gpu:2", "gres/gpu:4")
     for record in (whole, LEFT.replace("gres/gpu:2", asked), whole):
-        assert "7" in bench.rounds.run().placed
+        assert "7" in bench.run().placed
         assert is_open(slurm, "7")
         slurm.change("7", licenses="gpuaware:2", extra=record)
-    assert bench.rounds.run().placed == ["7"]
-    assert bench.rounds.run().placed == ["9"]
+    assert bench.run().placed == ["7"]
+    assert bench.run().placed == ["9"]
     assert is_open(slurm, "7")
 
 
 def test_a_heterogeneous_job_has_the_time_of_several_passes_of_backfill(slurm: SlurmFolder) -> None:
-    first = left(het_job_id=7, admin_comment=HET)
-    bench = bench_of(
-        slurm, [first, parked("8", het_job_id=7, licenses="", stuck=True)], ["n1", "n2"]
-    )
-    assert bench.rounds.run().placed == ["7"]
+    bench = bench_of(slurm, het_job(), ["n1", "n2"])
+    assert bench.run().placed == ["7"]
     slurm.change("7", reason="Resources", last_sched_eval=int(bench.wall) + 5)
-    bench.steady += 80.0
-    assert bench.rounds.start_monitor.poll() == 0
-    bench.steady += 11.0
-    assert bench.rounds.start_monitor.poll() == 1
+    assert bench.poll(80.0) == 0
+    assert bench.poll(11.0) == 1
     assert not is_open(slurm, "7")
 
 
@@ -324,47 +267,44 @@ def test_what_holds_a_later_component_at_the_open_gate_is_seen_at_once(
     slurm: SlurmFolder, waits: dict[str, Any]
 ) -> None:
     """Regression: its GPUs were kept for 90 s."""
-    first = left(het_job_id=7, admin_comment=HET)
-    bench = bench_of(
-        slurm, [first, parked("8", het_job_id=7, licenses="", stuck=True)], ["n1", "n2"]
-    )
-    assert bench.rounds.run().placed == ["7"]
-    assert bench.rounds.start_monitor.poll() == 0
+    bench = bench_of(slurm, het_job(), ["n1", "n2"])
+    assert bench.run().placed == ["7"]
+    assert bench.poll() == 0
     slurm.change("8", **waits)
-    assert bench.rounds.start_monitor.poll() == 1
+    assert bench.poll() == 1
     assert not is_open(slurm, "7")
-    bench.steady += 3.0
-    assert bench.rounds.run().placed == []
+    assert bench.run(3.0).placed == []
     slurm.change("8", priority=500, dependency="", eligible_time=0)
     slurm.change("7", reason="Resources")  # never Licenses
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run().placed == ["7"]
+
+
+def beside_a_whole_node(slurm: SlurmFolder, *more: dict[str, Any]) -> RoundsBench:
+    """Job 5 runs for an hour, so that job 6, the first, waits; the short het job 7 is opened."""
+    times = {"start_time": 1_789_999_000, "end_time": 1_790_003_600}
+    jobs = [run_by_slurm("5", slots=[0], **times), parked("6", 4, priority=900, stuck=True), *more]
+    times["end_time"] += 3600
+    jobs.append(run_by_slurm("4", "n2", slots=[0, 1], **times))
+    one = {"tres_per_node": "gres/gpu:1", "tres_req_str": "gres/gpu=1"}
+    first, other = het_job(time_limit=1, **one)
+    bench = bench_of(slurm, [*jobs, first | {"time_limit": 1}, other], ["n1", "n2"])
+    assert bench.run().placed == ["7"]
+    slurm.change("7", reason="Resources")
+    return bench
 
 
 def test_a_heterogeneous_job_that_does_not_start_holds_up_no_job_before_it(
     slurm: SlurmFolder,
 ) -> None:
     """Slurm accepts some that it never starts, and until then they keep all their nodes."""
-    times = {"start_time": 1_789_999_000, "end_time": 1_790_003_600}
-    running = parked("5", state="RUNNING", nodes="n1", slots=[0], licenses="", **times)
-    times["end_time"] += 3600
-    longer = parked("4", state="RUNNING", nodes="n2", slots=[0, 1], licenses="", **times)
-    whole = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1", "tres_per_node": "gres/gpu:4"}
-    before = parked("6", priority=900, stuck=True, tres_req_str="gres/gpu=4", **whole)
-    first = left(het_job_id=7, admin_comment=HET, time_limit=1)
-    one = {"tres_per_node": "gres/gpu:1", "tres_req_str": "gres/gpu=1"}
-    other = parked("8", het_job_id=7, licenses="", stuck=True, time_limit=1, **one)
-    bench = bench_of(slurm, [running, longer, before, first, other], ["n1", "n2"])
-    assert bench.rounds.run().placed == ["7"]
-    slurm.change("7", reason="Resources")
+    bench = beside_a_whole_node(slurm)
     for ended in (False, True):
         if ended:
             slurm.change("5", state="COMPLETED")
-        bench.rounds.run()
-        bench.steady += 5.0
-        bench.rounds.run()
-        bench.rounds.start_monitor.poll()
+        bench.run()
+        bench.turn(5.0)
         assert is_open(slurm, "7") is not ended
-    assert bench.rounds.run().placed == ["6"]
+    assert bench.run().placed == ["6"]
 
 
 def test_a_heterogeneous_job_is_parked_once_for_jobs_that_wait_all_the_same(
@@ -373,22 +313,9 @@ def test_a_heterogeneous_job_is_parked_once_for_jobs_that_wait_all_the_same(
     """Regression: each round parked it again for a long job that waits for the first, and none
     started.
     """
-    times = {"start_time": 1_789_999_000, "end_time": 1_790_003_600}
-    running = parked("5", state="RUNNING", nodes="n1", slots=[0], licenses="", **times)
-    times["end_time"] += 3600
-    longer = parked("4", state="RUNNING", nodes="n2", slots=[0, 1], licenses="", **times)
-    whole = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1", "tres_per_node": "gres/gpu:4"}
-    before = parked("6", priority=900, stuck=True, tres_req_str="gres/gpu=4", **whole)
-    one = {"tres_per_node": "gres/gpu:1", "tres_req_str": "gres/gpu=1"}
-    long = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;rn=n1;mc=1", "time_limit": 6000, **one}
-    second = parked("9", priority=800, stuck=True, **long)
-    first = left(het_job_id=7, admin_comment=HET, time_limit=1)
-    other = parked("8", het_job_id=7, licenses="", stuck=True, time_limit=1, **one)
-    bench = bench_of(slurm, [running, longer, before, second, first, other], ["n1", "n2"])
-    assert bench.rounds.run().placed == ["7"]
-    slurm.change("7", reason="Resources")
+    bench = beside_a_whole_node(
+        slurm, parked("9", 1, ";rn=n1", priority=800, stuck=True, time_limit=6000)
+    )
     for _ in range(6):
-        bench.steady += 5.0
-        bench.rounds.run()
-        bench.rounds.start_monitor.poll()
+        bench.turn(5.0)
         assert is_open(slurm, "7")

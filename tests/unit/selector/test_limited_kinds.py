@@ -111,7 +111,7 @@ def room_for_one(slurm: SlurmFolder, *jobs: dict[str, Any], used: str = "") -> R
 
 def round_of(bench: RoundsBench) -> tuple[list[str], set[str]]:
     """(The jobs that a round places, those that are over the limit)."""
-    outcome = bench.rounds.run()
+    outcome = bench.run()
     over = {one["job_id"] for one in outcome.waiting if one["reason"] == OVER_LIMIT}
     return outcome.placed, over
 
@@ -151,5 +151,5 @@ def test_a_job_that_waits_by_choice_leaves_the_room_to_others(
 
     monkeypatch.setattr(bench.rounds.planner, "plan", plan)
     for _ in range(2):
-        bench.rounds.run()
+        bench.run()
     assert planned == [["7"], ["7", "8"]]

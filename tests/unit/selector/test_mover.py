@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from make import as_gated, live_site, slurm_job
 from memory_slurm import MemorySlurm
-from rounds_bench import RoundsBench
-from slurm_folder import SlurmFolder, parked
+from rounds_bench import rounds_with
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 from store_samples import ingest, report
 
 from slurm_gpu_aware.features.moves.under_way import MovesUnderWay, UnderWay
@@ -19,35 +19,32 @@ from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
-from slurm_gpu_aware.store.database import open_store
+from slurm_gpu_aware.store.database import Store, open_store
 from slurm_gpu_aware.store.ledger import Ledger
 from slurm_gpu_aware.store.profiles import put_scores
 
 NODES = ["n1", "n2"]
-OTHER = parked(
-    "9",
-    state="RUNNING",
-    licenses="",
-    admin_comment="",
-    nodes="n2",
-    slots=[0, 1, 2, 3],
-    user_name="bob",
-)
+OTHER = run_by_slurm("9", "n2", user_name="bob")
+
+
+def put_times(store: Store, n1: float, n2: float, at: float = 1000.0) -> None:
+    """Scores of the GPUs of each node; 100 ms are 1."""
+    values = [("n1", n1), ("n2", n2)]
+    scores = [
+        GpuScore(name, slot, "A", value, value / 100, value / 100, 0, 0, at)
+        for name, value in values
+        for slot in range(4)
+    ]
+    put_scores(store, scores)
 
 
 def run_slow(slurm: SlurmFolder, moves: str = "first_s = 0.0\nlast_s = 0.0", **job: Any) -> None:
     """Job 7 runs on slow GPUs of n1, as bob's job holds all of n2, and then bob's ends."""
-    with slurm.config.open("a") as config:
-        config.write(f'[placement]\npolicy = "pal"\n[moves]\nenabled = true\n{moves}\n')
+    slurm.configure(f'[placement]\npolicy = "pal"\n[moves]\nenabled = true\n{moves}')
     with open_store(slurm.store) as store:
         for name, value in (("n1", 200.0), ("n2", 100.0)):
             ingest(store, report(name, times=dict.fromkeys(range(4), value)))
-        scores = [
-            GpuScore(name, slot, "A", value, value / 100, value / 100, 0, 0, 1000.0)
-            for name, value in (("n1", 200.0), ("n2", 100.0))
-            for slot in range(4)
-        ]
-        put_scores(store, scores)
+        put_times(store, n1=200.0, n2=100.0)
     slurm.write([parked(**{"comment": "class=A,move=ok", **job}), OTHER], NODES)
     assert slurm.round(2) == 0, slurm.said
     assert (slurm.jobs["7"]["state"], slurm.jobs["7"]["nodes"]) == ("RUNNING", "n1")
@@ -70,11 +67,13 @@ def requeues(slurm: SlurmFolder) -> int:
     return sum(call[0] == "requeue" for call in slurm.calls)
 
 
+RECORD = "gpuaware/1;tn=gres/gpu:2;mc="
+WHOLE = {"tres_per_node": "gres/gpu:4", "admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1"}
+
+
 def wants_four(slurm: SlurmFolder, job_id: str, **fields: Any) -> None:
     """A job of high priority comes, which asks for all GPUs of a node."""
-    usual = {"comment": "class=A", "priority": 9_000, "tres_per_node": "gres/gpu:4"}
-    record = {"admin_comment": "gpuaware/1;tn=gres/gpu:4;mc=1"}
-    slurm.write([*slurm.jobs.values(), parked(job_id, **usual, **record, **fields)], NODES)
+    slurm.add(parked(job_id, 4, comment="class=A", priority=9_000, **fields))
 
 
 def test_a_job_is_moved_and_goes_first_to_its_new_gpus(slurm: SlurmFolder) -> None:
@@ -124,8 +123,7 @@ def test_a_moved_job_starts_in_no_second_in_which_its_first_run_stopped(slurm: S
     moves = MovesUnderWay(live_site(LedgerWriter(slurm.store), client))
     moves.load()
     (found,) = client.jobs_of(["7"])
-    record = "gpuaware/1;tn=gres/gpu:2;mc=1"
-    seven = as_gated(replace(found, admin_comment=record, licenses=(("gpuaware", 1),)))
+    seven = as_gated(replace(found, admin_comment=f"{RECORD}1", licenses=(("gpuaware", 1),)))
     for after_s, back in ((0.0, False), (1.9, False), (2.0, True)):
         (job,) = moves.settle([seven], seven.job.submit_s + after_s)
         assert job.job.reason == ("Licenses" if back else "BeginTime")
@@ -199,32 +197,32 @@ def test_a_job_that_shrinks_waits_for_no_more_gpus_than_it_is_to_get(
     move = UnderWay(**begun.detail | {"gpus": gpus, "slots": list(range(new_gpus))})
     ledger = LedgerWriter(slurm.store)
     ledger.event("8", "move_begun", asdict(move), begun.at)
-    record = "gpuaware/1;tn=gres/gpu:4;mc=1"
-    job = as_gated(slurm_job(8, restarts=1, reason="JobHeldUser", admin_comment=record))
+    record = {"admin_comment": WHOLE["admin_comment"]}
+    job = as_gated(slurm_job(8, restarts=1, reason="JobHeldUser", **record))
     moves = MovesUnderWay(live_site(ledger, MemorySlurm(slurm.home)))
     moves.settle([job], begun.at + 1)
     assert moves.before["8"].gpus == least
 
 
-def test_a_job_that_asks_for_more_meanwhile_is_on_no_move(slurm: SlurmFolder) -> None:
-    """It waits as any other one, so that other jobs may shrink or move."""
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (WHOLE, "it asks for more GPUs"),
+        ({"licenses": "gpuaware:2", "extra": f"{RECORD}8"}, "its owner has changed it"),
+    ],
+    ids=["GPUs", "CPUs"],
+)
+def test_a_job_that_its_owner_changes_meanwhile_is_on_no_move(
+    slurm: SlurmFolder, change: dict[str, str], why: str
+) -> None:
+    """It waits as any other one, so that others may move; else it would pass jobs before it."""
     requeue_slow(slurm)
     assert requeues(slurm) == 1
-    slurm.change("7", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    slurm.change("7", **change)
     slurm.change("9", state="RUNNING", nodes="n2")
     assert slurm.round(2) == 0, slurm.said
     (error,) = slurm.events("error")
-    assert (error.detail["step"], error.detail["why"][:21]) == ("return", "it asks for more GPUs")
-
-
-def test_a_job_that_its_owner_changes_meanwhile_is_on_no_move(slurm: SlurmFolder) -> None:
-    """With more CPUs, as here, or more time, it would pass jobs that stand before it."""
-    requeue_slow(slurm)
-    assert requeues(slurm) == 1
-    slurm.change("7", licenses="gpuaware:2", extra="gpuaware/1;tn=gres/gpu:2;mc=8")
-    assert slurm.round(2) == 0, slurm.said
-    (error,) = slurm.events("error")
-    assert error.detail == {"step": "return", "why": "its owner has changed it"}
+    assert (error.detail["step"], error.detail["why"][: len(why)]) == ("return", why)
 
 
 def test_a_short_job_starts_on_the_gpus_that_a_move_leaves(slurm: SlurmFolder) -> None:
@@ -248,7 +246,7 @@ def test_a_short_job_starts_on_the_gpus_that_a_move_leaves(slurm: SlurmFolder) -
         ("first_s = 0.0", {"comment": "class=A,move=20000s"}),
         ("first_s = 0.0\n[classes.A]\nrestart_s = 20000.0", {}),
         ("first_s = 0.0", {"array_job_id": 7, "array_task_id": 1}),
-        ("first_s = 0.0", {"admin_comment": "gpuaware/1;tn=gres/gpu:2;mc=1;ia=1"}),
+        ("first_s = 0.0", {"record": ";ia=1"}),
     ],
 )
 def test_no_move(slurm: SlurmFolder, moves: str, job: dict[str, Any]) -> None:
@@ -301,12 +299,7 @@ def test_a_job_is_not_moved_again_within_the_hour(slurm: SlurmFolder) -> None:
     assert slurm.round(5) == 0, slurm.said
     assert slurm.jobs["7"]["nodes"] == "n2"
     with open_store(slurm.store) as store:
-        scores = [
-            GpuScore(n, s, "A", 100.0, v, v, 0, 0, 2000.0)
-            for n, v in (("n1", 1.0), ("n2", 3.0))
-            for s in range(4)
-        ]
-        put_scores(store, scores)
+        put_times(store, n1=100.0, n2=300.0, at=2000.0)
     runs_for_hours(slurm)
     assert slurm.round() == 0, slurm.said
     assert requeues(slurm) == 0
@@ -349,8 +342,7 @@ def test_a_job_with_a_deadline_of_slurm_stays(slurm: SlurmFolder) -> None:
 def test_a_job_that_allows_moves_is_told_that_the_site_has_none(
     slurm: SlurmFolder, comment: str
 ) -> None:
-    slurm.write([parked("7", comment=comment), parked("8", comment=comment)], ["n1"])
-    slurm.change("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
+    slurm.write([parked("7", comment=comment), parked("8", 4, comment=comment)], ["n1"])
     assert slurm.round() == 0, slurm.said
     assert (slurm.jobs["7"]["state"], slurm.jobs["8"]["state"]) == ("RUNNING", "PENDING")
     for job_id in ("7", "8"):
@@ -371,14 +363,13 @@ def test_without_moves_the_time_of_a_stage_is_forgotten_when_it_has_come(
         def after(self, one: Round) -> Round:
             return replace(one, plan=replace(one.plan, wake_s=at)) if one.now < at else one
 
-    slurm.write([parked(), parked("8"), parked("9")], ["n1"])
-    bench = RoundsBench(slurm)
+    bench = rounds_with(slurm, parked(), parked("8"), parked("9"))
     at = bench.wall + 60.0
     bench.rounds.planner.features = (Alarm(),)
-    bench.rounds.run()
+    bench.run()
     assert bench.rounds.site.wake_s == at
     if not waits:
         slurm.write([], ["n1"])
     bench.wall = at
-    bench.rounds.run()
+    bench.run()
     assert bench.rounds.site.wake_s == math.inf

@@ -61,9 +61,8 @@ def test_a_model_that_was_further_off_than_the_site_allows_is_not_used(read_rows
     assert found.of("bert", "A", "a100", "ada").name == "A"
     assert found.too_wrong("bert", "a100", "ada").name == "ada/bert"
     assert found.too_wrong("bert", "a100", "bob") is None
-    assert (
-        read_rows(own, row_of("application", "bert")).of("bert", "A", "a100", "ada").name == "bert"
-    )
+    of_all = read_rows(own, row_of("application", "bert"))
+    assert of_all.of("bert", "A", "a100", "ada").name == "bert"
     assert read_rows(own, row_of(**{what: 0.16})).of("bert", "A", "a100", "ada") is None
     assert read_rows(row_of(**{what: 0.14})).too_wrong("A", "a100", "ada") is None
 

@@ -28,11 +28,8 @@ def test_a_wait_is_given_to_the_next_round_until_the_job_is_placed(tmp_path: Pat
     _, kept = postponements(tmp_path)
     kept.planned(PLAN, QUEUE)
     assert [request.wait.postponed for request in kept.requests({}, QUEUE)] == [WAIT, None]
-    assert kept.waits(PLAN.waiting[0], PLAN) == {
-        "postponed_since_s": 100.0,
-        "expected_start_s": 160.0,
-    }
-    assert kept.waits(PLAN.waiting[1], PLAN) == {}
+    times = {"postponed_since_s": 100.0, "expected_start_s": 160.0}
+    assert [kept.waits(waiting, PLAN) for waiting in PLAN.waiting] == [times, {}]
     kept.planned(Plan((), (Waiting("7", "no GPU is free"),)), QUEUE)
     assert kept.requests({}, QUEUE)[0].wait.postponed == WAIT
     placed = Assignment("7", (0,), ((0, 1),), slowdown=1.0, policy="eft", level="node", score=1.0)
@@ -47,10 +44,8 @@ def test_a_job_that_its_owner_has_changed_is_weighed_anew(tmp_path: Path) -> Non
     kept.changed("8", 0.0)
     assert kept.requests({}, QUEUE)[0].wait.postponed == WAIT
     kept.changed("7", 0.0)
-    assert [request.wait.postponed for request in kept.requests({}, QUEUE)] == [
-        Postponement(100.0),
-        None,
-    ]
+    waits = [request.wait.postponed for request in kept.requests({}, QUEUE)]
+    assert waits == [Postponement(100.0), None]
 
 
 def test_jobs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
@@ -71,7 +66,5 @@ def test_after_a_restart_only_the_beginning_counts(tmp_path: Path) -> None:
     ledger.round(RoundRecord(100.0, 0.1, 2, 0, 2, detail={"waiting": waiting}))
     ledger.flush()
     again = Postponements(live_site(LedgerWriter(tmp_path / "store.db")))
-    assert [request.wait.postponed for request in again.requests({}, QUEUE)] == [
-        Postponement(100.0),
-        None,
-    ]
+    waits = [request.wait.postponed for request in again.requests({}, QUEUE)]
+    assert waits == [Postponement(100.0), None]

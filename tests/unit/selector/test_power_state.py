@@ -6,15 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from memory_slurm import node_record
-from slurm_folder import SlurmFolder, parked
-from test_mover import requeues, runs_for_hours
+from slurm_folder import SlurmFolder, parked, run_by_slurm
+from test_mover import put_times, requeues, runs_for_hours
 from test_site_power import (
     IDLE_W,
     NODES,
-    answered,
+    Exploring,
     class_a,
-    clocks_seen,
-    explored,
     fitted,
     limit,
     powered,
@@ -25,12 +23,10 @@ from test_site_power import (
 from slurm_gpu_aware.features.power.power_budget import PowerState
 from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.profile import GpuScore
 from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.round import Rounds
 from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.profiles import put_scores
 
 __all__ = ["fitted", "powered"]
 
@@ -43,12 +39,9 @@ UNKNOWN = "class=A,freq=auto,model=bert"
 def running_7(site: SlurmFolder, comment: str = MODELLED) -> Rounds:
     """A selector that explores, under a limit that leaves too little for it; job 7 runs."""
     limit(site, IDLE_W + 2 * (MAX_W - 50.0) - 100.0)
-    rounds, now = explored(site)
-    answered(site, rounds, now[0])
-    site.write([class_a("7", comment=comment)], NODES)
-    clocks_seen(site, rounds, now, 3)
-    assert site.jobs["7"]["state"] == "RUNNING"
-    return rounds
+    one = Exploring(site)
+    one.starts(3, comment=comment)
+    return one.rounds
 
 
 def state_of(site: SlurmFolder, rounds: Rounds, one: RunningJob, **kept_w: float) -> PowerState:
@@ -57,9 +50,7 @@ def state_of(site: SlurmFolder, rounds: Rounds, one: RunningJob, **kept_w: float
     cluster = replace(cluster, running=(one,))
     jobs = {name.removeprefix("job"): above_w for name, above_w in kept_w.items()}
     profile = LedgerWriter(site.store).profile()
-    found = rounds.site.of(SitePower).state(cluster, profile, PlanSettings(auto_clocks=True), jobs)
-    assert found is not None
-    return found
+    return rounds.site.of(SitePower).state(cluster, profile, PlanSettings(auto_clocks=True), jobs)
 
 
 def hold(job_id: str, *gpus: tuple[int, tuple[int, ...]]) -> RunningJob:
@@ -88,31 +79,20 @@ def test_a_job_on_a_move_is_not_explored(powered: SlurmFolder) -> None:
 def test_no_model_is_missed_of_a_job_whose_gpus_slurm_shows_no_more(powered: SlurmFolder) -> None:
     """Regression: while it ended, it was said that it might get GPUs of several models."""
     rounds = running_7(powered, UNKNOWN)
-    reading = rounds.site.of(SitePower).reading()
-    assert reading is not None
-    assert reading.no_model.keys() == {"7"}
+    assert rounds.site.of(SitePower).reading().no_model.keys() == {"7"}
     state_of(powered, rounds, hold("7"))
-    reading = rounds.site.of(SitePower).reading()
-    assert reading is not None
-    assert reading.no_model == {}
+    assert rounds.site.of(SitePower).reading().no_model == {}
 
 
 def test_power_is_kept_from_a_requeue_to_the_restart(powered: SlurmFolder) -> None:
     """As much as the job drew, not the limits of the GPUs that are kept for it."""
     limit(powered, IDLE_W + 4 * (MAX_W - 50.0) + 150.0)
-    with powered.config.open("a") as config:
-        config.write('[placement]\npolicy = "pal"\n[moves]\nenabled = true\n')
-        config.write("first_s = 0.0\nlast_s = 0.0\n")
-    scores = [
-        GpuScore(name, slot, "A", 100 * score, score, score, 0, 0, 1000.0)
-        for name, score in (("n1", 2.0), ("n2", 1.0))
-        for slot in range(4)
-    ]
+    moves = "[moves]\nenabled = true\nfirst_s = 0.0\nlast_s = 0.0"
+    powered.configure(f'[placement]\npolicy = "pal"\n{moves}')
     with open_store(powered.store) as store:
-        put_scores(store, scores)
-    other = {"licenses": "", "admin_comment": "", "nodes": "n2", "slots": [0, 1, 2, 3]}
+        put_times(store, n1=200.0, n2=100.0)
     moving = parked("7", comment="class=A,freq=auto,move=ok")
-    powered.write([moving, parked("9", state="RUNNING", user_name="bob", **other)], NODES)
+    powered.write([moving, run_by_slurm("9", "n2", user_name="bob")], NODES)
     assert powered.round(2) == 0, powered.said
     assert powered.jobs["7"]["nodes"] == "n1", powered.said
     runs_for_hours(powered)

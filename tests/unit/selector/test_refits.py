@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from idle_clock import IdleClock
@@ -76,28 +77,23 @@ def killed(*_: object, **__: object) -> tuple[str, str]:
     return run_command(["sh", "-c", f"kill -{signal.SIGKILL} $$"], 60.0)
 
 
-def no_threads(_: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
+FAULTS = {
+    "killed": (f"{REFITS}.run_command", killed),
+    "time": (f"{REFITS}._TIMEOUT_S", 0.01),
+    "program": (f"{REFITS}._PROGRAM", "no_such_program"),
+    "processes": (f"{REFITS}.run_command", Mock(side_effect=SourceError("nice: cannot be run"))),
+    "threads": ("threading.Thread.start", Mock(side_effect=RuntimeError("can't start new thread"))),
+}
 
 
-@pytest.mark.parametrize("fault", ["killed", "time", "program", "processes", "threads"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_fit_that_was_ended_is_tried_again(
     user: OneUser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     """It says nothing of the model."""
     monkeypatch.setattr(f"{REFITS}._AGAIN_S", 0.0)
     with monkeypatch.context() as broken:
-        if fault == "killed":
-            broken.setattr(f"{REFITS}.run_command", killed)
-        elif fault == "time":
-            broken.setattr(f"{REFITS}._TIMEOUT_S", 0.01)
-        elif fault == "program":
-            broken.setattr(f"{REFITS}._PROGRAM", "no_such_program")
-        elif fault == "processes":
-            limit = SourceError("nice: cannot be run: Resource temporarily unavailable")
-            broken.setattr(f"{REFITS}.run_command", lambda *_, **__: (_ for _ in ()).throw(limit))
-        else:
-            broken.setattr(threading.Thread, "start", no_threads)
+        broken.setattr(*FAULTS[fault])
         if fault == "threads":
             user.checks.looks(120.0)
         else:

@@ -1,5 +1,7 @@
 """Estimates in a round: what the planner gets, and what the ledger keeps of it."""
 
+from typing import Any
+
 import pytest
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
@@ -9,33 +11,37 @@ from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory
 from slurm_gpu_aware.features.estimates.metrics import quality
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.planning.record import read_round, replay
-from slurm_gpu_aware.store.database import open_store
-from slurm_gpu_aware.store.ledger import Ledger
+from slurm_gpu_aware.selector.round_state import Outcome
 
 
-def history_with(slurm: SlurmFolder, *runs: float) -> RunHistory:
-    """Runs of the kind of the first job of a site."""
+def with_history(slurm: SlurmFolder) -> RoundsBench:
+    """Rounds that know five runs of 600 s of the kind of the site's first job."""
     (job, *_) = slurm.client().jobs()
     history = RunHistory()
-    for run in runs:
-        kind = JobKind(job.user, job.name, job.account or "", 2, job.time_limit_s)
-        history.add(kind, run)
-    return history
+    for _ in range(5):
+        history.add(JobKind(job.user, job.name, job.account or "", 2, job.time_limit_s), 600.0)
+    return RoundsBench(slurm, history=history)
+
+
+def asked(outcome: Outcome) -> Any:
+    """What the planner was asked, by the record of the round."""
+    return read_round(outcome.planned(), FEATURES).asked
+
+
+def expected_ends(outcome: Outcome) -> dict[str, float | None]:
+    return {job.job_id: job.expected_end_s for job in asked(outcome).cluster.running}
 
 
 def test_placed_jobs_have_estimates_in_plan_record_and_ledger(slurm: SlurmFolder) -> None:
     slurm.write([parked(), parked("8")], ["n1"])
-    bench = RoundsBench(slurm, history=history_with(slurm, *[600.0] * 5))
-    outcome = bench.rounds.run()
+    outcome = with_history(slurm).run()
     assert sorted(outcome.placed) == ["7", "8"]
-    assert outcome.planned is not None
     recorded = read_round(outcome.planned(), FEATURES)
     estimates = {request.job_id: request.estimate_s for request in recorded.asked.queue}
     assert estimates.keys() == {"7", "8"}
     assert all(600 < (estimate or 0) < 800 for estimate in estimates.values())
     assert replay(recorded, FEATURES) == []
-    with open_store(slurm.store, readonly=True) as store:
-        (entry,) = Ledger(store).decisions("7")
+    (entry,) = slurm.ledger("7")
     kept = entry.why["estimate"]
     assert (kept["source"], kept["runs"], kept["seconds"]) == ("name", 5, estimates["7"])
     assert entry.asked["name"] == slurm.client().jobs()[0].name
@@ -43,63 +49,37 @@ def test_placed_jobs_have_estimates_in_plan_record_and_ledger(slurm: SlurmFolder
 
 def test_a_long_name_is_cut_in_the_ledger(slurm: SlurmFolder) -> None:
     slurm.write([parked(name="x" * 5000)], ["n1"])
-    RoundsBench(slurm, history=RunHistory()).rounds.run()
-    with open_store(slurm.store, readonly=True) as store:
-        (entry,) = Ledger(store).decisions("7")
-    assert entry.asked["name"] == "x" * 128
+    RoundsBench(slurm).run()
+    assert slurm.ledger("7")[0].asked["name"] == "x" * 128
 
 
 def test_running_and_released_jobs_have_expected_ends(slurm: SlurmFolder) -> None:
     slurm.write([parked(), parked("8", stuck=True)], ["n1", "n2"])
-    bench = RoundsBench(slurm, history=history_with(slurm, *[600.0] * 5))
-    bench.rounds.run()
+    bench = with_history(slurm)
+    bench.run()
     assert slurm.jobs["7"]["state"] == "RUNNING"
-    jobs = slurm.client().jobs()
-    started = next(job.start_s for job in jobs if job.id == "7")
-    assert started is not None
+    started = next(job.start_s for job in slurm.client().jobs() if job.id == "7")
     bench.wall = started + 60
-    with slurm.state() as state:
-        state["jobs"].append(parked("9"))
-    outcome = bench.rounds.run()
-    assert outcome.planned is not None
-    ends = {
-        job.job_id: job for job in read_round(outcome.planned(), FEATURES).asked.cluster.running
-    }
-    seven, eight = ends["7"].expected_end_s, ends["8"].expected_end_s
-    assert seven is not None
-    assert eight is not None
-    assert 600 < seven - started < 800
-    assert 600 < eight - bench.wall < 800  # it starts any moment
-    bench.wall = seven + 10
-    with slurm.state() as state:
-        state["jobs"].append(parked("10"))
-    outcome = bench.rounds.run()
-    assert outcome.planned is not None
-    running = {
-        job.job_id: job for job in read_round(outcome.planned(), FEATURES).asked.cluster.running
-    }
-    assert running["7"].expected_end_s == started + 3600  # no run was longer: its limit
+    slurm.add(parked("9"))
+    ends = expected_ends(bench.run())
+    assert 600 < ends["7"] - started < 800
+    assert 600 < ends["8"] - bench.wall < 800  # it starts any moment
+    bench.wall = ends["7"] + 10
+    slurm.add(parked("10"))
+    assert expected_ends(bench.run())["7"] == started + 3600  # no run was longer: its limit
 
 
 def test_without_history_nothing_is_estimated(slurm: SlurmFolder) -> None:
     slurm.write([parked()], ["n1"])
-    bench = RoundsBench(slurm, history=RunHistory())
-    outcome = bench.rounds.run()
-    assert outcome.planned is not None
-    assert [
-        request.estimate_s for request in read_round(outcome.planned(), FEATURES).asked.queue
-    ] == [None]
-    with open_store(slurm.store, readonly=True) as store:
-        (entry,) = Ledger(store).decisions("7")
-    assert "estimate" not in entry.why
+    outcome = RoundsBench(slurm, history=RunHistory()).run()
+    assert [request.estimate_s for request in asked(outcome).queue] == [None]
+    assert "estimate" not in slurm.ledger("7")[0].why
 
 
 def test_a_job_that_waits_shows_its_estimate(slurm: SlurmFolder) -> None:
-    big = parked("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
-    slurm.write([parked(), big], ["n1"])
-    bench = RoundsBench(slurm, history=history_with(slurm, *[600.0] * 5))
-    outcome = bench.rounds.run()
-    (waiting,) = [entry for entry in outcome.waiting if entry["job_id"] == "8"]
+    slurm.write([parked(), parked("8", 4)], ["n1"])
+    (waiting,) = with_history(slurm).run().waiting
+    assert waiting["job_id"] == "8"
     assert waiting["estimate"]["source"] in ("name", "user")
 
 

@@ -75,9 +75,12 @@ class RunFolder:
 
 
 @pytest.fixture
-def runs_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+def runs_there(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> RunFolder:
+    """``param``: the days that it may ask for."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    return RunFolder(tmp_path)
+    return RunFolder(tmp_path, getattr(request, "param", 1))
 
 
 def test_runs_of_sacct_count_without_the_slowdown_of_their_placement(runs_there: RunFolder) -> None:
@@ -102,10 +105,7 @@ def expected(work_s: float) -> float:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"State": "PREEMPTED"},
-        {"State": "NODE_FAIL"},
-        {"State": "REQUEUED"},
-        {"State": "RUNNING"},
+        *({"State": state} for state in ("PREEMPTED", "NODE_FAIL", "REQUEUED", "RUNNING")),
         {"State": "PENDING", "Start": "Unknown"},
         {"AllocTRES": "cpu=1"},
         {"AllocTRES": "gres/gpu:1g.5gb=1,gres/gpu=1"},
@@ -187,11 +187,11 @@ def test_a_later_reading_adds_only_what_is_new(runs_there: RunFolder) -> None:
     assert "--starttime=now-130minutes" in runs_there.asked[1]
 
 
+@pytest.mark.parametrize("runs_there", [3], indirect=True)
 def test_days_are_asked_for_one_by_one_newest_first_up_to_a_number_of_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs_there: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    site = RunFolder(tmp_path, days=3)
+    site = runs_there
     site.sacct(row(), row("8"))
     assert site.runs() == 2  # each day tells the same two
     windows = [line.partition("--starttime=")[2].split()[:2] for line in site.asked]
@@ -264,7 +264,6 @@ def test_it_says_once_why_the_accounting_tells_nothing(
 
 def test_a_run_of_the_ledger_without_a_limit() -> None:
     run = run_of(ended("7", 100.0, asked={"gpus": 2}))
-    assert run is not None
     assert run.kind == JobKind("alice", "", "", 2, math.inf)
     assert (run.work_s, run.cut_off) == (50.0, False)
 
@@ -292,22 +291,19 @@ def test_no_run_is_known_until_a_round_takes_the_first_reading(runs_there: RunFo
     assert not reader.is_first
 
 
-def test_switched_off_it_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    site = RunFolder(tmp_path, days=0)
-    site.sacct(row())
-    site.reader.start()
-    site.reader.stop()
-    assert not (tmp_path / "asked").exists()
-    assert site.reader._thread is None
+@pytest.mark.parametrize("runs_there", [0], indirect=True)
+def test_switched_off_it_reads_nothing(runs_there: RunFolder) -> None:
+    runs_there.sacct(row())
+    runs_there.reader.start()
+    runs_there.reader.stop()
+    assert not (runs_there.folder / "asked").exists()
+    assert runs_there.reader._thread is None
 
 
 def test_a_run_counts_with_the_gpus_that_it_had() -> None:
     """A moldable job asked for 2 and got 4."""
     asked = {"gpus": 2, "gpus_range": "1-8", "name": "train"}
-    run = run_of(ended("7", 100.0, asked=asked, slots=[[0, 1, 2, 3]]))
-    assert run is not None
-    assert run.kind.gpus == 4
+    assert run_of(ended("7", 100.0, asked=asked, slots=[[0, 1, 2, 3]])).kind.gpus == 4
 
 
 def test_no_name_or_comment_forges_a_run_of_another_user(runs_there: RunFolder) -> None:

@@ -3,12 +3,14 @@
 import json
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import gpu_aware
+from commands import gpu_aware, succeeded, words
+from rounds_bench import reasons_of
 from slurm_folder import SlurmFolder, parked
 from store_samples import fit_models, ingest_sweep
 
@@ -31,6 +33,8 @@ from slurm_gpu_aware.store.ledger import Ledger
 NODES = ["n1", "n2"]
 CLOCKS = (900, 1000, 1100, 1200, 1312, 1400, 1530)
 IDLE_W = 8 * 50.0
+ASKED = "class=A,model=bert,freq=auto"
+"""A job whose model is missing."""
 
 
 @pytest.fixture(scope="module")
@@ -60,27 +64,20 @@ def model_table(site: SlurmFolder) -> Any:
     """What the model says of 2 GPUs."""
     with open_store(site.store, readonly=True) as store:
         model = read_models(store, 0.15).of(None, "A", "v100")
-    assert model is not None
     return size_table(model, (2,), CLOCKS, 4)
 
 
 def known_reading(rounds: Rounds) -> PowerReading:
-    reading = rounds.site.of(SitePower).reading()
-    assert reading is not None
-    return reading
+    return rounds.site.of(SitePower).reading()
 
 
 def limit(site: SlurmFolder, watts: float, margin: float = 0.0) -> None:
-    with site.config.open("a") as config:
-        config.write(
-            f'[power]\npower_budget_watts = {watts}\nclocks = "auto"\nmargin = {margin}\n'
-            "idle_watts = 50.0\n"
-        )
+    budget = f'power_budget_watts = {watts}\nclocks = "auto"\nmargin = {margin}'
+    site.configure(f"[power]\n{budget}\nidle_watts = 50.0")
 
 
 def set_limit(site: SlurmFolder, limit: str) -> None:
-    done = gpu_aware("power", "set", limit, config=site.config)
-    assert done.exit_code == 0, done.stderr
+    succeeded(gpu_aware("power", "set", limit, config=site.config))
 
 
 def class_a(job_id: str, **fields: Any) -> dict[str, Any]:
@@ -111,10 +108,7 @@ def report_of_agent(site: SlurmFolder, node: str, **fields: Any) -> None:
 
 
 def show(site: SlurmFolder) -> dict[str, Any]:
-    done = gpu_aware("power", "show", "--json", config=site.config)
-    assert done.exit_code == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(words("power", "show", "--json", config=site.config))
 
 
 def last_reasons(site: SlurmFolder) -> dict[str, str]:
@@ -142,7 +136,6 @@ def test_a_job_waits_for_power_and_status_shows_it(powered: SlurmFolder) -> None
     assert powered.jobs["8"]["state"] == "PENDING"
     assert "waits for power: it needs" in last_reasons(powered)["8"]
     clock = running_clock(powered, "7")
-    assert clock is not None
     assert f"freq={clock}@" in powered.jobs["7"]["extra"]
     shown = show(powered)
     planned = float(model_table(powered).power_w[0, CLOCKS.index(clock)]) - 100.0 + IDLE_W
@@ -150,11 +143,11 @@ def test_a_job_waits_for_power_and_status_shows_it(powered: SlurmFolder) -> None
     assert shown["last"]["planned_w"] <= shown["last"]["limit_w"]
     assert shown["last"]["measured_w"] is None
     assert shown["day"][-1]["planned_w"] == shown["last"]["planned_w"]
-    told = gpu_aware("explain", "7", config=powered.config).stdout
-    assert f"2 GPUs at {clock} MHz (" in " ".join(told.split())
+    told = words("explain", "7", config=powered.config)
+    assert f"2 GPUs at {clock} MHz (" in told
     assert "sooner_percent" not in told
-    status = gpu_aware("status", config=powered.config)
-    assert f"planned {planned:.0f} W of {shown['last']['limit_w']:.0f} W" in status.stdout
+    status = words("status", config=powered.config)
+    assert f"planned {planned:.0f} W of {shown['last']['limit_w']:.0f} W" in status
 
 
 @pytest.mark.parametrize(("margin", "state"), [(0.0, "RUNNING"), (0.1, "PENDING")])
@@ -169,13 +162,19 @@ def test_the_margin_stays_free(powered: SlurmFolder, margin: float, state: str) 
     assert last["planned_w"] <= (1 - margin) * limit_w + 0.1
 
 
-def selector(site: SlurmFolder) -> Rounds:
-    """A selector in this process, with the ledger as others left it."""
+def rounds_at(site: SlurmFolder, clock: Callable[[], float] = time.time) -> Rounds:
+    """A selector in this process, with ledger and orders as others left them."""
     config, ledger = load_config(site.config), LedgerWriter(site.store)
-    orders = site.config.parent / "orders"
-    held = time.time() + 600
-    rounds = Rounds(site.client(), config, ledger, gate_held_until=lambda: held, orders=orders)
+    more = {"orders": site.config.parent / "orders", "clock": clock}
+    held = lambda: clock() + 600  # noqa: E731
+    rounds = Rounds(site.client(), config, ledger, gate_held_until=held, **more)
     rounds.load()
+    return rounds
+
+
+def selector(site: SlurmFolder) -> Rounds:
+    """The same, and its agents have reported."""
+    rounds = rounds_at(site)
     rounds.site.of(SitePower).clocks.reported({node: AgentReport(time.time(), 0) for node in NODES})
     return rounds
 
@@ -188,7 +187,7 @@ def start_one(site: SlurmFolder) -> tuple[str, str]:
     (node,) = site.jobs["7"]["nodes"].split(",")
     slots = site.ledger("7")[-1].slots[0]
     gpus = "+".join(map(str, slots))
-    site.write([*site.jobs.values(), class_a("8")], NODES)
+    site.add(class_a("8"))
     return node, gpus
 
 
@@ -253,8 +252,7 @@ def test_a_clock_that_is_refused_keeps_its_power_and_the_job_waits(powered: Slur
     assert "waits for power: it needs" in last_reasons(powered)["8"]
     last = show(powered)["last"]
     assert (last["keeps_clock"], last["keeping"]) == ({"7": "Not Supported"}, 1)
-    done = gpu_aware("explain", "7", config=powered.config)
-    assert "Not Supported" in " ".join(done.stdout.split())  # long lines are wrapped
+    assert "Not Supported" in words("explain", "7", config=powered.config)
     # When job 7 has ended, 8 starts.
     powered.change("7", state="COMPLETED", nodes="")
     assert powered.round(2) == 0, powered.said
@@ -272,21 +270,18 @@ def test_without_a_limit_running_clocks_go_back_to_the_default(powered: SlurmFol
     assert line == f"7 0 {gpus}"
     assert seq > before
     assert show(powered)["last"] is None
-    done = gpu_aware("power", "set", "auto", config=powered.config)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(gpu_aware("power", "set", "auto", config=powered.config))
     assert "as configured" in done.stderr
 
 
 def test_a_missing_model_is_said_and_the_job_runs(powered: SlurmFolder) -> None:
     limit(powered, 5000.0)
-    powered.write(
-        [class_a("7", comment="class=A,model=nothing"), class_a("8", comment="class=B")], NODES
-    )
+    named = class_a("7", comment="class=A,model=nothing")
+    powered.write([named, class_a("8", comment="class=B")], NODES)
     assert powered.round(2) == 0, powered.said
     assert powered.jobs["7"]["state"] == powered.jobs["8"]["state"] == "RUNNING"
-    assert powered.ledger("7")[-1].why["model"]["reason"] == (
-        "no performance model nothing for v100 is in the store; that of A counts"
-    )
+    why = powered.ledger("7")[-1].why["model"]["reason"]
+    assert why == "no performance model nothing for v100 is in the store; that of A counts"
     # Job 8 has no model: it counts with the limits of its GPUs, 300 W each.
     clock = running_clock(powered, "7")
     column = len(CLOCKS) - 1 if clock is None else CLOCKS.index(clock)
@@ -294,24 +289,19 @@ def test_a_missing_model_is_said_and_the_job_runs(powered: SlurmFolder) -> None:
     planned = needed - 100 + 2 * 250 + IDLE_W
     last = show(powered)["last"]
     assert last["planned_w"] == pytest.approx(planned, abs=0.2)
-    assert (last["no_model"], last["without_model"]) == (
-        {"7": powered.ledger("7")[-1].why["model"]["reason"]},
-        1,
-    )
-    status = gpu_aware("status", config=powered.config)
-    assert "1 job has no model: gpu-aware power show" in " ".join(status.stdout.split())
-    shown = gpu_aware("power", "show", config=powered.config)
-    assert "no performance model nothing for v100" in shown.stdout
+    assert (last["no_model"], last["without_model"]) == ({"7": why}, 1)
+    status = words("status", config=powered.config)
+    assert "1 job has no model: gpu-aware power show" in status
+    shown = words("power", "show", config=powered.config)
+    assert "no performance model nothing for v100" in shown
 
 
 def test_a_job_that_exceeds_the_limit_runs_alone_and_says_so(powered: SlurmFolder) -> None:
     limit(powered, IDLE_W + 10.0)
     powered.write([class_a("7"), class_a("8")], NODES)
     assert powered.round(2) == 0, powered.said
-    states = {powered.jobs[i]["state"] for i in ("7", "8")}
-    assert states == {"RUNNING", "PENDING"}
+    (started,) = (i for i in ("7", "8") if powered.jobs[i]["state"] == "RUNNING")
     assert show(powered)["last"]["unmet"]
-    started = next(i for i in ("7", "8") if powered.jobs[i]["state"] == "RUNNING")
     why = powered.ledger(started)[-1].why
     assert "cannot be met" in Facts.read(why).text
     assert running_clock(powered, started) == CLOCKS[0]
@@ -326,19 +316,17 @@ def test_measured_power_of_all_nodes_is_shown_and_recorded(powered: SlurmFolder)
         report = {"gpus": [0, 1, 2, 3], "power_w": values}
         report_of_agent(powered, node, error="no orders" * (node == "n2"), **report)
     report_of_agent(powered, "n9", error="no node of the site", **report)
-    powered.write([*powered.jobs.values(), class_a("8")], NODES)
+    powered.add(class_a("8"))
     assert powered.round() == 0, powered.said
     last = show(powered)
     assert (last["last"]["measured_w"], last["last"]["measured_gpus"]) == (510.5, 8)
     assert last["day"][-1]["measured_w"] == 510.5
     assert last["last"]["agents"] == {"n2": "no orders"}
     picture = powered.config.parent / "power.png"
-    arguments = ["--config", str(powered.config), "report", "--power", str(picture)]
-    done = gpu_aware(*arguments)
-    assert done.exit_code == 0, done.stderr
+    arguments = ["report", "--power", str(picture)]
+    succeeded(gpu_aware(*arguments, config=powered.config))
     assert picture.read_bytes().startswith(b"\x89PNG")
-    done = gpu_aware(*arguments, "results")
-    assert done.exit_code != 0
+    assert gpu_aware(*arguments, "results", config=powered.config).exit_code != 0
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -369,15 +357,13 @@ def test_orders_that_cannot_be_written_hold_up_no_job(powered: SlurmFolder) -> N
     folder.write_text("no folder")
     rounds = selector(powered)
     rounds.run()
-    found = {entry["job_id"]: entry["reason"] for entry in rounds.run().waiting}
+    found = reasons_of(rounds.run())
     assert "waits for power: it needs" in found["8"]  # and not for clocks that never fall
-    reading = known_reading(rounds)
-    assert "cannot be written" in reading.agents[node]
+    assert "cannot be written" in known_reading(rounds).agents[node]
     folder.unlink()
     rounds.run()  # writes what it wants first of all
     assert {entry["reason"] for entry in rounds.run().waiting} == {LOWERING}
-    reading = known_reading(rounds)
-    assert not reading.agents
+    assert not known_reading(rounds).agents
 
 
 def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(powered: SlurmFolder) -> None:
@@ -385,24 +371,22 @@ def test_an_end_and_a_new_limit_start_a_round_although_no_job_waits(powered: Slu
     power = rounds.site.of(SitePower)
     assert power.wants_round((), 0.0)  # it may have to take back what a selector before it ordered
     rounds.run()
-    assert not rounds.site.of(SitePower).wants_round((), 0.0)
-    assert rounds.site.of(SitePower).reading() is None
+    assert not power.wants_round((), 0.0)
+    assert power.reading() is None
     limit(powered, 3000.0)
     rounds = selector(powered)
     rounds.run()
     reading = known_reading(rounds)
     assert (reading.limit_w, reading.planned_w, reading.idle_nodes) == (3000.0, IDLE_W, "n[1-2]")
     powered.write([class_a("7")], NODES)
-    rounds.run()
-    rounds.run()
-    rounds.run()
+    for _ in range(3):
+        rounds.run()
     reading = known_reading(rounds)
     assert reading.planned_w > IDLE_W
     assert {powered.jobs["7"]["nodes"], reading.idle_nodes} == set(NODES)
     powered.change("7", state="COMPLETED", nodes="")
     rounds.run()
-    reading = known_reading(rounds)
-    assert reading.planned_w == IDLE_W
+    assert known_reading(rounds).planned_w == IDLE_W
 
 
 def test_the_clock_of_a_job_is_planned_as_soon_as_it_has_started(powered: SlurmFolder) -> None:
@@ -414,8 +398,9 @@ def test_the_clock_of_a_job_is_planned_as_soon_as_it_has_started(powered: SlurmF
     rounds.run()
     assert powered.jobs["7"]["state"] == "PENDING"
     assert not rounds.site.of(SitePower).wants_round((), 0.0)
-    node, slots = powered.ledger("7")[-1].nodes[0], list(powered.ledger("7")[-1].slots[0])
-    powered.change("7", state="RUNNING", nodes=node, slots=slots)
+    decided = powered.ledger("7")[-1]
+    node = decided.nodes[0]
+    powered.change("7", state="RUNNING", nodes=node, slots=list(decided.slots[0]))
     assert not orders(powered)
     rounds.run()
     assert [line.split()[0] for line in orders(powered)[node][1]] == ["7"]
@@ -431,9 +416,10 @@ def test_clocks_rise_as_soon_as_a_waiting_job_is_gone(powered: SlurmFolder, late
     limit(powered, IDLE_W + 2.5 * efficient_w(powered))
     rounds = selector(powered)
     powered.write([class_a("7")], NODES)
-    high = clocks_seen(powered, rounds, [time.time()], 2)[-1]
-    large = class_a("8", tres_per_node="gres/gpu:4", admin_comment="gpuaware/1;tn=gres/gpu:4;mc=1")
-    powered.write([*powered.jobs.values(), {**large, "comment": "class=A,freq=max"}], NODES)
+    for _ in range(2):
+        rounds.run()
+        high = answered(powered, rounds, time.time())
+    powered.add(class_a("8", gpus=4, comment="class=A,freq=max"))
     rounds.run()
     ((_, (order,)),) = (found for found in orders(powered).values() if found[1])
     assert int(order.split()[1]) < high
@@ -448,39 +434,25 @@ def test_clocks_rise_as_soon_as_a_waiting_job_is_gone(powered: SlurmFolder, late
     assert not rounds.site.of(SitePower).wants_round((), 0.0)
 
 
-def test_a_limit_that_no_round_has_seen_is_shown_as_such(powered: SlurmFolder) -> None:
-    limit(powered, 3000.0)
-    done = gpu_aware("power", "show", config=powered.config)
-    assert "3000 W, as configured" in done.stdout
-    assert "no round under this limit yet" in done.stdout
-
-
 def test_show_tells_the_limit_in_force_and_nothing_of_another_one(powered: SlurmFolder) -> None:
     """Regression: until the next round it told the limit before as the one in force."""
-
-    def power(*args: str) -> str:
-        done = gpu_aware("power", *args, config=powered.config)
-        assert done.exit_code == 0, done.stderr
-        return done.stdout
-
-    power("set", "3000")
+    set_limit(powered, "3000")
     powered.write([class_a("7")], NODES)
     assert powered.round() == 0, powered.said
-    assert "planned" in power("show")
-    power("set", "2000")
-    shown = power("show")
+    assert "planned" in words("power", "show", config=powered.config)
+    set_limit(powered, "2000")
+    shown = words("power", "show", config=powered.config)
     assert "2000 W, set at" in shown
     assert "no round under this limit yet" in shown
     assert "W of" not in shown
-    power("set", "auto")
-    assert "no limit" in power("show")
-    assert "W of" not in power("show")
+    set_limit(powered, "auto")
+    shown = words("power", "show", config=powered.config)
+    assert ("no limit" in shown, "W of" in shown) == (True, False)
     assert show(powered)["limit"] == "no limit"
 
 
 def test_without_a_limit_the_clock_of_a_class_stays(powered: SlurmFolder) -> None:
-    with powered.config.open("a") as config:
-        config.write('[power]\nclocks = "auto"\n[classes.A]\nclock_mhz = 1200\n')
+    powered.configure('[power]\nclocks = "auto"\n[classes.A]\nclock_mhz = 1200')
     powered.write([class_a("7", comment="class=A,freq=auto")], NODES)
     assert powered.round(3) == 0, powered.said
     assert running_clock(powered, "7") == 1200
@@ -488,34 +460,32 @@ def test_without_a_limit_the_clock_of_a_class_stays(powered: SlurmFolder) -> Non
     assert [line.split()[:2] for line in lines] == [["7", "1200"]]
 
 
+def measured_anew(site: SlurmFolder, **more: Any) -> None:
+    """The cards draw less than the most that they can; ``more``: for `ingest_sweep`."""
+    site.store.unlink()
+    with open_store(site.store) as store:
+        for node in NODES:
+            ingest_sweep(store, CLOCKS, node, dynamic_w=0.04, **more)
+    fit_models(site.store)
+
+
 def test_a_job_starts_and_stays_at_the_clock_that_saves_energy(powered: SlurmFolder) -> None:
     """The selector, killed between the rounds, keeps it in the orders, and explain says it."""
-    with powered.config.open("a") as config:
-        config.write('[power]\nclocks = "auto"\n[energy]\nslowdown = 0.2\n')
-    powered.store.unlink()
-    with open_store(powered.store) as store:
-        for node in NODES:
-            ingest_sweep(store, CLOCKS, node, dynamic_w=0.04)  # below the most that a card draws
-    fit_models(powered.store)
-    own = "gpuaware/1;tn=gres/gpu:2;tf=gpu:1000;mc=1"
-    given = (
-        class_a("8", tres_freq="gpu:1000", admin_comment=own),
-        class_a("9", comment="class=A,freq=max"),
-    )
-    powered.write([class_a("7"), *given], NODES)
+    powered.configure('[power]\nclocks = "auto"\n[energy]\nslowdown = 0.2')
+    measured_anew(powered)
+    own = class_a("8", tres_freq="gpu:1000", record=";tf=gpu:1000")
+    powered.write([class_a("7"), own, class_a("9", comment="class=A,freq=max")], NODES)
     assert powered.round(3) == 0, powered.said
     table = model_table(powered)
     assert table.power_w.max() < 2 * 300.0
     found = best_setting(table, 2, 0.2)
-    assert found is not None
     assert found.clock_mhz < max(CLOCKS)
     assert running_clock(powered, "7") == found.clock_mhz, powered.said
-    assert running_clock(powered, "8") is None
-    assert running_clock(powered, "9") is None
+    assert running_clock(powered, "8") is running_clock(powered, "9") is None
     lines = [line for _, own in orders(powered).values() for line in own]
     assert [line.split()[1] for line in lines if line.startswith("7 ")] == [str(found.clock_mhz)]
-    done = gpu_aware("explain", "7", config=powered.config)
-    assert f"about {found.choice.saves:.0%} at {found.clock_mhz} MHz" in done.stdout
+    told = words("explain", "7", config=powered.config)
+    assert f"about {found.choice.saves:.0%} at {found.clock_mhz} MHz" in told
 
 
 @pytest.fixture
@@ -524,14 +494,8 @@ def limiting(powered: SlurmFolder) -> SlurmFolder:
 
     The last clock below it is 9% slower.
     """
-    with powered.config.open("a") as config:
-        config.write("[energy]\nslowdown = 0.02\n")
-    powered.store.unlink()
-    with open_store(powered.store) as store:
-        for node in NODES:
-            of_limits = {200: (1.01, 0.8), 150: (1.3, 0.6)}
-            ingest_sweep(store, CLOCKS, node, dynamic_w=0.04, limited=of_limits)
-    fit_models(powered.store)
+    powered.configure("[energy]\nslowdown = 0.02")
+    measured_anew(powered, limited={200: (1.01, 0.8), 150: (1.3, 0.6)})
     return powered
 
 
@@ -541,31 +505,43 @@ def test_a_job_starts_with_the_power_limit_that_saves_energy(limiting: SlurmFold
     assert limiting.round(3) == 0, limiting.said
     extras = {name: limiting.jobs[name]["extra"].partition("@")[0] for name in ("7", "9", "10")}
     assert extras == {"7": "freq=1530:200", "9": "freq=0", "10": "freq=1530:200"}
-    done = " ".join(gpu_aware("explain", "7", config=limiting.config).stdout.split())
-    assert "clock 1530 MHz, 200 W" in done
-    assert "saves energy about 19% at 1530 MHz and 200 W, at most 1.0% slower" in done
+    told = words("explain", "7", config=limiting.config)
+    assert "clock 1530 MHz, 200 W" in told
+    assert "saves energy about 19% at 1530 MHz and 200 W, at most 1.0% slower" in told
 
 
-def explored(site: SlurmFolder) -> tuple[Rounds, list[float]]:
-    """A selector of a site that explores, and its clock; job 7 runs, whose model is missing."""
-    with site.config.open("a") as config:
-        config.write(
-            "explore_s = 100.0\n"
-            if "[power]" in site.config.read_text()
-            else "[power]\nexplore_s = 100.0\n"
-        )
-    now = [time.time()]
-    config, ledger = load_config(site.config), LedgerWriter(site.store)
-    rounds = Rounds(
-        site.client(),
-        config,
-        ledger,
-        gate_held_until=lambda: now[0] + 600,
-        orders=site.config.parent / "orders",
-        clock=lambda: now[0],
-    )
-    rounds.load()
-    return rounds, now
+class Exploring:
+    """A selector of a site that explores, with a clock of its own; agents answer after rounds."""
+
+    def __init__(self, site: SlurmFolder) -> None:
+        section = "" if "[power]" in site.config.read_text() else "[power]\n"
+        site.configure(f"{section}explore_s = 100.0")
+        self.site, self.now = site, time.time()
+        self.rounds = rounds_at(site, lambda: self.now)
+
+    def answered(self) -> int:
+        return answered(self.site, self.rounds, self.now)
+
+    def seen(self, times: int = 1) -> list[int]:
+        """Rounds at intervals of 5 s; return the clocks of job 7."""
+        found = []
+        for _ in range(times):
+            self.rounds.run()
+            found.append(self.answered())
+            self.now += 5.0
+        return found
+
+    def starts(self, times: int, job_id: str = "7", comment: str = ASKED) -> list[int]:
+        """A job comes, and so many rounds pass."""
+        self.answered()
+        self.site.add(class_a(job_id, comment=comment))
+        found = self.seen(times)
+        assert self.site.jobs[job_id]["state"] == "RUNNING"
+        return found
+
+    @property
+    def planned_w(self) -> float:
+        return known_reading(self.rounds).planned_w
 
 
 def answered(site: SlurmFolder, rounds: Rounds, now: float) -> int:
@@ -578,164 +554,112 @@ def answered(site: SlurmFolder, rounds: Rounds, now: float) -> int:
     return int(lines[0].split()[1].partition(":")[0]) if lines else -1
 
 
-def clocks_seen(site: SlurmFolder, rounds: Rounds, now: list[float], times: int = 1) -> list[int]:
-    """Rounds at intervals of 5 s, after which agents answer; return the clocks of job 7."""
-    seen = []
-    for _ in range(times):
-        rounds.run()
-        seen.append(answered(site, rounds, now[0]))
-        now[0] += 5.0
-    return seen
-
-
-def planned_w(rounds: Rounds) -> float:
-    return known_reading(rounds).planned_w
-
-
-ASKED = "class=A,model=bert,freq=auto"
-
-
 def test_a_job_without_its_model_tries_clocks_and_counts_with_its_limits(
     powered: SlurmFolder,
 ) -> None:
     limit(powered, IDLE_W + 2 * 250.0 + 60.0)
-    rounds, now = explored(powered)
-    powered.write([class_a("7", comment=ASKED)], NODES)
-    answered(powered, rounds, now[0])
-    clocks_seen(powered, rounds, now)
-    assert powered.jobs["7"]["state"] == "RUNNING"
+    one = Exploring(powered)
+    one.starts(1)
     assert powered.kinds().count("exploring") == 0  # it starts with the table of its class
-    clocks_seen(powered, rounds, now)
-    powered.write([*powered.jobs.values(), class_a("8", comment=ASKED)], NODES)
+    one.seen()
+    powered.add(class_a("8", comment=ASKED))
     seen = []
     while "explored" not in powered.kinds():
         assert len(seen) < 40
-        seen += clocks_seen(powered, rounds, now)
+        seen += one.seen()
         if "explored" not in powered.kinds():
-            assert planned_w(rounds) == IDLE_W + 500.0
+            assert one.planned_w == IDLE_W + 500.0
     tried = list(dict.fromkeys(seen))
     assert [clock for clock in tried if clock > 0][:5] == [1530, 1400, 1200, 1000, 900]
     assert powered.kinds().count("exploring") == 1
     assert powered.jobs["8"]["state"] == "PENDING"  # job 7 took the power limits of its two GPUs
     # Then the clock is chosen as that of any other job of its class.
-    clocks_seen(powered, rounds, now, 3)
+    one.seen(3)
     assert powered.jobs["8"]["state"] == "RUNNING"
 
 
 def test_no_job_is_explored_above_the_limit(powered: SlurmFolder) -> None:
     watts = IDLE_W + 2 * 250.0 - 100.0
     limit(powered, watts)
-    rounds, now = explored(powered)
-    answered(powered, rounds, now[0])
-    powered.write([class_a("7", comment=ASKED)], NODES)
-    clocks_seen(powered, rounds, now, 6)
-    assert powered.jobs["7"]["state"] == "RUNNING"
+    one = Exploring(powered)
+    one.starts(6)
     assert "exploring" not in powered.kinds()
-    reading = known_reading(rounds)
+    reading = known_reading(one.rounds)
     assert IDLE_W < reading.planned_w <= watts
     assert not reading.unmet
-    assert reading.no_model == {
-        "7": "no performance model bert for v100 is in the store; that of A counts"
-    }
+    why = "no performance model bert for v100 is in the store; that of A counts"
+    assert reading.no_model == {"7": why}
 
 
 def test_other_clocks_fall_before_an_exploration_begins(powered: SlurmFolder) -> None:
-    limit(powered, IDLE_W + 2 * 250.0 + 1.05 * efficient_w(powered))
-    rounds, now = explored(powered)
-    answered(powered, rounds, now[0])
-    powered.write([class_a("8")], NODES)
-    clocks_seen(powered, rounds, now, 3)
+    watts = IDLE_W + 2 * 250.0 + 1.05 * efficient_w(powered)
+    limit(powered, watts)
+    one = Exploring(powered)
+    one.starts(3, "8", "class=A")
     high = running_clock(powered, "8")
-    powered.write([*powered.jobs.values(), class_a("7", comment=ASKED)], NODES)
-    clocks_seen(powered, rounds, now, 12)
+    one.starts(12)
     assert "exploring" in powered.kinds()
     lines = [line for _, lines in orders(powered).values() for line in lines]
     (low,) = [int(line.split()[1]) for line in lines if line.startswith("8 ")]
     assert high is None or low < high
-    assert planned_w(rounds) <= IDLE_W + 2 * 250.0 + 1.05 * efficient_w(powered)
+    assert one.planned_w <= watts
 
 
 def test_a_limit_that_is_lowered_ends_an_exploration(powered: SlurmFolder) -> None:
     limit(powered, IDLE_W + 2 * 250.0 + 60.0)
-    rounds, now = explored(powered)
-    answered(powered, rounds, now[0])
-    powered.write([class_a("7", comment=ASKED)], NODES)
-    clocks_seen(powered, rounds, now, 3)
+    one = Exploring(powered)
+    one.starts(3)
     assert powered.kinds()[-1] == "exploring"
     watts = round(IDLE_W + 1.1 * efficient_w(powered))
     set_limit(powered, str(watts))
-    clock = clocks_seen(powered, rounds, now, 3)[-1]
+    clock = one.seen(3)[-1]
     assert powered.kinds()[-1] == "explored"
     assert 0 < clock < 1530
-    assert planned_w(rounds) <= watts
-    clocks_seen(powered, rounds, now, 3)
+    assert one.planned_w <= watts
+    one.seen(3)
     assert powered.kinds().count("exploring") == 1
 
 
-def test_a_job_with_a_due_date_is_not_explored(powered: SlurmFolder) -> None:
-    rounds, now = explored(powered)
-    answered(powered, rounds, now[0])
-    powered.write([class_a("7", comment=ASKED + ",due=2h")], NODES)
-    clocks_seen(powered, rounds, now, 5)
-    assert powered.jobs["7"]["state"] == "RUNNING", powered.said
+@pytest.mark.parametrize("why", ["due date", "silent agents"])
+def test_none_is_explored_with_a_due_date_or_where_no_agent_obeys(
+    powered: SlurmFolder, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Exploring(powered)
+    if why == "silent agents":
+        monkeypatch.setattr(one, "answered", lambda: 0)
+    one.starts(5, comment=f"{ASKED},due=2h" if why == "due date" else ASKED)
     assert "exploring" not in powered.kinds()
 
 
 def test_another_selector_ends_what_was_begun(powered: SlurmFolder) -> None:
     limit(powered, 5000.0)
-    rounds, now = explored(powered)
-    powered.write([class_a("7", comment="class=A,model=bert,freq=auto")], NODES)
-    for _ in range(8):
-        answered(powered, rounds, now[0])
-        rounds.run()
-        now[0] += 5.0
-    assert answered(powered, rounds, now[0]) in (1200, 1400)
-    held = [now[0] + 200.0]
-    later = Rounds(
-        powered.client(),
-        load_config(powered.config),
-        LedgerWriter(powered.store),
-        gate_held_until=lambda: held[0] + 600,
-        orders=powered.config.parent / "orders",
-        clock=lambda: held[0],
-    )
-    later.load()
+    one = Exploring(powered)
+    one.starts(8)
+    assert one.answered() in (1200, 1400)
+    one.now += 200.0
+    one.rounds = rounds_at(powered, lambda: one.now)
     for _ in range(3):
-        answered(powered, later, held[0])
-        later.run()
-        held[0] += 5.0
+        one.answered()
+        one.seen()
     assert powered.kinds()[-1] == "explored"
-    assert running_clock(powered, "7") in (0, None, answered(powered, later, held[0]))
-
-
-def test_nothing_is_explored_where_no_agent_obeys(powered: SlurmFolder) -> None:
-    rounds, now = explored(powered)
-    powered.write([class_a("7", comment="class=A,model=bert,freq=auto")], NODES)
-    for _ in range(5):
-        rounds.run()
-        now[0] += 5.0
-    assert powered.jobs["7"]["state"] == "RUNNING"
-    assert "exploring" not in powered.kinds()
+    assert running_clock(powered, "7") in (0, None, one.answered())
 
 
 def test_a_job_that_refused_a_clock_counts_with_its_own_one(powered: SlurmFolder) -> None:
     limit(powered, IDLE_W + 1.1 * efficient_w(powered))
-    rounds, now = explored(powered)
-    answered(powered, rounds, now[0])
-    powered.write([class_a("7", comment=ASKED)], NODES)
-    clocks_seen(powered, rounds, now, 2)
+    one = Exploring(powered)
+    one.starts(2)
     low = running_clock(powered, "7")
-    assert low is not None
     assert low < 1200
     set_limit(powered, "5000")
-    while clocks_seen(powered, rounds, now)[-1] != 1200:
-        assert planned_w(rounds) <= IDLE_W + 500.0
-    ((node, (seq, _)),) = [one for one in orders(powered).items() if one[1][1]]
+    while one.seen()[-1] != 1200:
+        assert one.planned_w <= IDLE_W + 500.0
+    ((node, (seq, _)),) = [found for found in orders(powered).items() if found[1][1]]
     detail = {"node": node, "seq": seq, "error": "Not Supported"}
-    rounds.site.of(SitePower).clocks.heard("7", "clock_failed", detail)
+    one.rounds.site.of(SitePower).clocks.heard("7", "clock_failed", detail)
     for clock in (1200, low, low):  # 1200 until its own clock is back
-        assert clocks_seen(powered, rounds, now)[-1] == low
-        now[0] += 100.0  # a round is due, whatever happens
+        assert one.seen()[-1] == low
+        one.now += 100.0  # a round is due, whatever happens
         expected = float(model_table(powered).power_w[0, CLOCKS.index(clock)]) - 100.0 + IDLE_W
-        assert planned_w(rounds) == pytest.approx(expected, abs=0.2)
+        assert one.planned_w == pytest.approx(expected, abs=0.2)
     assert powered.kinds()[-1] == "explored"

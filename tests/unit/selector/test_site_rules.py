@@ -28,6 +28,15 @@ class Gate:
             client, Config(), HoldingPool(client), timer=lambda: self.now, stall_s=1e9
         )
 
+    def refused(self, job_id: str, user: str) -> None:
+        self.heartbeat.refusals.refused(job_id, "Unspecified error", user)
+
+    def beats(self, later_s: float = 0.0, claim: bool = False) -> bool:
+        """Whether the gate is closed after a heartbeat, so much later."""
+        self.now += later_s
+        self.heartbeat.beat(claim=claim)
+        return self.closed
+
     @property
     def closed(self) -> bool:
         return bool(self.slurm.get("reservations"))
@@ -44,15 +53,14 @@ def calls_of(slurm: SlurmFolder, name: str) -> int:
 def test_an_open_gate_closes_after_a_test_job_was_changed(slurm: SlurmFolder) -> None:
     slurm.reserve()
     gate = Gate(slurm)
-    gate.heartbeat.beat(claim=True)
-    assert gate.closed
+    assert gate.beats(claim=True)
     assert calls_of(slurm, "submit_held") == 1
     assert slurm.jobs == {}
     changed = {name for call in slurm.calls if call[0] == "update" for name in call[2]}
     assert {"AdminComment", "Extra", "Licenses", "ReqNodeList", "TresPerNode"} <= changed
     slurm.forget_calls()
-    gate.heartbeat.beat()
-    gate.heartbeat.beat(claim=True)
+    gate.beats()
+    gate.beats(claim=True)
     assert calls_of(slurm, "submit_held") == 0  # once, not with each beat or takeover
 
 
@@ -62,67 +70,46 @@ def test_the_gate_stays_open_while_the_site_refuses_and_closes_when_it_does_not(
     slurm.reserve()
     slurm.set(site_refuses=True)
     gate = Gate(slurm)
-    gate.heartbeat.beat(claim=True)
-    assert (gate.closed, gate.heartbeat.held_until, slurm.jobs) == (False, 0.0, {})
-    gate.now += 20.0
-    gate.heartbeat.beat()
-    assert calls_of(slurm, "submit_held") == 1  # a pause between two test jobs
-    gate.now += 100.0
-    gate.heartbeat.beat()
-    assert calls_of(slurm, "submit_held") == 2
+    assert not gate.beats(claim=True)
+    assert (gate.heartbeat.held_until, slurm.jobs) == (0.0, {})
+    for later_s, test_jobs in ((20.0, 1), (100.0, 2)):  # with a pause between two of them
+        gate.beats(later_s)
+        assert calls_of(slurm, "submit_held") == test_jobs
     assert gate.events() == ["gate_lost"] * 2  # each tells when it is tried again
     slurm.set(site_refuses=False)
-    gate.now += 239.0
-    gate.heartbeat.beat()
-    assert not gate.closed
-    gate.now += 1.0
-    gate.heartbeat.beat()
-    assert gate.closed
+    assert not gate.beats(239.0)
+    assert gate.beats(1.0)
     assert gate.events() == ["gate_created"]
 
 
 def test_refusals_in_a_row_open_the_gate_for_longer_each_time(slurm: SlurmFolder) -> None:
     gate = Gate(slurm)
-    refusals = gate.heartbeat.refusals
     for pause_s in (120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0):
-        gate.heartbeat.beat()
-        assert gate.closed
+        assert gate.beats()
         for _ in range(MOST if pause_s == 120.0 else 1):  # later, the first one opens it again
-            refusals.refused("7", "Unspecified error", "alice")
-            refusals.refused("9", "Unspecified error", "bob")
-        gate.heartbeat.beat()
-        refusals.refused("8", "Unspecified error", "bob")  # of the round that was under way
-        gate.heartbeat.beat()
-        assert not gate.closed
-        gate.now += pause_s - 1.0
-        gate.heartbeat.beat()
-        assert not gate.closed
-        gate.now += 1.0
-        gate.heartbeat.beat()
-        assert gate.closed
-    refusals.accepted()  # a job got through: counted, and paused, from the beginning
+            gate.refused("7", "alice")
+            gate.refused("9", "bob")
+        gate.beats()
+        gate.refused("8", "bob")  # of the round that was under way
+        closed = [gate.beats(later_s) for later_s in (0.0, pause_s - 1.0, 1.0)]
+        assert closed == [False, False, True]
+    gate.heartbeat.refusals.accepted()  # a job got through: counted, and paused, from the beginning
     for _ in range(MOST - 1):
-        refusals.refused("7", "Unspecified error", "alice")
-    gate.heartbeat.beat()
-    assert gate.closed
-    refusals.refused("9", "Unspecified error", "bob")
-    gate.heartbeat.beat()
-    assert not gate.closed
-    gate.now += 120.0
-    gate.heartbeat.beat()
-    assert gate.closed
+        gate.refused("7", "alice")
+    assert gate.beats()
+    gate.refused("9", "bob")
+    assert [gate.beats(later_s) for later_s in (0.0, 120.0)] == [False, True]
 
 
 @pytest.mark.parametrize("site_refuses", [True, False])
 def test_no_user_alone_opens_the_gate_for_all(slurm: SlurmFolder, site_refuses: bool) -> None:
     """A form of a job that Slurm does not let us change concerns its user, a site's rule all."""
     gate = Gate(slurm)
-    gate.heartbeat.beat()
+    gate.beats()
     slurm.set(site_refuses=site_refuses)
     for number in range(MOST):
-        gate.heartbeat.refusals.refused(str(number), "Unspecified error", "bob")
-    gate.heartbeat.beat()
-    assert gate.closed is not site_refuses
+        gate.refused(str(number), "bob")
+    assert gate.beats() is not site_refuses
     assert gate.heartbeat.refusals.count == (MOST if site_refuses else 0)
 
 
@@ -166,9 +153,7 @@ def test_a_user_without_an_account(slurm: SlurmFolder, users: list[int]) -> None
     assert trial.passed is None
     assert "Invalid account" in trial.why
     slurm.reserve()
-    gate = Gate(slurm)
-    gate.heartbeat.beat(claim=True)
-    assert gate.closed
+    assert Gate(slurm).beats(claim=True)
 
 
 def test_the_refusal_names_fields_and_cure(slurm: SlurmFolder) -> None:
@@ -181,11 +166,8 @@ def test_the_refusal_names_fields_and_cure(slurm: SlurmFolder) -> None:
 
 
 def test_jobs_that_cannot_be_placed_count_and_rounds_ignore_test_jobs(slurm: SlurmFolder) -> None:
-    trial = job_record(
-        job_id=5, name=NAME, user_name="root", licenses="gpuaware:1", reason="Licenses"
-    )
-    trial["admin_comment"] = "gpuaware/1;tn=gres/gpu:1;mc=1"
-    slurm.write([trial | {"state": "RUNNING"}, parked("7"), parked("8"), parked("9")], ["n1", "n2"])
+    trial = parked("5", 1, name=NAME, user_name="root", state="RUNNING")
+    slurm.write([trial, parked("7"), parked("8"), parked("9")], ["n1", "n2"])
     slurm.set(site_refuses=True)
     slurm.round()
     slurm.round()
@@ -218,9 +200,9 @@ def test_a_new_reservation_is_not_needed_to_open(slurm: SlurmFolder) -> None:
     slurm.reserve(reservation_record("other"))
     gate = Gate(slurm)
     for _ in range(MOST):
-        gate.heartbeat.refusals.refused("7", "Unspecified error", "alice")
-        gate.heartbeat.refusals.refused("8", "Unspecified error", "bob")
-    gate.heartbeat.beat()
+        gate.refused("7", "alice")
+        gate.refused("8", "bob")
+    gate.beats()
     assert [one["name"] for one in slurm.get("reservations")] == ["other"]
 
 

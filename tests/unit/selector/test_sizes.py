@@ -1,40 +1,18 @@
 """Other numbers of GPUs over rounds of the selector: placing, and growth of running jobs."""
 
-import shutil
 import time
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import gpu_aware
-from slurm_folder import SlurmFolder, parked
-from store_samples import fit_models, ingest, put_net, report
-
-from slurm_gpu_aware.store.database import open_store
+from commands import words
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 
 NODES = ["n1", "n2"]
 NET = "class=A,model=net"
 PLACED = "gpuaware/1;tn=gres/gpu:2;mc=1;rs=nodes"
+MOVES = "[moves]\nenabled = true\nfirst_s = 0.0\nlast_s = 0.0\n"
 TASKS = "gpuaware/1;tj=gres/gpu:2;nt=2;cpt=2;mc=4;rs=gpus"
-
-
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in which ``net`` has a model: each doubling of its GPUs almost halves its time."""
-    path = tmp_path_factory.mktemp("fitted") / "store.db"
-    with open_store(path) as store:
-        for node in NODES:
-            ingest(store, report(node))
-        put_net(store)
-    fit_models(path)
-    return path
-
-
-@pytest.fixture
-def net_site(slurm: SlurmFolder, fitted: Path) -> SlurmFolder:
-    shutil.copy(fitted, slurm.store)
-    return slurm
 
 
 def first_job(site: SlurmFolder, *jobs: dict[str, Any], rounds: int = 2) -> dict[str, Any]:
@@ -83,12 +61,8 @@ def test_other_jobs_keep_the_number_of_their_options(
 
 def runs_on_one_gpu(site: SlurmFolder, more: str = "") -> None:
     """Job 7 runs on the only free GPU, and then the others become free."""
-    with site.config.open("a") as config:
-        config.write(f"[moves]\nenabled = true\nfirst_s = 0.0\nlast_s = 0.0\n{more}")
-    others = [
-        parked(number, state="RUNNING", licenses="", admin_comment="", nodes=node, slots=slots)
-        for number, node, slots in (("8", "n1", [0, 1, 2]), ("9", "n2", [0, 1, 2, 3]))
-    ]
+    site.configure(f"{MOVES}{more}")
+    others = run_by_slurm("8", "n1", [0, 1, 2]), run_by_slurm("9", "n2")
     job = first_job(site, parked(comment=f"{NET},gpus=1-4,move=10s", admin_comment=PLACED), *others)
     assert (job["state"], gpus(job)) == ("RUNNING", 1)
     now = int(time.time())
@@ -116,18 +90,14 @@ def test_under_a_power_limit_with_power_left_it_grows_too(net_site: SlurmFolder)
 
 def waits_beside_four(site: SlurmFolder) -> None:
     """Job 7 runs on all GPUs of n1, those of n2 are held, and 10 and 11 wait for one each."""
-    with site.config.open("a") as config:
-        config.write("[moves]\nenabled = true\nfirst_s = 0.0\nlast_s = 0.0\n")
-    held = {"licenses": "", "admin_comment": "", "nodes": "n2", "slots": [0, 1, 2, 3]}
-    other = parked("9", state="RUNNING", **held)
-    job = first_job(site, parked(comment=f"{NET},gpus=1-4,move=10s", admin_comment=PLACED), other)
+    site.configure(MOVES)
+    moldable = parked(comment=f"{NET},gpus=1-4,move=10s", admin_comment=PLACED)
+    job = first_job(site, moldable, run_by_slurm("9", "n2"))
     assert (job["state"], gpus(job)) == ("RUNNING", 4)
     now = int(time.time())
     for number in ("7", "9"):
         site.change(number, start_time=now - 5_000, end_time=now + 40_000)
-    one = {"tres_per_node": "gres/gpu:1", "admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1"}
-    waiting = [parked(number, comment="class=A", **one) for number in ("10", "11")]
-    site.write([*site.jobs.values(), *waiting], NODES)
+    site.add(*(parked(number, 1, comment="class=A") for number in ("10", "11")))
 
 
 def test_a_running_job_shrinks_so_that_waiting_jobs_start(net_site: SlurmFolder) -> None:
@@ -150,8 +120,7 @@ def test_a_running_job_shrinks_so_that_waiting_jobs_start(net_site: SlurmFolder)
         others = {jobs[number]["state"] for number in ("10", "11")}
         assert others == {"RUNNING" if moved else "PENDING"}, (count, before)
         assert moved or count
-    done = gpu_aware("explain", "7", config=net_site.config)
-    assert "it gives back jobs 10, 11 can start" in " ".join(done.stdout.split()), done.stdout
+    assert "it gives back jobs 10, 11 can start" in words("explain", "7", config=net_site.config)
 
 
 @pytest.mark.parametrize(("tier", "left"), [(2, 4), (1, 2), (0, 2)])

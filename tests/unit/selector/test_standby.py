@@ -148,9 +148,7 @@ def test_a_superseded_one_does_not_extend_the_gate(pair: TwoHosts) -> None:
     pair.on("ctl1")
     pair.first[1].beat()
     assert pair.slurm.get("reservations")[0]["end_time"] == end
-    other = pair.first[1].other
-    assert other is not None
-    assert other.host == "ctl2"
+    assert pair.first[1].other.host == "ctl2"
 
 
 def test_a_round_that_was_overtaken_while_it_read_changes_nothing(
@@ -171,13 +169,8 @@ def test_a_round_that_was_overtaken_while_it_read_changes_nothing(
         return found
 
     monkeypatch.setattr(client, "jobs", jobs)
-    rounds = Rounds(
-        client,  # type: ignore[arg-type]
-        Config(),
-        LedgerWriter(tmp_path / "first.db"),
-        gate_held_until=lambda: heartbeat.held_until,
-        check_holder=heartbeat.check,
-    )
+    gate = {"gate_held_until": lambda: heartbeat.held_until, "check_holder": heartbeat.check}
+    rounds = Rounds(client, Config(), LedgerWriter(tmp_path / "first.db"), **gate)
     before = pair.slurm.jobs
     with pytest.raises(SourceError, match="ctl2 works"):
         rounds.run()
@@ -198,9 +191,7 @@ def test_the_gate_of_an_only_controller_has_no_comment(pair: TwoHosts) -> None:
     """With one, slurmctld adds a row to slurmdbd's reservations at each heartbeat."""
 
     def comment() -> str:
-        held = gate_reservation(pair.slurm.client(), Config().gate)
-        assert held is not None
-        return held.comment
+        return gate_reservation(pair.slurm.client(), Config().gate).comment
 
     with pair.slurm.state() as state:
         del state["settings"]["SlurmctldHost[1]"]
@@ -224,18 +215,12 @@ def test_the_gate_of_an_only_controller_has_no_comment(pair: TwoHosts) -> None:
 
 
 def test_requests_are_not_restored_under_a_working_selector(pair: TwoHosts) -> None:
-    bound = parked(
-        req_nodes="n1",
-        tres_per_node="gres/gpu:g0:1",
-        licenses="",
-        admin_comment="gpuaware/1;tn=gres/gpu:1;mc=1;sel=released:0:1",
-        stuck=True,
-    )
-    pair.slurm.write([bound], ["n1"])
+    bound = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1", "licenses": "", "stuck": True}
+    pair.slurm.write([parked("7", 1, ";sel=released:0:1", **bound)], ["n1"])
     pair.turn("ctl1")
     pair.on("ctl2")
     config = Config(store=StoreConfig(path=pair.slurm.store))
-    restored = restore_all(pair.slurm.client(), config)  # type: ignore[arg-type]
+    restored = restore_all(pair.slurm.client(), config)
     assert (restored.kept, restored.left) == (["7"], [])
     assert "ctl1" in restored.kept_why
 
@@ -276,7 +261,7 @@ def test_the_daemon_stands_by_works_and_stands_by_again(
         events=EventsConfig(submit_file=tmp_path / "second"),
     )
     client = pair.slurm.client()
-    selector = Selector(config, client, Standby(client, config))  # type: ignore[arg-type]
+    selector = Selector(config, client, Standby(client, config))
     with looping(selector, monkeypatch):
         time.sleep(2.5)
         assert pair.holder == "ctl1"

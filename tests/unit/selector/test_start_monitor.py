@@ -6,14 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 from idle_clock import Stopwatch
 from memory_slurm import MemorySlurm, reservation_record
-from rounds_bench import RoundsBench, placed_and_stuck, reads
+from rounds_bench import RoundsBench, placed_and_stuck, reads, rounds_with
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission.holds import Hold
@@ -25,9 +27,10 @@ from slurm_gpu_aware.placement.policies.eft import Eft
 from slurm_gpu_aware.selector.daemon import Selector
 from slurm_gpu_aware.selector.round import Outcome
 from slurm_gpu_aware.slurm.updates import JobUpdate
-from slurm_gpu_aware.store.ledger import Ledger
 
 HELD = "QOSMaxGRESPerUser"
+HIGHER = "jobs_in_higher_priority_partitions"
+MONITOR = "slurm_gpu_aware.selector.start_monitor"
 
 
 def one_is_held(slurm: SlurmFolder) -> RoundsBench:
@@ -38,11 +41,16 @@ def one_is_held(slurm: SlurmFolder) -> RoundsBench:
     return bench
 
 
+def is_parked(slurm: SlurmFolder, job_id: str = "7") -> bool:
+    """Whether a job waits at the gate, and is bound to no node."""
+    job = slurm.jobs[job_id]
+    return (job["licenses"], job["req_nodes"]) == ("gpuaware:1", "")
+
+
 def test_a_poll_parks_again_what_a_limit_holds(slurm: SlurmFolder) -> None:
     bench = one_is_held(slurm)
-    assert bench.rounds.start_monitor.poll() == 1
-    job = slurm.jobs["7"]
-    assert (job["licenses"], job["req_nodes"]) == ("gpuaware:1", "")
+    assert bench.poll() == 1
+    assert is_parked(slurm)
     assert slurm.jobs["8"]["licenses"] == ""
     assert bench.rounds.start_monitor.starting == ["8"]
     assert "jobs" not in reads(slurm)  # never all jobs for two
@@ -54,13 +62,13 @@ def test_a_job_stays_bound_while_a_rollout_lets_no_job_start(slurm: SlurmFolder)
     slurm.change("7", reason="ReqNodeNotAvail,_Reserved_for_maintenance")
     gate = reservation_record("gpuaware_gate", licenses="gpuaware:100000")
     slurm.reserve(gate, reservation_record("gpuaware_rollout", node_list="n[1-2]"))
-    assert bench.rounds.start_monitor.poll() == 0
+    assert bench.poll() == 0
     assert slurm.jobs["7"]["req_nodes"] != ""
     assert set(bench.rounds.start_monitor.starting) == {"7", "8"}
     slurm.reserve(gate)
-    assert bench.rounds.start_monitor.poll() == 0  # Slurm has not tried it again
+    assert bench.poll() == 0  # Slurm has not tried it again
     slurm.change("7", last_sched_eval=int(time.time()) + 1)
-    assert bench.rounds.start_monitor.poll() == 1
+    assert bench.poll() == 1
     assert slurm.jobs["7"]["req_nodes"] == ""
 
 
@@ -68,7 +76,7 @@ def test_a_poll_forgets_jobs_that_have_started_or_are_gone(slurm: SlurmFolder) -
     bench = placed_and_stuck(slurm)
     slurm.change("7", state="RUNNING", nodes="n1", slots=[0, 1])
     slurm.change("8", job_id=9)
-    assert bench.rounds.start_monitor.poll() == 2
+    assert bench.poll() == 2
     assert bench.rounds.start_monitor.starting == []
 
 
@@ -84,15 +92,15 @@ def test_victims_of_a_placed_job_go_with_what_it_holds(
         return build_cluster(*args, holds=holds, **more)
 
     monkeypatch.setattr("slurm_gpu_aware.selector.site_reader.build_cluster", build)
-    bench.rounds.run()
+    bench.run()
     assert seen == {"7": {"5"}, "8": frozenset()}
 
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site where reading all jobs takes so long that a poll takes only one of them."""
-    monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor.FEW", 1)
-    monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._QUICK_S", -1.0)
+    monkeypatch.setattr(f"{MONITOR}.FEW", 1)
+    monkeypatch.setattr(f"{MONITOR}._QUICK_S", -1.0)
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -100,18 +108,18 @@ def test_a_poll_takes_a_few_and_the_others_next(slurm: SlurmFolder) -> None:
     bench = placed_and_stuck(slurm)
     first, second = bench.rounds.start_monitor.starting
     for job_id in (first, second, first):
-        bench.rounds.start_monitor.poll()
+        bench.poll()
         assert reads(slurm)[-1] == f"job {job_id}"
 
 
 def test_a_poll_at_many_reads_all_where_that_is_quick(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor.FEW", 1)
+    monkeypatch.setattr(f"{MONITOR}.FEW", 1)
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason=HELD)
     slurm.change("8", reason=HELD)
-    assert bench.rounds.start_monitor.poll() == 2
+    assert bench.poll() == 2
     assert reads(slurm)[0] == "jobs"
 
 
@@ -123,11 +131,10 @@ def test_a_start_timeout_counts_from_the_opening_whichever_other_is_polled(
     for job_id in ("7", "8"):
         slurm.change(job_id, reason="Resources")
         bench.rounds.tracker.placed[job_id].released_s = None  # as after a restart
-    bench.rounds.start_monitor.poll()
-    bench.rounds.start_monitor.poll()
-    bench.steady += 31.0
-    assert bench.rounds.start_monitor.poll() == 1
-    assert bench.rounds.start_monitor.poll() == 1
+    bench.poll()
+    bench.poll()
+    assert bench.poll(31.0) == 1
+    assert bench.poll() == 1
 
 
 def test_polls_do_nothing_while_the_gate_is_not_held(slurm: SlurmFolder) -> None:
@@ -135,7 +142,7 @@ def test_polls_do_nothing_while_the_gate_is_not_held(slurm: SlurmFolder) -> None
     slurm.change("7", reason=HELD)
     bench.wall += 61.0
     bench.rounds._gate_held_until = lambda: bench.wall
-    assert bench.rounds.start_monitor.poll() == 0
+    assert bench.poll() == 0
     assert slurm.jobs["7"]["licenses"] == ""
 
 
@@ -143,39 +150,30 @@ def test_what_a_user_types_into_a_comment_is_no_record(slurm: SlurmFolder) -> No
     bench = placed_and_stuck(slurm)
     slurm.change("7", reason="Resources", comment=f"x\nJobId=8 Reason={HELD} JobName=y")
     slurm.change("8", reason="Resources")
-    assert bench.rounds.start_monitor.poll() == 0
+    assert bench.poll() == 0
     assert bench.rounds.start_monitor.starting == ["7", "8"]
     assert slurm.jobs["8"]["licenses"] == ""
 
 
 def test_a_clock_that_is_set_back_keeps_no_job_bound(slurm: SlurmFolder) -> None:
-    slurm.write([parked(stuck=True)], ["n1"])
-    bench = RoundsBench(slurm)
-    bench.rounds.run()
+    bench = rounds_with(slurm, parked(stuck=True))
+    bench.run()
     slurm.change("7", reason="Resources")
     assert slurm.jobs["7"]["req_nodes"] == "n1"
     bench.wall -= 3600.0
-    bench.steady += 31.0
-    bench.rounds.run()
-    assert bench.rounds.start_monitor.poll() == 1
-    assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
-    assert slurm.jobs["7"]["req_nodes"] == ""
+    bench.run(31.0)
+    assert bench.poll() == 1
+    assert is_parked(slurm)
     slurm.change("7", reason="Licenses")
-    bench.steady += 59.0
-    assert bench.rounds.run().placed == []
-    bench.steady += 2.0
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run(59.0).placed == []
+    assert bench.run(2.0).placed == ["7"]
 
 
 @pytest.mark.parametrize(
     ("reason", "placed"),
     [
         ("ReqNodeNotAvail,_May_be_reserved_for_other_job", ["7"]),
-        (
-            "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority"
-            "_partitions",
-            ["7"],
-        ),
+        (f"Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_{HIGHER}", ["7"]),
         ("ReqNodeNotAvail,_Reserved_for_maintenance", []),
         ("Dependency", []),
     ],
@@ -196,18 +194,14 @@ def test_a_bound_job_is_slurms_only_if_its_place_kept_it(
     slurm: SlurmFolder, reason: str, left: bool
 ) -> None:
     """Slurm alone knows all of what it looks at for sockets; a limit says nothing about these."""
-    comment = "gpuaware/1;tn=gres/gpu:1;nt=1"
-    slurm.write([parked(admin_comment=comment, bitflags=1 << 4, stuck=True)], ["n1"])
-    bench = RoundsBench(slurm)
-    assert bench.rounds.run().placed == ["7"]
+    bench = rounds_with(slurm, parked("7", 1, ";nt=1", bitflags=1 << 4, stuck=True))
+    assert bench.run().placed == ["7"]
     slurm.change("7", reason=reason)
-    bench.steady += 31.0
-    bench.rounds.run()
-    assert bench.rounds.start_monitor.poll() == 1
+    bench.run(31.0)
+    assert bench.poll() == 1
     assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
     slurm.change("7", reason="Licenses")
-    bench.steady += 61.0
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run(61.0).placed == ["7"]
     assert (slurm.jobs["7"]["req_nodes"] == "") is left
     assert ("st=by-Slurm" in slurm.jobs["7"]["admin_comment"]) is left
     assert slurm.jobs["7"]["licenses"] == ""
@@ -221,16 +215,13 @@ def test_a_licence_that_another_job_took_first(
 
     Slurm tells whole seconds: the one in which the gate was opened says nothing.
     """
-    slurm.write([parked(stuck=True)], ["n1"])
-    bench = RoundsBench(slurm)
+    bench = rounds_with(slurm, parked(stuck=True))
     bench.wall += 0.4
-    assert bench.rounds.run().placed == ["7"]
+    assert bench.run().placed == ["7"]
     slurm.change("7", reason="Licenses", last_sched_eval=int(bench.wall) + seconds)
-    bench.steady += 1.0
-    assert bench.rounds.start_monitor.poll() == parked_again
+    assert bench.poll(1.0) == parked_again
     if not parked_again:
-        bench.steady += 4.5
-        assert bench.rounds.start_monitor.poll() == 1
+        assert bench.poll(4.5) == 1
 
 
 class Blocked:
@@ -255,7 +246,7 @@ class Blocked:
         # The ledger is written by the thread that made it; here that is this one.
         self.bench.ledger._owner = threading.current_thread()
         try:
-            self.outcome = self.bench.rounds.run()
+            self.outcome = self.bench.run()
         except BaseException as exc:
             self._failed.append(exc)
 
@@ -298,9 +289,8 @@ def polling(bench: RoundsBench) -> Iterator[list[str]]:
 
 def stuck_and_others(slurm: SlurmFolder) -> RoundsBench:
     """7 is placed on n1 and cannot start; others wait, for more GPUs than are free."""
-    slurm.write([parked(stuck=True)], ["n1", "n2"])
-    bench = RoundsBench(slurm)
-    assert bench.rounds.run().placed == ["7"]
+    bench = rounds_with(slurm, parked(stuck=True), nodes=["n1", "n2"])
+    assert bench.run().placed == ["7"]
     # Of another account: a limit that holds 7 holds none of them.
     others = (parked(str(n), account="other") for n in range(20, 28))
     slurm.write([*slurm.jobs.values(), *others], ["n1", "n2"])
@@ -317,25 +307,19 @@ def test_a_job_is_parked_again_while_a_round_plans(
     with polling(bench) as woken, Blocked(bench, monkeypatch) as blocked:
         slurm.change("7", reason=HELD)
         wait_until(lambda: bool(woken))
-        assert slurm.jobs["7"]["req_nodes"] == ""
-        assert slurm.jobs["7"]["licenses"] == "gpuaware:1"
+        assert is_parked(slurm)
         assert bench.rounds.start_monitor.outdated(0.0) == {"7"}
     assert woken == ["start monitor"]
     assert len(bench.closed("7")) == 1
     # This round has read 7 with its GPUs; only the next one gives them to another.
     outcome = blocked.outcome
-    assert outcome is not None
     bound = [dict(u.fields) for _, u in bench.told if u.job_id in outcome.placed]
     assert not [b for b in bound if (b.get("ReqNodeList"), b.get("TresPerNode")) == ("n1", mine)]
     assert len(outcome.placed) == 3
-    assert len(bench.rounds.run().placed) == 1
+    assert len(bench.run().placed) == 1
     assert bench.rounds.start_monitor.outdated(0.0) == frozenset()
-    store = bench.ledger._open()
-    assert store is not None
-    ledger = Ledger(store)
-    kinds = [event.kind for event in ledger.events("7")]
-    assert kinds == ["parked", "prepared", "released", "parked"]
-    (decision,) = ledger.decisions("7")
+    assert slurm.kinds() == ["parked", "prepared", "released", "parked"]
+    (decision,) = slurm.ledger("7")
     assert (decision.state, decision.outcome["why"]) == ("waiting", f"held by {HELD}")
 
 
@@ -351,19 +335,19 @@ def test_a_round_that_read_a_job_as_parked_in_the_monitors_hands_leaves_it(
         if not rounds and any(u.fields == (("Licenses", "gpuaware:1"),) for u in updates):
             rounds.append(None)
             bench.told.clear()
-            rounds[0] = bench.rounds.run()
+            rounds[0] = bench.run()
             told = [update.job_id for _, update in bench.told]
             assert told == []  # neither restored nor placed
             assert slurm.jobs["7"]["req_nodes"] == "n1"
         return refused
 
     monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
-    assert bench.rounds.start_monitor.poll() == 1
+    assert bench.poll() == 1
     (outcome,) = rounds
     assert (outcome.placed, outcome.queued) == ([], 0)
     assert slurm.jobs["7"]["req_nodes"] == ""
     assert bench.rounds.start_monitor.starting == ["8"]
-    assert bench.rounds.run().queued == 1
+    assert bench.run().queued == 1
 
 
 def test_what_a_round_read_before_the_monitor_took_it_is_not_watched_again(
@@ -375,43 +359,34 @@ def test_what_a_round_read_before_the_monitor_took_it_is_not_watched_again(
     nodes, again = MemorySlurm.nodes, []
 
     def slow(client: MemorySlurm) -> Any:
-        again.append(bench.rounds.start_monitor.poll())
+        again.append(bench.poll())
         return nodes(client)
 
     monkeypatch.setattr(MemorySlurm, "nodes", slow)
-    outcome = bench.rounds.run()
+    outcome = bench.run()
     assert (again, outcome.placed) == ([1], [])
     assert bench.rounds.start_monitor.starting == ["8"]
-    assert bench.rounds.start_monitor.poll() == 0
+    assert bench.poll() == 0
     assert len(bench.closed("7")) == 1
 
 
 def test_no_job_is_parked_again_twice(slurm: SlurmFolder) -> None:
     """Rounds and the monitor's thread at the same time, both with the same reading."""
-    jobs = [parked(str(n), stuck=True, tres_per_node="gres/gpu:1") for n in range(7, 15)]
-    for job in jobs:
-        job["admin_comment"] = "gpuaware/1;tn=gres/gpu:1;mc=1"
-    slurm.write(jobs, ["n1", "n2"])
-    bench = RoundsBench(slurm)
-    placed = bench.rounds.run().placed
+    jobs = [parked(str(n), 1, stuck=True) for n in range(7, 15)]
+    bench = rounds_with(slurm, *jobs, nodes=["n1", "n2"])
+    placed = bench.run().placed
     assert len(placed) == 8
     with polling(bench):
         for job_id in placed:
             slurm.change(job_id, reason=HELD)
-            assert bench.rounds.run().placed == []
+            assert bench.run().placed == []
         wait_until(lambda: all(bench.closed(job_id) for job_id in placed))
-        bench.rounds.run()
+        bench.run()
     assert [len(bench.closed(job_id)) for job_id in placed] == [1] * 8
     bench.ledger.flush()
-    store = bench.ledger._open()
-    assert store is not None
-    ledger = Ledger(store)
     for job_id in placed:
-        assert [e.kind for e in ledger.events(job_id)].count("parked") == 2
-        assert (slurm.jobs[job_id]["licenses"], slurm.jobs[job_id]["req_nodes"]) == (
-            "gpuaware:1",
-            "",
-        )
+        assert slurm.kinds(job_id).count("parked") == 2
+        assert is_parked(slurm, job_id)
 
 
 def test_what_was_just_opened_is_polled_while_others_are_opened(
@@ -434,29 +409,25 @@ def test_what_was_just_opened_is_polled_while_others_are_opened(
 
     monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
     with polling(bench) as woken:
-        outcome = bench.rounds.run()
+        outcome = bench.run()
         wait_until(lambda: bool(woken))
     assert sorted(outcome.placed) == ["1", "2", "3", "4", "7"]
     assert first[0] == "7"
     assert len(bench.closed("7")) == 1
     assert slurm.jobs["7"]["req_nodes"] == ""
     bench.ledger.flush()
-    store = bench.ledger._open()
-    assert store is not None
-    ledger = Ledger(store)
-    kinds = [event.kind for event in ledger.events("7")]
-    assert kinds == ["parked", "prepared", "released", "parked"]
-    assert [d.state for d in ledger.decisions("7")] == ["waiting"]
+    assert slurm.kinds() == ["parked", "prepared", "released", "parked"]
+    assert [d.state for d in slurm.ledger("7")] == ["waiting"]
 
 
 def test_a_round_that_sees_why_a_job_cannot_start_makes_the_monitor_poll_at_once(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._SOON_S", 1000.0)
-    monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._POLL_S", 1000.0)
+    monkeypatch.setattr(f"{MONITOR}._SOON_S", 1000.0)
+    monkeypatch.setattr(f"{MONITOR}._POLL_S", 1000.0)
     bench = one_is_held(slurm)
     with polling(bench) as woken:
-        bench.rounds.run()
+        bench.run()
         wait_until(lambda: bool(woken))
     assert len(bench.closed("7")) == 1
     assert bench.closed("8") == []
@@ -469,17 +440,11 @@ def test_the_thread_survives_a_poll_that_fails(
     caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
-    monkeypatch.setattr("slurm_gpu_aware.selector.start_monitor._SOON_S", 0.01)
+    monkeypatch.setattr(f"{MONITOR}._SOON_S", 0.01)
     bench = one_is_held(slurm)
-    read, tries = bench.client.jobs_of, []
-
-    def fails_twice(ids: Sequence[str]) -> Any:
-        tries.append(ids)
-        if len(tries) <= 2:
-            raise error
-        return read(ids)
-
-    monkeypatch.setattr(bench.client, "jobs_of", fails_twice)
+    answers = chain([error, error], repeat(DEFAULT))
+    read = Mock(side_effect=answers, wraps=bench.client.jobs_of)
+    monkeypatch.setattr(bench.client, "jobs_of", read)
     with polling(bench) as woken:
         wait_until(lambda: bool(woken))
     assert slurm.jobs["7"]["req_nodes"] == ""
@@ -492,14 +457,10 @@ def test_what_slurm_does_not_answer_about_is_polled_again(
     """Slurm falls silent when the job's gate is to be closed."""
     bench = one_is_held(slurm)
     with monkeypatch.context() as patch:
-
-        def silent(updates: Sequence[JobUpdate]) -> Any:
-            raise SourceError("no answer")
-
-        patch.setattr(bench.client, "update_jobs", silent)
+        patch.setattr(bench.client, "update_jobs", Mock(side_effect=SourceError("no answer")))
         with pytest.raises(SourceError):
-            bench.rounds.start_monitor.poll()
-    assert bench.rounds.start_monitor.poll() == 1
+            bench.poll()
+    assert bench.poll() == 1
     assert slurm.jobs["7"]["req_nodes"] == ""
 
 
@@ -515,19 +476,45 @@ def test_a_job_that_starts_while_it_is_taken_back_keeps_its_place(
         return send(updates)
 
     monkeypatch.setattr(bench.client, "update_jobs", starts_first)
-    assert bench.rounds.start_monitor.poll() == 1  # a round has to see that it runs
+    assert bench.poll() == 1  # a round has to see that it runs
     assert (slurm.jobs["7"]["licenses"], slurm.jobs["7"]["req_nodes"]) == ("", "n1")
     assert slurm.get("touched_running") == []
-    bench.rounds.run()
+    bench.run()
     assert bench.rounds.tracker.placed["7"].phase == "started"
 
 
 def test_without_released_jobs_nothing_is_read(slurm: SlurmFolder) -> None:
     bench = RoundsBench(slurm)
-    bench.rounds.run()
+    bench.run()
     slurm.forget_calls()
-    assert bench.rounds.start_monitor.poll() == 0
+    assert bench.poll() == 0
     assert slurm.calls == []
+
+
+class Due:
+    """Waits of the monitor on a clock of their own."""
+
+    def __init__(
+        self, bench: RoundsBench, monkeypatch: pytest.MonkeyPatch, poll: Callable[[], int]
+    ) -> None:
+        self.monitor, self.now = bench.rounds.start_monitor, 100.0
+        self.pauses: list[float] = []
+        monkeypatch.setattr(self.monitor, "_asked", self)
+        monkeypatch.setattr(self.monitor, "poll", poll)
+        monkeypatch.setattr(f"{MONITOR}.time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def run(self, waits: int, during: Callable[[], bool] = lambda: False) -> None:
+        """So many waits; ``during``: what happens in each, and whether a round asks."""
+        self.waits, self.during = waits, during
+        self.monitor._run()
+
+    def wait(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        self.monitor._stopping = len(self.pauses) >= self.waits
+        return self.during()
+
+    def clear(self) -> None:
+        pass
 
 
 @pytest.mark.parametrize(("took_s", "apart_s"), [(0.0, 0.5), (0.2, 0.6), (5.0, 1.0)])
@@ -535,56 +522,30 @@ def test_released_jobs_are_polled_every_second(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, took_s: float, apart_s: float
 ) -> None:
     """Quick polls more often; ``time.monotonic`` is the test's own."""
-    monitor = RoundsBench(slurm).rounds.start_monitor
-    now, pauses = [100.0], []
-
-    class Due:
-        def wait(self, seconds: float) -> bool:
-            pauses.append(seconds)
-            monitor._stopping = len(pauses) > 4
-            return False
-
-        def clear(self) -> None:
-            pass
 
     def poll() -> int:
-        now[0] += took_s
+        due.now += took_s
         return 0
 
-    monkeypatch.setattr(monitor, "_asked", Due())
-    monkeypatch.setattr(monitor, "poll", poll)
-    monkeypatch.setattr(
-        "slurm_gpu_aware.selector.start_monitor.time", SimpleNamespace(monotonic=lambda: now[0])
-    )
-    monitor._run()
-    assert pauses[1:] == pytest.approx([apart_s] * 4)
+    due = Due(RoundsBench(slurm), monkeypatch, poll)
+    due.run(5)
+    assert due.pauses[1:] == pytest.approx([apart_s] * 4)
 
 
 def test_what_a_round_has_just_read_is_polled_only_where_it_asks(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounds before the first four waits end, of which the third asks; none later."""
-    monitor = RoundsBench(slurm).rounds.start_monitor
-    now, waits, polls = [100.0], [], []
+    polls: list[int] = []
+    due = Due(RoundsBench(slurm), monkeypatch, lambda: polls.append(len(due.pauses)))
 
-    class Due:
-        def wait(self, seconds: float) -> bool:
-            waits.append(seconds)
-            now[0] += seconds
-            monitor._stopping = len(waits) > 6
-            if len(waits) <= 4:
-                monitor.watch((), frozenset())
-            return len(waits) == 3
+    def round_comes() -> bool:
+        due.now += due.pauses[-1]
+        if len(due.pauses) <= 4:
+            due.monitor.watch((), frozenset())
+        return len(due.pauses) == 3
 
-        def clear(self) -> None:
-            pass
-
-    monkeypatch.setattr(monitor, "_asked", Due())
-    monkeypatch.setattr(monitor, "poll", lambda: polls.append(len(waits)))
-    monkeypatch.setattr(
-        "slurm_gpu_aware.selector.start_monitor.time", SimpleNamespace(monotonic=lambda: now[0])
-    )
-    monitor._run()
+    due.run(7, round_comes)
     assert polls == [3, 5, 6]
 
 

@@ -69,10 +69,9 @@ class Slurms:
         self.look()
 
     def round(self) -> None:
-        self.bench.steady += 100.0
-        self.bench.rounds.run()
+        self.bench.run(100.0)
         self.look()
-        self.bench.rounds.start_monitor.poll()
+        self.bench.poll()
         self.look()
 
     def start(self) -> None:
@@ -89,48 +88,11 @@ class Slurms:
         self.bench.rounds.tracker.load()
 
 
-def starts_and_ends(on: Slurms) -> None:
-    on.round()
-    on.start()
-    on.change(state="COMPLETED")
-    on.round()
+Step = Callable[[Slurms], object]
 
 
-def is_held(on: Slurms) -> None:
-    on.round()
-    on.change(reason=HELD)
-    on.round()
-    on.change(reason="Licenses")
-    on.round()
-
-
-def is_requeued(on: Slurms) -> None:
-    on.round()
-    on.start()
-    on.requeue()
-    on.round()
-    on.change(reason="Licenses")
-    on.round()
-
-
-def is_requeued_and_starts_before_a_round(on: Slurms) -> None:
-    on.round()
-    on.start()
-    on.requeue()
-    on.bench.rounds.run()
-    on.start()
-    on.change(state="CANCELLED")
-    on.round()
-
-
-def is_refused(on: Slurms) -> None:
-    on.slurm.set(refuse=["7"])
-    on.round()
-    on.slurm.set(refuse=[])
-    on.round()
-
-
-def is_refused_when_it_is_opened(on: Slurms) -> None:
+def refuses_openings(on: Slurms) -> None:
+    """Slurm, for one round."""
     send = on.bench.client.update_jobs
 
     def refuse(updates: Any) -> Any:
@@ -138,84 +100,59 @@ def is_refused_when_it_is_opened(on: Slurms) -> None:
         refused = send([u for u in updates if u not in opening])
         return refused | dict.fromkeys([u.job_id for u in opening], "busy")
 
-    on.bench.client.update_jobs = refuse  # type: ignore[method-assign]
+    on.bench.client.update_jobs = refuse
     on.round()
-    on.bench.client.update_jobs = send  # type: ignore[method-assign]
-    on.round()
-    on.round()
+    on.bench.client.update_jobs = send
 
 
-def is_cancelled_once_it_is_released(on: Slurms) -> None:
-    on.round()
-    on.change(state="CANCELLED")
-    on.round()
+def died_after(phase: JobPhase) -> Step:
+    """The selector, which wrote this down of what it had done."""
+
+    def died(on: Slurms) -> None:
+        on.bench.ledger.outcome(on.bench.rounds.tracker.placed["7"].decision, phase, 0.0)
+
+    return died
 
 
-def outlives_its_selector(on: Slurms) -> None:
-    """Which wrote the decision down, and died when it had opened the gate."""
-    on.round()
-    tracked = on.bench.rounds.tracker.placed["7"]
-    on.bench.ledger.outcome(tracked.decision, JobPhase.PLANNED, 0.0)
-    on.new_selector()
-    on.round()
+def now(**fields: Any) -> Step:
+    return lambda on: on.change(**fields)
 
 
-def is_requeued_after_its_selector_died(on: Slurms) -> None:
-    on.round()
-    tracked = on.bench.rounds.tracker.placed["7"]
-    on.bench.ledger.outcome(tracked.decision, JobPhase.PREPARED, 0.0)
-    on.requeue()
-    on.new_selector()
-    on.round()
+def refuses(*job_ids: str) -> Step:
+    return lambda on: on.slurm.set(refuse=[*job_ids])
 
 
-def starts_as_the_gate_runs_out(on: Slurms) -> None:
-    on.start()
-    on.change(state="TIMEOUT")
-    on.round()
+TURN, START, REQUEUE, ANEW = Slurms.round, Slurms.start, Slurms.requeue, Slurms.new_selector
+READ = lambda on: on.bench.rounds.run()  # noqa: E731 - and no look at Slurm
+FREE, LIMITED = now(reason="Licenses"), now(reason=HELD)
+UNCLEAR = now(admin_comment="gpuaware/1;tn=gres/gpu:2;feat=%5Bx%5D;mc=1")
+STORIES: dict[str, tuple[Step, ...]] = {
+    "starts and ends": (TURN, START, now(state="COMPLETED"), TURN),
+    "is held": (TURN, LIMITED, TURN, FREE, TURN),
+    "is requeued": (TURN, START, REQUEUE, TURN, FREE, TURN),
+    "is requeued and starts before a round": (
+        *(TURN, START, REQUEUE, READ, START, now(state="CANCELLED"), TURN),
+    ),
+    "is refused": (refuses("7"), TURN, refuses(), TURN),
+    "is refused when it is opened": (refuses_openings, TURN, TURN),
+    "is cancelled once it is released": (TURN, now(state="CANCELLED"), TURN),
+    "outlives its selector": (TURN, died_after(JobPhase.PLANNED), ANEW, TURN),
+    "is requeued after that": (TURN, died_after(JobPhase.PREPARED), REQUEUE, ANEW, TURN),
+    "starts as the gate runs out": (START, now(state="TIMEOUT"), TURN),
+    "is left": (UNCLEAR, TURN, START),
+    "loses its record": (TURN, now(admin_comment="ticket-4711"), TURN),
+}
 
 
-def is_left(on: Slurms) -> None:
-    on.change(admin_comment="gpuaware/1;tn=gres/gpu:2;feat=%5Bx%5D;mc=1")
-    on.round()
-    on.start()
-
-
-def loses_its_record(on: Slurms) -> None:
-    on.round()
-    on.change(admin_comment="ticket-4711")
-    on.round()
-
-
-@pytest.mark.parametrize(
-    "story",
-    [
-        starts_and_ends,
-        is_held,
-        is_requeued,
-        is_requeued_and_starts_before_a_round,
-        is_refused,
-        is_refused_when_it_is_opened,
-        is_cancelled_once_it_is_released,
-        outlives_its_selector,
-        is_requeued_after_its_selector_died,
-        starts_as_the_gate_runs_out,
-        is_left,
-        loses_its_record,
-    ],
-    ids=lambda story: story.__name__,
-)
-def test_what_happens_stands_in_the_table(
-    slurm: SlurmFolder, tracked: Seen, story: Callable[[Slurms], None]
-) -> None:
+@pytest.mark.parametrize("story", STORIES)
+def test_what_happens_stands_in_the_table(slurm: SlurmFolder, tracked: Seen, story: str) -> None:
     on = Slurms(slurm)
-    story(on)
+    for step in STORIES[story]:
+        step(on)
     assert tracked | on.shown
-    missing = {(a, b) for a, b in tracked if b not in TRANSITIONS[a]}
-    assert missing == set()
+    assert not {(a, b) for a, b in tracked if b not in TRANSITIONS[a]}
     # A look at Slurm now and then does not see the phases in between.
-    later = {(a, b) for a, b in on.shown if b not in reachable(a)}
-    assert later == set()
+    assert not {(a, b) for a, b in on.shown if b not in reachable(a)}
 
 
 def reachable(phase: JobPhase) -> set[JobPhase]:

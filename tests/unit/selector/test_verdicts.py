@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from memory_slurm import node_record, reservation_record
-from rounds_bench import RoundsBench
+from rounds_bench import RoundsBench, reasons_of
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.planning.plan import Plan, Waiting
@@ -21,23 +21,19 @@ FORMS: dict[str, dict[str, Any]] = {
 
 def one_gpu(job_id: str, record: str = ";mc=1", **fields: Any) -> dict[str, Any]:
     """A job that asks for ``--gres=gpu:1``, and what its record says besides."""
-    comment = f"gpuaware/1;tn=gres/gpu:1{record}"
-    tres = "cpu=1,mem=500M,node=1,billing=1,gres/gpu=1"
-    given = {"admin_comment": comment, "tres_per_node": "gres/gpu:1", "tres_req_str": tres}
-    return parked(job_id, **{**given, **fields})
+    return parked(job_id, 1, **{"admin_comment": f"gpuaware/1;tn=gres/gpu:1{record}", **fields})
 
 
 def starting(slurm: SlurmFolder) -> RoundsBench:
     """A placed job on each node, which Slurm starts between the readings of jobs and of nodes: it
     is counted among the placed jobs, and in what the nodes have given away."""
-    slurm.write([one_gpu("1", stuck=True), one_gpu("2", stuck=True)], ["n1"])
-    slurm.set(nodes=[node_record("n1"), node_record("n2")])
-    for job, name in (("1", "n1"), ("2", "n2")):
-        slurm.change(job, req_nodes=name)
-        record = f"gpuaware/1;tn=gres/gpu:1;rn={name};mc=1"
-        slurm.change(job, admin_comment=record)
+    jobs = [
+        one_gpu(job_id, f";rn={name};mc=1", req_nodes=name, stuck=True)
+        for job_id, name in (("1", "n1"), ("2", "n2"))
+    ]
+    slurm.write(jobs, ["n1", "n2"])
     bench = RoundsBench(slurm)
-    assert sorted(bench.rounds.run().placed) == ["1", "2"]
+    assert sorted(bench.run().placed) == ["1", "2"]
     held = {"alloc_cpus": 1, "alloc_memory": 500, "gres_used": "gpu:g3:1(IDX:3)"}
     slurm.set(nodes=[node_record("n1", **held), node_record("n2", **held)])
     return bench
@@ -48,19 +44,16 @@ def test_jobs_that_are_placed_and_not_started_make_none_impossible(
     slurm: SlurmFolder, form: str
 ) -> None:
     bench = starting(slurm)
-    with slurm.state() as state:
-        state["jobs"].append(one_gpu("3", **FORMS[form]))
+    slurm.add(one_gpu("3", **FORMS[form]))
     for _ in range(3):
-        outcome = bench.rounds.run()
-        (reason,) = [one["reason"] for one in outcome.waiting if one["job_id"] == "3"]
+        outcome = bench.run()
+        reason = reasons_of(outcome)["3"]
         assert reason.startswith("next in line: ")
         assert "1099511627776" not in reason
         assert outcome.doubtful == 0
         assert slurm.jobs["3"]["licenses"] == "gpuaware:1"
-    slurm.set(nodes=[node_record("n1"), node_record("n2")])
-    with slurm.state() as state:
-        state["jobs"] = [job for job in state["jobs"] if job["job_id"] == 3]
-    assert bench.rounds.run().placed == ["3"]
+    slurm.write([slurm.jobs["3"]], ["n1", "n2"])
+    assert bench.run().placed == ["3"]
 
 
 def waiting_for(slurm: SlurmFolder, *nodes: dict[str, Any], **fields: Any) -> list[str]:
@@ -68,7 +61,7 @@ def waiting_for(slurm: SlurmFolder, *nodes: dict[str, Any], **fields: Any) -> li
     slurm.write([one_gpu("3", **{**FORMS["-c 16"], **fields})], ["n1"])
     slurm.set(nodes=list(nodes))
     bench = RoundsBench(slurm)
-    said = [bench.rounds.run().waiting for _ in range(2)]
+    said = [bench.run().waiting for _ in range(2)]
     assert slurm.jobs["3"]["licenses"] == "gpuaware:1"
     return [one["reason"] for entries in said for one in entries]
 
@@ -104,15 +97,15 @@ def test_a_job_that_slurm_places_waits_for_nodes_that_are_away(
     slurm.set(nodes=[node_record("n1"), node_record("n2", state=state)])
     bench = RoundsBench(slurm)
     for _ in range(4):
-        (waiting,) = bench.rounds.run().waiting
+        (waiting,) = bench.run().waiting
         assert slurm.jobs["3"]["licenses"] == "gpuaware:1"
     assert "; down, drained or reserved: n2; Slurm chooses" in waiting["reason"]
 
 
 def test_what_no_node_has_is_never(slurm: SlurmFolder) -> None:
     """Two nodes of a partition that has no more, and a job for three of them."""
-    record = {"record": ";nn=3-3;mc=3", "num_nodes": 3, "num_cpus": 3}
-    asked = {**record, "cpus_per_task": 1, "pn_min_cpus": 1}
+    counts = {"num_nodes": 3, "num_cpus": 3, "cpus_per_task": 1, "pn_min_cpus": 1}
+    asked = {"record": ";nn=3-3;mc=3", **counts}
     said = waiting_for(slurm, node_record("n1"), node_record("n2", state="DOWN"), **asked)
     never = "cannot start even on an idle cluster: needs 3 nodes with 1 GPU each; 2 nodes have that"
     assert said == [DOUBTFUL, f"{never} many"]

@@ -1,12 +1,10 @@
 """Every waiting job has its reason, however many wait."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_slurm import job_record
-from slurm_folder import SlurmFolder, parked
+from slurm_folder import SlurmFolder, parked, run_by_slurm
 
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK, WaitingJobs, folded
 from slurm_gpu_aware.store.database import open_store
@@ -43,9 +41,7 @@ def test_of_too_many_kinds_of_waits_each_job_has_an_entry_yet() -> None:
     assert len(found) == 5001
     known = WaitingJobs(found)
     assert known.of("4999") == entry("4999", "reason 4999")
-    rest = known.of("19999")
-    assert rest is not None
-    assert rest["reason"].startswith("more jobs wait than reasons are kept")
+    assert known.of("19999")["reason"].startswith("more jobs wait than reasons are kept")
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "x", [3], [{"reason": "x"}], [entry("a;b")]])
@@ -53,16 +49,14 @@ def test_a_record_of_another_form_says_nothing(wrong: object) -> None:
     assert WaitingJobs(wrong).of("7") is None
 
 
-def test_an_array_of_hundreds_hides_no_other_job(tmp_path: Path) -> None:
-    slurm = SlurmFolder(tmp_path)
+def test_an_array_of_hundreds_hides_no_other_job(slurm: SlurmFolder) -> None:
     tasks = ",".join(map(str, range(700)))
     array = parked("98", array_job_id=98, array_task_str=tasks, priority=9)
     jobs = [parked(str(number), priority=5) for number in range(200, 230)]
-    here = {"state": "RUNNING", "nodes": "n1", "slots": [0, 1, 2, 3], "licenses": ""}
-    slurm.write([job_record(job_id=3, **here), array, *jobs], ["n1"])
+    slurm.write([run_by_slurm("3"), array, *jobs], ["n1"])
     assert slurm.round() == 0, slurm.said
     with open_store(slurm.store, readonly=True) as store:
-        record = Ledger(store).last_rounds(1)[0]
+        (record,) = Ledger(store).last_rounds(1)
     assert len(record.detail["waiting"]) < 10
     asked = ["gpu-aware", "--config", str(slurm.config)]
     rows = json.loads(slurm.run(*asked, "queue", "--json").stdout)["parked"]

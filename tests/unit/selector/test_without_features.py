@@ -24,7 +24,7 @@ def test_jobs_with_hints_of_missing_features_are_placed_as_plain_ones(
     bench = RoundsBench(slurm)
     bench.rounds.planner.features = ()
     assert not bench.rounds.lives.all
-    outcome = bench.rounds.run()
+    outcome = bench.run()
     assert sorted(outcome.placed) == ["7", "8"]
     assert slurm.jobs["8"]["tres_per_node"].count("gpu:g") == 2  # as many as it asks for
     assert outcome.planned is not None
@@ -41,7 +41,7 @@ def test_shards_are_left_to_slurm(slurm: SlurmFolder, monkeypatch: pytest.Monkey
     leave_out_all(monkeypatch)
     bench = RoundsBench(slurm)
     bench.rounds.planner.features = ()
-    bench.rounds.run()
+    bench.run()
     told = slurm.jobs["7"]
     assert (told["licenses"], told["tres_per_node"]) == ("", "gres/shard:2")
     assert "st=by-Slurm" in told["admin_comment"]

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from commands import gpu_aware, succeeded, words
 from memory_slurm import MemorySlurm, job_record, node_record
 from slurm_folder import SlurmFolder
 from store_samples import fit_models, ingest_sweep
 
-from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.shadow import store as table
@@ -113,8 +112,6 @@ def test_a_start_is_compared_on_the_site_before_it(shadow_bench: Bench) -> None:
     found = shadow_bench.look(1002.0, running_job(1, 900, [0]), running_job(2, 1001, [0], "n2"))
     assert found.keys() == {"2"}  # what ran before the shadow is not its business
     sets = found["2"].sets
-    assert sets.given is not None
-    assert sets.ours is not None
     assert sets.given.gpus == (("n2", (0,)),)
     assert sets.given.broken == ("n2",)
     assert sets.ours.gpus[0][0] == "n1"
@@ -149,9 +146,8 @@ def test_ends_are_noted(shadow_bench: Bench) -> None:
     assert shadow_bench.look(1002.0, running_job(1, 1001, [0]))["1"].ended_at is None
     assert shadow_bench.look(1060.0, ended(1, 1001, 1050, [0]))["1"].ended_at == 1050.0
     shadow_bench.look(1062.0, running_job(2, 1061, [0]))
-    assert (
-        shadow_bench.look(1064.0)["2"].ended_at == 1062.0
-    )  # Slurm has forgotten it: the last look
+    # Slurm has forgotten it: the last look
+    assert shadow_bench.look(1064.0)["2"].ended_at == 1062.0
 
 
 def test_a_job_that_ended_between_two_looks_is_counted(shadow_bench: Bench) -> None:
@@ -171,10 +167,8 @@ def test_a_restart_goes_on_and_names_what_it_has_not_seen(shadow_bench: Bench) -
     found = shadow_bench.look(1202.0, ended(1, 1001, 1201, [0]), *jobs[1:])
     assert found["1"].ended_at == 1201.0
     assert len(found) == 3
-    assert [(w.since_at, w.until_at) for w in table.watches_since(shadow_bench.store, 0.0)] == [
-        (1000.0, 1002.0),
-        (1200.0, 1202.0),
-    ]
+    watches = [(w.since_at, w.until_at) for w in table.watches_since(shadow_bench.store, 0.0)]
+    assert watches == [(1000.0, 1002.0), (1200.0, 1202.0)]
 
 
 def test_a_look_that_fails_loses_no_start(shadow_bench: Bench) -> None:
@@ -190,7 +184,6 @@ def test_a_form_that_is_not_compared_has_its_reason(shadow_bench: Bench) -> None
     shadow_bench.look(1000.0)
     odd = running_job(1, 1001, [0], tres_per_node="", tres_per_socket="gres/gpu:1")
     found = shadow_bench.look(1002.0, odd)["1"]
-    assert found.sets.given is not None
     assert found.sets.ours is None
     assert "bound to sockets" in found.reason
 
@@ -199,15 +192,10 @@ def test_old_starts_go(shadow_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     shadow_bench.look(1000.0)
     for number in range(5):
         shadow_bench.look(1002.0 + number, running_job(number + 1, 1001 + number, [0]))
-    table.prune(shadow_bench.store, 1003.0)
-    assert [job.started_at for job in table.jobs_since(shadow_bench.store, 0.0)] == [
-        1003,
-        1004,
-        1005,
-    ]
-    monkeypatch.setattr(table, "MOST", 2)
-    table.prune(shadow_bench.store, 0.0)
-    assert [job.started_at for job in table.jobs_since(shadow_bench.store, 0.0)] == [1004, 1005]
+    for before, most, left in ((1003.0, table.MOST, [1003, 1004, 1005]), (0.0, 2, [1004, 1005])):
+        monkeypatch.setattr(table, "MOST", most)
+        table.prune(shadow_bench.store, before)
+        assert [job.started_at for job in table.jobs_since(shadow_bench.store, 0.0)] == left
 
 
 def test_the_copy_for_readers_is_closed_where_slurm_hides_jobs(shadow_bench: Bench) -> None:
@@ -222,32 +210,27 @@ def test_the_copy_for_readers_is_closed_where_slurm_hides_jobs(shadow_bench: Ben
     assert copy.stat().st_mode & 0o777 == 0o640
 
 
+Lines = Callable[..., str]
+
+
 @pytest.fixture
-def log_lines(shadow_bench: Bench) -> Callable[..., str]:
+def log_lines(shadow_bench: Bench) -> Lines:
     """What ``report --shadow`` prints."""
-
-    def report(*options: str) -> str:
-        argv = ["--config", str(shadow_bench.slurm.config), "report", "--shadow", "--days", "36500"]
-        done = CliRunner().invoke(cli, [*argv, *options])
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    return report
+    asked = "report", "--shadow", "--days", "36500"
+    return lambda *options: words(*asked, *options, config=shadow_bench.slurm.config)
 
 
 def shadow_page(bench: Bench, folder: Path) -> str:
     """The section of ``gpu-aware page``."""
-    argv = ["--config", str(bench.slurm.config), "page", str(folder)]
-    done = CliRunner().invoke(cli, argv)
-    assert done.exit_code == 0, done.output
+    succeeded(gpu_aware("page", str(folder), config=bench.slurm.config))
     return (folder / "shadow.html").read_text()
 
 
-def test_the_report(shadow_bench: Bench, log_lines: Callable[..., str], tmp_path: Path) -> None:
+def test_the_report(shadow_bench: Bench, log_lines: Lines, tmp_path: Path) -> None:
     assert "has not run" in log_lines()
     shadow_bench.look(1000.0, running_job(1, 900, [0]))
     shadow_bench.look(1002.0, running_job(1, 900, [0]), running_job(2, 1001, [0], "n2"))
-    text = " ".join(log_lines().split())
+    text = log_lines()
     assert "2 broke up n2; n1:1 was free" in text
     assert "sacct -j 2" in text
     assert "1 of 1 compared jobs have no scores" in text
@@ -261,25 +244,21 @@ def test_the_report(shadow_bench: Bench, log_lines: Callable[..., str], tmp_path
     assert "broke up n2; n1:1 was free" in page
 
 
-def test_it_says_when_there_is_nothing_to_gain(
-    shadow_bench: Bench, log_lines: Callable[..., str]
-) -> None:
+def test_it_says_when_there_is_nothing_to_gain(shadow_bench: Bench, log_lines: Lines) -> None:
     measure(shadow_bench.store)
-    shadow_bench.look(1000.0, running_job(1, 900, [0]))
-    shadow_bench.look(
-        1002.0, running_job(1, 900, [0]), running_job(2, 1001, [1], comment="class=B")
-    )
-    assert "There is nothing to gain" in " ".join(log_lines().split())
+    first = running_job(1, 900, [0])
+    shadow_bench.look(1000.0, first)
+    shadow_bench.look(1002.0, first, running_job(2, 1001, [1], comment="class=B"))
+    assert "There is nothing to gain" in log_lines()
 
 
 def test_what_a_user_writes_does_no_harm_to_the_page(
-    shadow_bench: Bench, log_lines: Callable[..., str], tmp_path: Path
+    shadow_bench: Bench, log_lines: Lines, tmp_path: Path
 ) -> None:
     shadow_bench.look(1000.0)
     bad = "<img src=x>\x1b[31m"
-    shadow_bench.look(
-        1002.0, running_job(1, 1001, [0], features=bad), running_job(2, 1001, [1], comment=bad)
-    )
+    jobs = running_job(1, 1001, [0], features=bad), running_job(2, 1001, [1], comment=bad)
+    shadow_bench.look(1002.0, *jobs)
     page = shadow_page(shadow_bench, tmp_path / "pages")
     assert "<img" not in page
     assert "\x1b" not in page + log_lines() + log_lines("--json")
@@ -303,15 +282,11 @@ def measure(store: Store) -> None:
                 store.execute("INSERT INTO links VALUES (?, ?, ?, 'NV2', 50)", (node, a, b))
 
 
-def test_scores_and_links_of_the_store_count(
-    shadow_bench: Bench, log_lines: Callable[..., str]
-) -> None:
+def test_scores_and_links_of_the_store_count(shadow_bench: Bench, log_lines: Lines) -> None:
     measure(shadow_bench.store)
     shadow_bench.look(1000.0)
     jobs = [running_job(1, 1001, [0, 2], comment="class=B,bw=high")]
     sets = shadow_bench.look(1002.0, *jobs)["1"].sets
-    assert sets.given is not None
-    assert sets.ours is not None
     assert (sets.given.score, sets.given.direct) == (1.25, False)
     assert (sets.ours.score, sets.ours.direct) == (1.0, True)
     assert sets.ours.gpus[0][1] == (2, 3)
@@ -373,20 +348,18 @@ def exported(store: Store, now: float) -> dict[str, dict[tuple[str, ...], float]
 
 
 def test_what_clocks_would_save_follows_from_models_and_bound(
-    shadow_bench: Bench, log_lines: Callable[..., str]
+    shadow_bench: Bench, log_lines: Lines
 ) -> None:
     for node in ("n1", "n2"):
         ingest_sweep(shadow_bench.store, range(900, 1531, 70), node, dynamic_w=0.04)
     fit_models(shadow_bench.slurm.store)
-    config = shadow_bench.slurm.config
-    config.write_text(f"{config.read_text()}\n[energy]\nslowdown = 0.1\n")
+    shadow_bench.slurm.configure("[energy]\nslowdown = 0.1")
     shadow_bench.begin()
     shadow_bench.look(1000.0)
     asked = {"comment": "class=A"}, {"comment": "class=A,freq=max"}
     jobs = [running_job(n, 1001, [n], **more) for n, more in enumerate(asked)]
     found = shadow_bench.look(1002.0, *jobs)
     saves = found["0"].saves
-    assert saves is not None
     assert 0.05 < saves < 0.2
     assert found["1"].saves == 0.0
     shadow_bench.look(1101.0, ended(0, 1001, 1101, [0]))
@@ -398,15 +371,12 @@ def test_what_clocks_would_save_follows_from_models_and_bound(
 def test_where_only_nodes_are_chosen_slurms_gpus_on_ours_count(shadow_bench: Bench) -> None:
     """On a free node Slurm would give the same two GPUs, so only the broken node is a loss."""
     measure(shadow_bench.store)
-    config = shadow_bench.slurm.config
-    config.write_text(f'{config.read_text()}\n[placement]\ngpus = "nodes"\n')
+    shadow_bench.slurm.configure('[placement]\ngpus = "nodes"')
     shadow_bench.begin()
     other = running_job(1, 900, [1, 3], "n2")
     shadow_bench.look(1000.0, other)
     job = running_job(2, 1001, [0, 2], comment="class=B,bw=high")
     sets = shadow_bench.look(1002.0, other, job)["2"].sets
-    assert sets.given is not None
-    assert sets.ours is not None
     assert sets.ours.gpus == (("n2", (0, 2)),)
     assert (sets.given.score, sets.ours.score) == (1.25, 1.25)
     assert (sets.given.direct, sets.ours.direct) == (False, False)
@@ -419,5 +389,4 @@ def test_two_starts_of_one_look_do_not_get_the_same_gpus(shadow_bench: Bench) ->
     found = shadow_bench.look(1002.0, *(running_job(n + 1, 1001 + n, [n]) for n in range(2)))
     first, second = (found[str(n)].sets.ours for n in (1, 2))
     assert first is not None
-    assert second is not None
     assert ("n1", (0,)) not in second.gpus  # the first job has it when the second one starts

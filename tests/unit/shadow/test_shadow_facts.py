@@ -48,10 +48,8 @@ def test_the_worst_gpu_and_the_network_count() -> None:
 def test_a_gpu_without_a_measurement_has_no_score() -> None:
     found = gpu_set([(1, (2, 3))], PAIR, small_cluster(), MEASURED)
     assert (found.score, found.slowdown) == (None, None)
-    assert (
-        gpu_set([(1, (2,))], Request("1", 1, app_class="B"), small_cluster(), MEASURED).score
-        is None
-    )
+    unknown = Request("1", 1, app_class="B")
+    assert gpu_set([(1, (2,))], unknown, small_cluster(), MEASURED).score is None
 
 
 def test_only_a_whole_node_of_which_a_part_is_taken_is_broken_up() -> None:

@@ -22,10 +22,7 @@ def test_a_job_that_waits_for_something_else_is_not_charged() -> None:
 
 
 def test_a_node_serves_one_job_and_a_wait_is_charged_once() -> None:
-    assert charges([whole_node_job(20), whole_node_job(21)], set(), {"n1": [A]}) == [
-        Charge("20", A)
-    ]
+    two = [whole_node_job(20), whole_node_job(21)]
+    assert charges(two, set(), {"n1": [A]}) == [Charge("20", A)]
     assert charges([whole_node_job(20, 2)], set(), {"n1": [A], "n2": [B]}) == [Charge("20", A)]
-    assert charges([whole_node_job(20), whole_node_job(21)], {"n2"}, {"n1": [A]}) == [
-        Charge("21", A)
-    ]
+    assert charges(two, {"n2"}, {"n1": [A]}) == [Charge("21", A)]
