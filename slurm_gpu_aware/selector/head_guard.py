@@ -18,8 +18,9 @@ Jobs without GPUs start at their submission. While nothing but such jobs holds u
 """
 
 import logging
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -181,11 +182,11 @@ def passes_gate(job: SlurmJob, exclusive: Set[str] = frozenset()) -> bool:
     return gpus or job.exclusive or not exclusive.isdisjoint(job.partitions)
 
 
-def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
+def passing(jobs: Collection[SlurmJob], context: AdmissionContext) -> bool:
     """Whether a pending job may take GPUs of a planned node past the gate.
 
-    One that is held, or waits for other jobs, does not count until it may start, and one that waits
-    for its time from `_SOON_S` before: Slurm starts it at once then.
+    One that is held does not count until it may start, and one that waits for its time from
+    `_SOON_S` before, or for other jobs from their start: Slurm starts it at once then.
     """
     names = frozenset(context.cluster.nodes)
     there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
@@ -193,6 +194,19 @@ def passing(jobs: Iterable[SlurmJob], context: AdmissionContext) -> bool:
     return any(
         not there.isdisjoint(job.partitions) and passes_gate(job, whole)
         for job in jobs
-        if job.state == "PENDING" and job.priority and not job.dependency
-        if (job.eligible_s or 0.0) <= context.now + _SOON_S
+        if job.state == "PENDING" and job.priority and _is_soon_due(job, jobs, context.now)
+    )
+
+
+def _is_soon_due(job: SlurmJob, jobs: Iterable[SlurmJob], now: float) -> bool:
+    """Whether its time comes soon, or a job that it depends on runs, and may end at any time."""
+    if not job.dependency:
+        return (job.eligible_s or 0.0) <= now + _SOON_S
+    named = {int(number) for number in re.findall(r"[0-9]{1,10}", job.dependency)}
+    single = "singleton" in job.dependency
+    return any(
+        not named.isdisjoint((other.raw_id, other.array_id))
+        or (single and (other.user, other.name) == (job.user, job.name))
+        for other in jobs
+        if other.state != "PENDING" and other.raw_id != job.raw_id
     )

@@ -14,7 +14,7 @@ from slurm_gpu_aware.bounds import MAX_JOB_NAME
 from slurm_gpu_aware.config.settings import GateConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.gate.admin_comment import marked, unmarked
-from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, task_number
+from slurm_gpu_aware.gate.gated_job import GatedJob, gated_jobs, is_changed, task_number
 from slurm_gpu_aware.gate.request_forms import (
     Binding,
     Fields,
@@ -223,7 +223,7 @@ class Placer:
             gated = seen.get(job_id)
             wrong = _wrong(step, gated, refused.get(job_id))
             if wrong not in (None, _CHANGED) and gated is not None and gated.parked:
-                self.tracker.refusals.refused(job_id, refused.get(job_id, wrong), gated.job.user)
+                self._count_refusal(gated.job, refused.get(job_id, wrong))
             if wrong is None and array in broken_arrays:
                 wrong = "an earlier task of its array could not be prepared"
             if wrong is None and gated is not None:
@@ -244,6 +244,14 @@ class Placer:
         restore(self.client, self.gate, undo, now, just_read=True)
         return ready
 
+    def _count_refusal(self, job: SlurmJob, why: str) -> None:
+        """Count a refusal by Slurm, not one by the filter, as its owner has just changed the job.
+
+        Users who change their jobs all the time would open the gate for all.
+        """
+        if not is_changed(job, self.gate):
+            self.tracker.refusals.refused(job.id, why, job.user)
+
     def _open(
         self, ready: Sequence[tuple[_Step, GatedJob]], failed: dict[str, str], now: float
     ) -> list[str]:
@@ -255,10 +263,11 @@ class Placer:
         with contained("guard of the head"):  # before, Slurm would start later jobs there
             opened = [step for step, _ in ready if step.candidate.id not in refused]
             self.unguard({name for step in opened for name in step.nodes})
+        shown = {job.id: job for job in read_jobs(self.client, list(refused))} if refused else {}
         for step, gated in ready:
             job_id, tracked, slots = step.candidate.id, step.tracked, step.binding.slots
             if (why := refused.get(job_id)) is not None:
-                self.tracker.refusals.refused(job_id, why, gated.job.user)
+                self._count_refusal(shown.get(job_id, gated.job), why)
                 # Slurm may have applied it in part: the next round reads and restores the job.
                 failed[job_id] = f"its gate could not be opened: {why}"
                 log.warning("job %s: %s", job_id, failed[job_id])

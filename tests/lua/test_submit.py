@@ -131,7 +131,7 @@ PARKED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 """Name, fields, and what the record has otherwise than they are (`recorded`)."""
 
 
-def recorded(fields: dict[str, Any], more: dict[str, Any]) -> OriginalRequest:
+def record_of(fields: dict[str, Any], more: dict[str, Any]) -> OriginalRequest:
     """The record of a job with these fields."""
     same = {one.name for one in dataclasses.fields(OriginalRequest)} - {"nodes"}
     kept = {name: value for name, value in fields.items() if name in same}
@@ -326,7 +326,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("name", "fields", "more"), PARKED, ids=[p[0] for p in PARKED])
 def test_parked(filter_: Filter, name: str, fields: dict[str, Any], more: dict[str, Any]) -> None:
-    expected, out = recorded(fields, more), filter_.submit(**fields)
+    expected, out = record_of(fields, more), filter_.submit(**fields)
     assert (out.rc, out.messages, out.log) == (SUCCESS, [], [])
     assert parse(out.job["admin_comment"]) == expected
     own = fields.get("licenses")

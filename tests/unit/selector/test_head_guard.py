@@ -176,6 +176,26 @@ def test_jobs_that_may_take_gpus_past_the_gate(fields: dict[str, Any], expected:
     assert passing([slurm_job(**fields)], context) is expected
 
 
+@pytest.mark.parametrize(
+    ("dependency", "other", "expected"),
+    [
+        ("afterany:5(unfulfilled)", {}, True),
+        ("afterok:4(unfulfilled)?afterany:5_*(unfulfilled)", {}, True),
+        ("afterany:5(unfulfilled)", {"state": "PENDING"}, False),
+        ("afterany:55(unfulfilled)", {}, False),
+        ("singleton(unfulfilled)", {}, True),
+        ("singleton(unfulfilled)", {"user": "bob"}, False),
+    ],
+)
+def test_who_waits_for_a_running_job_may_start_at_any_time(
+    dependency: str, other: dict[str, Any], expected: bool
+) -> None:
+    context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
+    jobs = [slurm_job(exclusive=True, dependency=dependency)]
+    jobs.append(slurm_job(5, **{"state": "RUNNING", **other}))
+    assert passing(jobs, context) is expected
+
+
 @pytest.mark.parametrize("why", [{}, {"6": "refused"}], ids=["opened", "refused"])
 def test_a_job_is_released_before_its_guard_goes(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]

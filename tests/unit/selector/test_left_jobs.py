@@ -92,6 +92,26 @@ def test_it_is_not_opened_with_what_slurm_kept_of_an_update_that_it_refused(
     assert bench.rounds.tracker.refusals.count == 0  # Slurm refused nothing
 
 
+@pytest.mark.parametrize("step", ["ReqNodeList", "Licenses"], ids=["prepared", "opened"])
+@pytest.mark.parametrize(("licences", "count"), [("gpuaware:2", 0), ("gpuaware:1", 1)])
+def test_a_refusal_for_a_change_by_its_owner_does_not_count(
+    slurm: SlurmFolder, step: str, licences: str, count: int
+) -> None:
+    """Regression: two users who changed their jobs all the time opened the gate for all."""
+    bench = bench_of(slurm, [parked("7", stuck=True)], ["n1"])
+    send = bench.client.update_jobs
+
+    def meanwhile(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        if not any(name == step for update in updates for name, _ in update.fields):
+            return send(updates)
+        slurm.change("7", licenses=licences)
+        return {"7": "Unspecified error"}
+
+    bench.client.update_jobs = meanwhile  # type: ignore[method-assign]
+    assert bench.run().placed == []
+    assert bench.rounds.tracker.refusals.count == count
+
+
 def test_a_lower_job_waits_for_one_of_higher_priority(slurm: SlurmFolder) -> None:
     """n1 has 4 GPUs, 2 of them in use; the first in line wants 4."""
     first = run_by_slurm("5", slots=[0, 1], start_time=1_789_999_000, end_time=1_790_000_600)
