@@ -47,7 +47,7 @@ def why(cluster: Cluster, job: str) -> str:
     return str((told["waiting"] or {}).get("reason"))
 
 
-def counted(cluster: Cluster, gpus: int) -> bool:
+def plan_takes(cluster: Cluster, gpus: int) -> bool:
     """Whether the planned power is that of so many busy GPUs."""
     found = power(cluster)
     return found is not None and found["planned_w"] == GPUS * IDLE_W + gpus * (GPU_W - IDLE_W)
@@ -62,10 +62,10 @@ def test_a_job_waits_for_power_and_starts_when_another_ends(
         lambda: "waits for power: it needs 680 W" in why(cluster, second), 60, why(cluster, second)
     )
     assert cluster.job(second)["JobState"] == "PENDING"
-    cluster.wait_until(lambda: counted(cluster, 2), 60, lambda: str(power(cluster)))
+    cluster.wait_until(lambda: plan_takes(cluster, 2), 60, lambda: str(power(cluster)))
     cluster.sh("ctl", ["scancel", first])
     cluster.wait(second, "RUNNING", 90)
-    cluster.wait_until(lambda: counted(cluster, 2), 60, lambda: str(power(cluster)))
+    cluster.wait_until(lambda: plan_takes(cluster, 2), 60, lambda: str(power(cluster)))
 
 
 def test_without_a_limit_the_same_job_starts_at_once(cluster: Cluster, limited: None) -> None:
