@@ -13,7 +13,7 @@ from cluster import NODES, Cluster
 from idle_clock import Stopwatch
 from site_files import several_clusters
 from test_limits import WAIT
-from test_power import limited, planned, power, power_for
+from test_power import limited, plan_takes, power, power_for
 from test_way_of_a_job import GATE_LICENCE, end_job, let_go
 
 __all__ = ["limited"]
@@ -300,7 +300,7 @@ def test_they_count_under_a_power_limit(cluster: Cluster, limited: None) -> None
         return states.count("RUNNING")
 
     cluster.wait_until(
-        lambda: running() == 3 and planned(cluster, 3), 120, lambda: str(power(cluster))
+        lambda: running() == 3 and plan_takes(cluster, 3), 120, lambda: str(power(cluster))
     )
     told = power(cluster)
     assert told is not None
