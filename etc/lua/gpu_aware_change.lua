@@ -81,6 +81,7 @@ local NUMBERS = base.set_of(base.split(
 local AGAIN = "; cancel the job and submit it again"
 local ON_ITS_WAY = "gpu-aware: this job is on its way back to the queue; try again in some seconds"
 local BACK_S = 120 -- a requeued job without a record after this time is none of the selector's
+local COMPLETING = 32768 -- of job_state: JOB_COMPLETING
 local PARKS_S = 10 -- time in which the selector parks a requeued job, by its rounds
 
 --- Is a field of an update given? A 32 bit number may be 65534.
@@ -93,6 +94,10 @@ end
 
 local function is_pending(record)
     return (base.number32(record.job_state) or 0) % 256 == 0
+end
+
+local function is_completing(record)
+    return math.floor((base.number32(record.job_state) or 0) / COMPLETING) % 2 == 1
 end
 
 --- The phase of a job by the selector's marker; nil: it waits.
@@ -365,7 +370,8 @@ end
 
 --- Was a requeued job requeued just now? The selector parks it within seconds, unless it never was parked.
 local function comes_back(record, within_s)
-    local since = base.number32(record.submit_time) -- Slurm sets it anew
+    -- Slurm sets its submission anew, and delays it, only when it has ended on all its nodes.
+    local since = not is_completing(record) and base.number32(record.submit_time)
     return not since or os.time() - since < (within_s or BACK_S)
 end
 

@@ -353,6 +353,25 @@ def test_a_requeued_job_of_whole_nodes_keeps_its_delay_until_it_is_parked(
         assert filter_.modify(back, **more).rc == SUCCESS, more
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [{"tres_per_node": "gres/gpu:g1:1"}, {"tres_per_node": ""}, {"admin_comment": RECORD + MARKER}],
+    ids=["exact", "whole nodes", "not seen to run"],
+)
+def test_a_requeued_job_that_still_ends_keeps_its_delay(
+    filter_: Filter, shown: dict[str, str]
+) -> None:
+    """Slurm sets delay and submission when it has ended, and no delay if its start lies ahead."""
+    long_ago = REQUEUED | shown | {"submit_time": int(time.time()) - 600}
+    for change in ({"begin_time": 1_900_000_000}, {"begin_time": 1_900_000_000, "time_limit": 5}):
+        out = filter_.modify(long_ago | {"job_state": COMPLETING}, **change)
+        assert (out.rc, out.written) == (ERROR, [])
+        assert "on its way back to the queue; try again" in out.messages[0]
+        first = long_ago | {"job_state": COMPLETING, "restart_cnt": 0}
+        assert filter_.modify(first, OPERATOR, **change).rc == SUCCESS
+    assert filter_.modify(long_ago, begin_time=1_900_000_000).rc == SUCCESS
+
+
 def test_a_gres_of_another_name_is_no_gpu(filter_: Filter) -> None:
     other = REQUEUED | {"tres_per_node": "gres/gpubw:1", "tres_fmt_req_str": "gres/gpubw=1"}
     assert filter_.modify(other, req_nodes="n1").rc == SUCCESS
