@@ -3,9 +3,11 @@ Changes of a gated job by its owner (scontrol update).
 
 A changed job stays behind the gate, or returns there, in the same update. To the user's fields the
 filter adds
-- the gate's licence, rules.changed_licences times. Slurm sets licences last, so this number tells
-  that the whole update was applied;
 - the record of the changed request at the end of Extra, as only the selector may write AdminComment.
+  Slurm sets Extra before all that tells a job's size, so it tells that the update was applied, maybe in
+  part;
+- the gate's licence, rules.changed_licences times. Slurm sets licences last, so this number tells
+  that the whole update was applied.
 The selector (slurm_gpu_aware/gate/gated_job.py) gives the job the request, then moves the record to
 AdminComment and asks for the licence once. No other update may come in between (C.interferes).
 
@@ -285,8 +287,8 @@ end
 --- to assign. `changed`: the selector must read the job.
 local function decide(job, record, part_list, conf)
     local own, clock, note = extra_parts(record)
-    local changed = gate_count(record, conf) == rules.changed_licences
-    local original = original_of(changed and note or text_of(record.admin_comment))
+    local recorded = original_of(text_of(record.admin_comment))
+    local original = note and original_of(note) or recorded
     local view, given = merged(job, record, original or {})
     if not original or original.partial then
         given.time_limit, given.time_min = nil, nil
@@ -320,7 +322,10 @@ local function decide(job, record, part_list, conf)
         return { refuse = true, text = rules.sentences.starts }
     end
     local new, reason, model, tasks = {}, nil, nil, nil
-    if takes_gpus(job, original, view) then
+    -- Slurm may have refused the GPUs of the note: then those of the record must stay.
+    local unsure = note and recorded and gate_count(record, conf) ~= rules.changed_licences
+    local kept = unsure and takes_gpus(job, recorded, (merged(job, record, recorded)))
+    if kept or takes_gpus(job, original, view) then
         return { refuse = true, text = rules.sentences.gpus_kept }
     elseif not parts[1] then
         reason = besides.sharing and "shards that are not of one GPU of the selector's choice"
@@ -613,6 +618,13 @@ local function but_features(text)
     return (text:gsub(";feat=[^;]*", ""))
 end
 
+--- Has its owner changed a pending job at the gate since the selector last read it?
+local function is_changed(record, conf)
+    local count = gate_count(record, conf)
+    local _, _, note = extra_parts(record)
+    return is_pending(record) and (count == rules.changed_licences or count > 0 and note ~= nil)
+end
+
 --- Would an update of the selector or an operator undo a change that the selector has not read? One
 --- that writes none of record and Extra, and the licences as they are, leaves it open. Only an update
 --- that writes record, Extra and licences together settles it: with the record of the change, or, where that cannot be, with the present one. Any other record was read before the owner
@@ -620,7 +632,7 @@ end
 --- record of a refused update may name others. Without a record in Extra there is no such change:
 --- Slurm has taken one out that it then refused.
 function C.interferes(job, record, conf)
-    if gate_count(record, conf) ~= rules.changed_licences or not is_pending(record) then
+    if not is_changed(record, conf) then
         return false
     end
     local written = 0

@@ -437,9 +437,13 @@ def test_a_change_upon_a_change(filter_: Filter) -> None:
     assert (changed(out).num_tasks, changed(out).tres_per_node) == (4, "gres/gpu:1")
     assert out.job["extra"].count("gpuaware/") == 1
     assert out.job["extra"].startswith("mine,gpuaware/1;")
-    # A note of an update that Slurm refused does not count.
+    # Slurm refused it after the record: what it had set stays.
     record["licenses"] = "matlab:1,gpuaware:1"
-    assert changed(filter_.modify(record, tres_per_node="gres/gpu:1")).num_tasks is None
+    assert changed(filter_.modify(record, tres_per_node="gres/gpu:1")).num_tasks == 4
+    refused = filter_.modify(PARKED, tres_per_task="gres/gpu:1").job["extra"]
+    out = filter_.modify(PARKED | {"extra": refused}, tres_per_node="gres/gpu:0")
+    assert (out.rc, out.written) == (ERROR, [])
+    assert "Slurm keeps the GPUs" in out.messages[0]
 
 
 @pytest.mark.parametrize(
@@ -477,11 +481,12 @@ def test_operators_pass(filter_: Filter, uid: int, change: dict[str, Any]) -> No
     assert (out.rc, out.written) == (SUCCESS, [])
 
 
+@pytest.mark.parametrize("count", [1, 2], ids=["refused half-way", "applied"])
 @pytest.mark.parametrize("uid", [0, OPERATOR])
 def test_no_update_undoes_a_change_that_the_selector_has_not_read(
-    filter_: Filter, uid: int
+    filter_: Filter, uid: int, count: int
 ) -> None:
-    fresh = PARKED | {"licenses": "matlab:1,gpuaware:2", "extra": RECORD}
+    fresh = PARKED | {"licenses": f"matlab:1,gpuaware:{count}", "extra": RECORD}
     settling: dict[str, Any] = {
         "admin_comment": RECORD,
         "extra": "",
