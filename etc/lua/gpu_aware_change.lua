@@ -13,7 +13,8 @@ AdminComment and asks for the licence once. No other update may come in between 
 
 A bound job keeps its nodes and GPUs until then: the fields of BINDING are taken out of the update and
 stand in the record only. If Slurm refuses the rest half-way, the job can start nowhere else. Where
-Slurm chooses its nodes, partition, features and reservation are refused, which cannot be taken out.
+Slurm chooses its nodes, partition, features and reservation are refused, which cannot be taken out; at
+the open gate also what makes the job larger (time limit, memory): the licence comes behind it.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -283,6 +284,18 @@ local function gets_away(given, record, original)
     return elsewhere and original.left and is_bound(record) and not chosen
 end
 
+--- Would an update make a job larger, by fields that stay in the update of a bound one?
+local function grows(update, record)
+    local limit = record.time_limit
+    limit = is_set(limit, U32) and limit or 0
+    local more = is_set(update.time_limit, U32) and update.time_limit > limit
+    for _, name in ipairs({ "min_mem_per_node", "min_mem_per_cpu" }) do
+        local now, before = update[name], record[name]
+        more = more or is_set(now) and (now == 0 or not is_set(before) or now > before)
+    end
+    return more or is_set(update.threads_per_core, U16)
+end
+
 --- What becomes of an update of a pending gated job: {refuse=, text=, new=, changed=}. `new`: fields
 --- to assign. `changed`: the selector must read the job.
 local function decide(job, record, part_list, conf)
@@ -318,7 +331,7 @@ local function decide(job, record, part_list, conf)
         return {}
     elseif (text_of(view.licenses) or ""):find("|", 1, true) then
         return { refuse = true, text = "gpu-aware: licences with | do not go with the gate" .. AGAIN }
-    elseif gets_away(given, record, original) then
+    elseif gets_away(given, record, original) or gate_count(record, conf) == 0 and grows(job, record) then
         return { refuse = true, text = rules.sentences.starts }
     end
     local new, reason, model, tasks = {}, nil, nil, nil

@@ -19,6 +19,7 @@ PARKED = {
     "admin_comment": RECORD,
     "comment": "class=A",
     "partition": "gpu",
+    "time_limit": 60,
     "min_nodes": 1,
     "max_nodes": 1,
 }
@@ -30,6 +31,8 @@ PLACED = {
     "admin_comment": RECORD + MARKER,
     "extra": "mine,freq=900@0+2",
     "partition": "gpu",
+    "time_limit": 60,
+    "min_mem_per_node": 900,
 }
 PREPARED = PLACED | {
     "admin_comment": RECORD + ";sel=prepared:0:1790000000",
@@ -146,7 +149,7 @@ def test_what_slurm_may_start_at_any_moment_stays_where_it_was_planned(
     by_slurm["admin_comment"] = f"{RECORD};lf=place%3Doff{MARKER}"
     out = filter_.modify(by_slurm, **{name: "other"})
     assert (out.rc, out.written) == (ERROR, [])
-    assert "hold it (scontrol hold) before" in out.messages[0]
+    assert "hold it (scontrol hold)" in out.messages[0]
     own = by_slurm | {"req_nodes": "n2", "admin_comment": f"{RECORD};rn=n2;lf=x{MARKER}"}
     assert filter_.modify(own, **{name: "other"}).rc == ERROR
     placed = own | {
@@ -160,6 +163,31 @@ def test_what_slurm_may_start_at_any_moment_stays_where_it_was_planned(
     out = filter_.modify(by_slurm, exc_nodes="")
     assert (out.rc, out.job.get("exc_nodes")) == (SUCCESS, None)
     assert changed(out).exc_nodes is None
+
+
+def test_a_job_does_not_grow_at_its_open_gate(filter_: Filter) -> None:
+    """Slurm could refuse the update behind its time limit and memory, and before the licence."""
+    shown = {"time_limit": 60, "min_mem_per_node": 500}
+    changes: list[tuple[dict[str, int], int]] = [
+        *(({"time_limit": limit}, ERROR) for limit in (61, 4294967295)),
+        *(({"time_limit": limit}, SUCCESS) for limit in (1, 60)),
+        *(({"min_mem_per_node": memory}, ERROR) for memory in (0, 501)),
+        *(({"min_mem_per_node": memory}, SUCCESS) for memory in (1, 500)),
+        ({"min_mem_per_cpu": 1}, ERROR),
+        ({"threads_per_core": 1}, ERROR),
+    ]
+    for change, rc in changes:
+        out = filter_.modify(PLACED | shown, **change)
+        assert out.rc == rc, change
+        assert (out.written == []) == (rc == ERROR)
+        assert all("hold it (scontrol hold)" in text for text in out.messages)
+        for closed in (PREPARED, PARKED, RUNNING):
+            assert filter_.modify(closed | shown, **change).rc == SUCCESS, change
+        assert filter_.modify(PLACED | shown, OPERATOR, **change).rc == SUCCESS
+    for none in (NO_VAL, None):  # the partition's
+        assert filter_.modify(PLACED | {"time_limit": none}, time_limit=5).rc == ERROR
+    endless = PLACED | {"time_limit": 4294967295}
+    assert filter_.modify(endless, time_limit=5).rc == SUCCESS
 
 
 @pytest.mark.parametrize("record", [PARKED, PLACED, RUNNING, LEFT])

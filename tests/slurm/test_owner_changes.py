@@ -217,7 +217,7 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
     fill_all(cluster)
     changes = [
         *("partition=second", "numnodes=2", "reqnodelist=n3", "gres=gpu:1", "timelimit=5"),
-        *("excnodelist=n1", "features=gpu_v100", "extra=mine", "numtasks=2", "minmemorynode=700"),
+        *("excnodelist=n1", "features=gpu_v100", "extra=mine", "numtasks=2"),
         "partition=second gres=gpu:3",
     ]
     pairs = [(change, *twins(cluster, ONE)) for change in changes]
@@ -232,6 +232,9 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
         assert job["TresPerNode"] == "gres/gpu:g0:1,gres/gpu:g1:1"
     # A change that Slurm refuses leaves the job placed as it was.
     assert try_update(cluster, refused, "features=nosuch reqnodelist=n4").startswith("1 ")
+    for larger in ("timelimit=600", "timelimit=600 nice=-5", "minmemorynode=9000"):
+        assert "hold it (scontrol hold)" in try_update(cluster, refused, larger)
+    assert cluster.job(refused)["TimeLimit"] == "01:00:00"
     job = cluster.job(refused)
     assert (job["ReqNodeList"], job["Licenses"]) == ("n1", "(null)")
     assert job["TresPerNode"] == "gres/gpu:g0:1,gres/gpu:g1:1"
