@@ -46,8 +46,8 @@ SENTENCES = {
     "bare": "gpu-aware: Slurm does not know the TRES %s; write for example gres/gpu:2",
     "opened": "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again"
     " to change this",
-    "starts": "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you"
-    " change its partition, features or reservation, and wait some seconds",
+    "starts": "gpu-aware: Slurm is about to start this job; hold it (scontrol hold), wait some"
+    " seconds, and change it then",
     "test_held": f"gpu-aware: with {COMMENT_MARK}test-only in its comment Slurm only tests this"
     " job; cancel it and submit it again without",
     "marked": f"gpu-aware: {COMMENT_MARK}test-only at the end of a comment is for --test-only;"

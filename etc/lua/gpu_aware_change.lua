@@ -3,15 +3,18 @@ Changes of a gated job by its owner (scontrol update).
 
 A changed job stays behind the gate, or returns there, in the same update. To the user's fields the
 filter adds
-- the gate's licence, rules.changed_licences times. Slurm sets licences last, so this number tells
-  that the whole update was applied;
 - the record of the changed request at the end of Extra, as only the selector may write AdminComment.
+  Slurm sets Extra before all that tells a job's size, so it tells that the update was applied, maybe in
+  part;
+- the gate's licence, rules.changed_licences times. Slurm sets licences last, so this number tells
+  that the whole update was applied.
 The selector (slurm_gpu_aware/gate/gated_job.py) gives the job the request, then moves the record to
 AdminComment and asks for the licence once. No other update may come in between (C.interferes).
 
 A bound job keeps its nodes and GPUs until then: the fields of BINDING are taken out of the update and
 stand in the record only. If Slurm refuses the rest half-way, the job can start nowhere else. Where
-Slurm chooses its nodes, partition, features and reservation are refused, which cannot be taken out.
+Slurm chooses its nodes, partition, features and reservation are refused, which cannot be taken out; at
+the open gate also what makes the job larger (time limit, memory): the licence comes behind it.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
@@ -81,6 +84,7 @@ local NUMBERS = base.set_of(base.split(
 local AGAIN = "; cancel the job and submit it again"
 local ON_ITS_WAY = "gpu-aware: this job is on its way back to the queue; try again in some seconds"
 local BACK_S = 120 -- a requeued job without a record after this time is none of the selector's
+local COMPLETING = 32768 -- of job_state: JOB_COMPLETING
 local PARKS_S = 10 -- time in which the selector parks a requeued job, by its rounds
 
 --- Is a field of an update given? A 32 bit number may be 65534.
@@ -93,6 +97,10 @@ end
 
 local function is_pending(record)
     return (base.number32(record.job_state) or 0) % 256 == 0
+end
+
+local function is_completing(record)
+    return math.floor((base.number32(record.job_state) or 0) / COMPLETING) % 2 == 1
 end
 
 --- The phase of a job by the selector's marker; nil: it waits.
@@ -276,12 +284,24 @@ local function gets_away(given, record, original)
     return elsewhere and original.left and is_bound(record) and not chosen
 end
 
+--- Would an update make a job larger, by fields that stay in the update of a bound one?
+local function grows(update, record)
+    local limit = record.time_limit
+    limit = is_set(limit, U32) and limit or 0
+    local more = is_set(update.time_limit, U32) and update.time_limit > limit
+    for _, name in ipairs({ "min_mem_per_node", "min_mem_per_cpu" }) do
+        local now, before = update[name], record[name]
+        more = more or is_set(now) and (now == 0 or not is_set(before) or now > before)
+    end
+    return more or is_set(update.threads_per_core, U16)
+end
+
 --- What becomes of an update of a pending gated job: {refuse=, text=, new=, changed=}. `new`: fields
 --- to assign. `changed`: the selector must read the job.
 local function decide(job, record, part_list, conf)
     local own, clock, note = extra_parts(record)
-    local changed = gate_count(record, conf) == rules.changed_licences
-    local original = original_of(changed and note or text_of(record.admin_comment))
+    local recorded = original_of(text_of(record.admin_comment))
+    local original = note and original_of(note) or recorded
     local view, given = merged(job, record, original or {})
     if not original or original.partial then
         given.time_limit, given.time_min = nil, nil
@@ -311,11 +331,14 @@ local function decide(job, record, part_list, conf)
         return {}
     elseif (text_of(view.licenses) or ""):find("|", 1, true) then
         return { refuse = true, text = "gpu-aware: licences with | do not go with the gate" .. AGAIN }
-    elseif gets_away(given, record, original) then
+    elseif gets_away(given, record, original) or gate_count(record, conf) == 0 and grows(job, record) then
         return { refuse = true, text = rules.sentences.starts }
     end
     local new, reason, model, tasks = {}, nil, nil, nil
-    if takes_gpus(job, original, view) then
+    -- Slurm may have refused the GPUs of the note: then those of the record must stay.
+    local unsure = note and recorded and gate_count(record, conf) ~= rules.changed_licences
+    local kept = unsure and takes_gpus(job, recorded, (merged(job, record, recorded)))
+    if kept or takes_gpus(job, original, view) then
         return { refuse = true, text = rules.sentences.gpus_kept }
     elseif not parts[1] then
         reason = besides.sharing and "shards that are not of one GPU of the selector's choice"
@@ -365,7 +388,8 @@ end
 
 --- Was a requeued job requeued just now? The selector parks it within seconds, unless it never was parked.
 local function comes_back(record, within_s)
-    local since = base.number32(record.submit_time) -- Slurm sets it anew
+    -- Slurm sets its submission anew, and delays it, only when it has ended on all its nodes.
+    local since = not is_completing(record) and base.number32(record.submit_time)
     return not since or os.time() - since < (within_s or BACK_S)
 end
 
@@ -624,6 +648,13 @@ local function but_features(text)
     return (text:gsub(";feat=[^;]*", ""))
 end
 
+--- Has its owner changed a pending job at the gate since the selector last read it?
+local function is_changed(record, conf)
+    local count = gate_count(record, conf)
+    local _, _, note = extra_parts(record)
+    return is_pending(record) and (count == rules.changed_licences or count > 0 and note ~= nil)
+end
+
 --- Would an update of the selector or an operator undo a change that the selector has not read? One
 --- that writes none of record and Extra, and the licences as they are, leaves it open. Only an update
 --- that writes record, Extra and licences together settles it: with the record of the change, or, where that cannot be, with the present one. Any other record was read before the owner
@@ -631,7 +662,7 @@ end
 --- record of a refused update may name others. Without a record in Extra there is no such change:
 --- Slurm has taken one out that it then refused.
 function C.interferes(job, record, conf)
-    if gate_count(record, conf) ~= rules.changed_licences or not is_pending(record) then
+    if not is_changed(record, conf) then
         return false
     end
     local written = 0

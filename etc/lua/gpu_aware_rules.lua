@@ -26,7 +26,7 @@ return {
         gpus_kept = "gpu-aware: Slurm keeps the GPUs of a waiting job whose request is cleared; cancel it and submit it again",
         bare = "gpu-aware: Slurm does not know the TRES %s; write for example gres/gpu:2",
         opened = "gpu-aware: Slurm places this job as it was submitted; cancel it and submit it again to change this",
-        starts = "gpu-aware: Slurm is about to start this job; hold it (scontrol hold) before you change its partition, features or reservation, and wait some seconds",
+        starts = "gpu-aware: Slurm is about to start this job; hold it (scontrol hold), wait some seconds, and change it then",
         test_held = "gpu-aware: with gpu:test-only in its comment Slurm only tests this job; cancel it and submit it again without",
         marked = "gpu-aware: gpu:test-only at the end of a comment is for --test-only; write something else there",
         no_scrontab = "gpu-aware: scrontab is not enabled here; after enabling it an admin runs 'gpu-aware setup --install'",

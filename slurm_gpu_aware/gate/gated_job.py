@@ -267,8 +267,13 @@ class Change:
 
 
 def is_changed(job: SlurmJob, gate: GateConfig) -> bool:
-    """Whether the owner of a pending job has changed it and the change is not settled."""
-    return job.state == "PENDING" and job.licence_count(gate.licence) == rules.CHANGED_LICENCES
+    """Whether the owner of a parked job has changed it and the change is not settled.
+
+    Of an update that Slurm refused half-way the record in Extra stays, and its sizes may.
+    """
+    count = job.licence_count(gate.licence)
+    noted = count > 0 and noted_record(job.extra) is not None
+    return job.state == "PENDING" and (noted or count == rules.CHANGED_LICENCES)
 
 
 def settle_changes(

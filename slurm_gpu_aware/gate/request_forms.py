@@ -74,12 +74,14 @@ _FIELDS = {
 }
 """Kind of a form -> field of the request."""
 _NUMBERS = {
-    "NumTasks": "num_tasks",
-    "NumCPUs": "min_cpus",
-    "CPUsPerTask": "cpus_per_task",
-    "MinCPUsNode": "min_cpus_node",
+    "NumTasks": ("num_tasks", "tasks"),
+    "NumCPUs": ("min_cpus", "cpus"),
+    "CPUsPerTask": ("cpus_per_task", "cpus_per_task"),
+    "MinCPUsNode": ("min_cpus_node", "min_cpus_node"),
 }
-"""Updated field -> field of `OriginalRequest`."""
+"""Updated field -> fields of `OriginalRequest` and of `SlurmJob`."""
+_AS_SHOWN = ("NumCPUs", "MinCPUsNode")
+"""Those of them that rounds read in the job, not in the record, unless it is bound."""
 _NO_MAXIMUM = 0
 """As Slurm keeps a request without a maximum: it takes as many nodes as any other one allows."""
 _MOST_NODES = 500_000  # Slurm's own bound.
@@ -320,15 +322,15 @@ def changed_fields(
     fields = dict(restored_fields(job, after, marked=bound))
     if after.tres_bind != before.tres_bind:  # Slurm may have refused it when all else was set
         fields["TresBind"] = after.tres_bind or ""
-    if bound:
-        if after.nodes != before.nodes:
-            fields |= [_node_range(after)]
-        for name, field in _NUMBERS.items():
-            number = getattr(after, field)
-            # A job that was resizable may show the numbers of another size.
-            kept = before.resizable is None and number == getattr(before, field)
-            if number is not None and not kept:
-                fields[name] = str(number)
+    # After an update that it refused half-way Slurm shows the least nodes of before.
+    shown = (job.min_nodes, job.max_nodes), before.nodes
+    if after.nodes is not None and shown != (after.nodes, after.nodes):
+        fields |= [_node_range(after)]
+    for name, (asked, seen) in _NUMBERS.items():
+        number = getattr(after, asked)
+        same = number is None or number == (getattr(job, seen) or 1)
+        if not same and (bound or name not in _AS_SHOWN):
+            fields[name] = str(number)
     return tuple((fields | dict(kept_tasks(after))).items())
 
 

@@ -19,6 +19,7 @@ PARKED = {
     "admin_comment": RECORD,
     "comment": "class=A",
     "partition": "gpu",
+    "time_limit": 60,
     "min_nodes": 1,
     "max_nodes": 1,
 }
@@ -30,6 +31,8 @@ PLACED = {
     "admin_comment": RECORD + MARKER,
     "extra": "mine,freq=900@0+2",
     "partition": "gpu",
+    "time_limit": 60,
+    "min_mem_per_node": 900,
 }
 PREPARED = PLACED | {
     "admin_comment": RECORD + ";sel=prepared:0:1790000000",
@@ -146,7 +149,7 @@ def test_what_slurm_may_start_at_any_moment_stays_where_it_was_planned(
     by_slurm["admin_comment"] = f"{RECORD};lf=place%3Doff{MARKER}"
     out = filter_.modify(by_slurm, **{name: "other"})
     assert (out.rc, out.written) == (ERROR, [])
-    assert "hold it (scontrol hold) before" in out.messages[0]
+    assert "hold it (scontrol hold)" in out.messages[0]
     own = by_slurm | {"req_nodes": "n2", "admin_comment": f"{RECORD};rn=n2;lf=x{MARKER}"}
     assert filter_.modify(own, **{name: "other"}).rc == ERROR
     placed = own | {
@@ -160,6 +163,31 @@ def test_what_slurm_may_start_at_any_moment_stays_where_it_was_planned(
     out = filter_.modify(by_slurm, exc_nodes="")
     assert (out.rc, out.job.get("exc_nodes")) == (SUCCESS, None)
     assert changed(out).exc_nodes is None
+
+
+def test_a_job_does_not_grow_at_its_open_gate(filter_: Filter) -> None:
+    """Slurm could refuse the update behind its time limit and memory, and before the licence."""
+    shown = {"time_limit": 60, "min_mem_per_node": 500}
+    changes: list[tuple[dict[str, int], int]] = [
+        *(({"time_limit": limit}, ERROR) for limit in (61, 4294967295)),
+        *(({"time_limit": limit}, SUCCESS) for limit in (1, 60)),
+        *(({"min_mem_per_node": memory}, ERROR) for memory in (0, 501)),
+        *(({"min_mem_per_node": memory}, SUCCESS) for memory in (1, 500)),
+        ({"min_mem_per_cpu": 1}, ERROR),
+        ({"threads_per_core": 1}, ERROR),
+    ]
+    for change, rc in changes:
+        out = filter_.modify(PLACED | shown, **change)
+        assert out.rc == rc, change
+        assert (out.written == []) == (rc == ERROR)
+        assert all("hold it (scontrol hold)" in text for text in out.messages)
+        for closed in (PREPARED, PARKED, RUNNING):
+            assert filter_.modify(closed | shown, **change).rc == SUCCESS, change
+        assert filter_.modify(PLACED | shown, OPERATOR, **change).rc == SUCCESS
+    for none in (NO_VAL, None):  # the partition's
+        assert filter_.modify(PLACED | {"time_limit": none}, time_limit=5).rc == ERROR
+    endless = PLACED | {"time_limit": 4294967295}
+    assert filter_.modify(endless, time_limit=5).rc == SUCCESS
 
 
 @pytest.mark.parametrize("record", [PARKED, PLACED, RUNNING, LEFT])
@@ -374,6 +402,25 @@ def test_a_held_job_that_may_get_whole_nodes_wakes_the_selector_when_it_is_relea
     assert (filter_.folder / "submitted").exists()
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [{"tres_per_node": "gres/gpu:g1:1"}, {"tres_per_node": ""}, {"admin_comment": RECORD + MARKER}],
+    ids=["exact", "whole nodes", "not seen to run"],
+)
+def test_a_requeued_job_that_still_ends_keeps_its_delay(
+    filter_: Filter, shown: dict[str, str]
+) -> None:
+    """Slurm sets delay and submission when it has ended, and no delay if its start lies ahead."""
+    long_ago = REQUEUED | shown | {"submit_time": int(time.time()) - 600}
+    for change in ({"begin_time": 1_900_000_000}, {"begin_time": 1_900_000_000, "time_limit": 5}):
+        out = filter_.modify(long_ago | {"job_state": COMPLETING}, **change)
+        assert (out.rc, out.written) == (ERROR, [])
+        assert "on its way back to the queue; try again" in out.messages[0]
+        first = long_ago | {"job_state": COMPLETING, "restart_cnt": 0}
+        assert filter_.modify(first, OPERATOR, **change).rc == SUCCESS
+    assert filter_.modify(long_ago, begin_time=1_900_000_000).rc == SUCCESS
+
+
 def test_a_gres_of_another_name_is_no_gpu(filter_: Filter) -> None:
     other = REQUEUED | {"tres_per_node": "gres/gpubw:1", "tres_fmt_req_str": "gres/gpubw=1"}
     assert filter_.modify(other, req_nodes="n1").rc == SUCCESS
@@ -439,9 +486,13 @@ def test_a_change_upon_a_change(filter_: Filter) -> None:
     assert (changed(out).num_tasks, changed(out).tres_per_node) == (4, "gres/gpu:1")
     assert out.job["extra"].count("gpuaware/") == 1
     assert out.job["extra"].startswith("mine,gpuaware/1;")
-    # A note of an update that Slurm refused does not count.
+    # Slurm refused it after the record: what it had set stays.
     record["licenses"] = "matlab:1,gpuaware:1"
-    assert changed(filter_.modify(record, tres_per_node="gres/gpu:1")).num_tasks is None
+    assert changed(filter_.modify(record, tres_per_node="gres/gpu:1")).num_tasks == 4
+    refused = filter_.modify(PARKED, tres_per_task="gres/gpu:1").job["extra"]
+    out = filter_.modify(PARKED | {"extra": refused}, tres_per_node="gres/gpu:0")
+    assert (out.rc, out.written) == (ERROR, [])
+    assert "Slurm keeps the GPUs" in out.messages[0]
 
 
 @pytest.mark.parametrize(
@@ -479,11 +530,12 @@ def test_operators_pass(filter_: Filter, uid: int, change: dict[str, Any]) -> No
     assert (out.rc, out.written) == (SUCCESS, [])
 
 
+@pytest.mark.parametrize("count", [1, 2], ids=["refused half-way", "applied"])
 @pytest.mark.parametrize("uid", [0, OPERATOR])
 def test_no_update_undoes_a_change_that_the_selector_has_not_read(
-    filter_: Filter, uid: int
+    filter_: Filter, uid: int, count: int
 ) -> None:
-    fresh = PARKED | {"licenses": "matlab:1,gpuaware:2", "extra": RECORD}
+    fresh = PARKED | {"licenses": f"matlab:1,gpuaware:{count}", "extra": RECORD}
     settling: dict[str, Any] = {
         "admin_comment": RECORD,
         "extra": "",

@@ -272,6 +272,23 @@ def test_a_requeued_job_of_whole_nodes_is_parked_again(cluster: Cluster, command
     cluster.cancel_all()
 
 
+def test_a_requeued_job_that_still_ends_does_not_choose_its_start(cluster: Cluster) -> None:
+    """Slurm delays it only when it has ended, and only if its start does not lie ahead then."""
+    script = "trap 'sleep 6; exit 0' TERM; while :; do sleep 0.2; done"
+    job = cluster.submit("bob", ["--exclusive", "-N1", "-t", "5"], script)
+    cluster.wait(job, "RUNNING")
+    time.sleep(12)  # the filter goes by the time of its submission otherwise
+    cluster.sh("ctl", ["scontrol", "requeue", job], "bob")
+    change = ["scontrol", "update", f"jobid={job}", "starttime=now+7seconds"]
+    told = cluster.run("ctl", change, "bob")
+    assert cluster.job(job)["JobState"] == "COMPLETING"
+    assert b"on its way back to the queue" in told.stderr
+    parked = lambda: GATE_LICENCE in cluster.job(job)["Licenses"]  # noqa: E731
+    cluster.wait_until(parked, 60, lambda: str(cluster.job(job)))
+    assert cluster.job(job)["JobState"] == "PENDING"
+    cluster.cancel_all()
+
+
 def test_a_component_without_gpus_needs_its_room_too(cluster: Cluster) -> None:
     """No GPU is kept for a heterogeneous job that cannot start."""
     cpus = [cluster.submit("bob", ["-c", "9", "-w", node, "-t", "60"], WAIT) for node in NODES]

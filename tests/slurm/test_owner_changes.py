@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 from cluster import ENDED, GATE, NODES, Cluster
 from site_files import FILTER_CONF, several_clusters
-from test_way_of_a_job import expect_kinds
+from test_limits import WAIT
+from test_way_of_a_job import expect_kinds, let_go
 
 CPU_FIELDS = ("NumNodes", "NumCPUs", "NumTasks", "CPUs/Task", "MinCPUsNode", "MinMemoryCPU")
 PYTHON = "/opt/slurm-gpu-aware/bin/python"
@@ -30,6 +31,8 @@ FIELDS = (
 PAST = ["-M", "gpuaware,gpuaware"]
 """Several clusters: such a job cannot wait at the gate, so Slurm alone places it."""
 ONE, JOB, TASKS = ("--gres=gpu:2",), ("--gpus=2",), ("-n2", "--gpus-per-task=1")
+HALF = "numnodes=2 features=nosuch"
+"""Slurm sets the first, refuses the second, and shows the least nodes of before."""
 CHANGES = [
     (ONE, "partition=second"),
     (ONE, "partition=nosuch"),
@@ -56,7 +59,7 @@ CHANGES = [
     (ONE, "oversubscribe=yes"),
     (ONE, "reservationname=nosuch"),
     (ONE, "extra=mine"),
-    (ONE, "numnodes=2 features=nosuch"),
+    (ONE, HALF),
     (ONE, "partition=second numnodes=2 timelimit=7"),
 ]
 RUN_ON = {
@@ -168,7 +171,11 @@ def test_parked_jobs_change_as_in_plain_slurm(cluster: Cluster, second: None) ->
         try_both(cluster, ours, plain, change)
     await_settled(cluster, [ours for _, ours, _ in pairs])
     for change, ours, plain in pairs:
-        assert own_fields(cluster.job(ours)) == own_fields(cluster.job(plain)), change
+        asked, expected = own_fields(cluster.job(ours)), own_fields(cluster.job(plain))
+        if change == HALF:
+            assert asked["NumNodes"] == "2-2"
+            expected["NumNodes"] = "2-2"
+        assert asked == expected, change
 
     keep = {ours: RUN_ON[change] for change, ours, _ in pairs if change in RUN_ON}
     gone = [job["JobId"] for job in cluster.jobs() if job["JobId"] not in keep]
@@ -211,7 +218,7 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
     fill_all(cluster)
     changes = [
         *("partition=second", "numnodes=2", "reqnodelist=n3", "gres=gpu:1", "timelimit=5"),
-        *("excnodelist=n1", "features=gpu_v100", "extra=mine", "numtasks=2", "minmemorynode=700"),
+        *("excnodelist=n1", "features=gpu_v100", "extra=mine", "numtasks=2"),
         "partition=second gres=gpu:3",
     ]
     pairs = [(change, *twins(cluster, ONE)) for change in changes]
@@ -226,6 +233,9 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
         assert job["TresPerNode"] == "gres/gpu:g0:1,gres/gpu:g1:1"
     # A change that Slurm refuses leaves the job placed as it was.
     assert try_update(cluster, refused, "features=nosuch reqnodelist=n4").startswith("1 ")
+    for larger in ("timelimit=600", "timelimit=600 nice=-5", "minmemorynode=9000"):
+        assert "hold it (scontrol hold)" in try_update(cluster, refused, larger)
+    assert cluster.job(refused)["TimeLimit"] == "01:00:00"
     job = cluster.job(refused)
     assert (job["ReqNodeList"], job["Licenses"]) == ("n1", "(null)")
     assert job["TresPerNode"] == "gres/gpu:g0:1,gres/gpu:g1:1"
@@ -245,6 +255,30 @@ def test_placed_jobs_return_to_the_queue(cluster: Cluster, second: None, no_sele
         assert least(cluster.job(ours)) == least(cluster.job(plain)), change
     job = cluster.job(unseen)
     assert (job["ReqNodeList"], job["TresPerNode"]) == ("(null)", "gres/gpu:2")
+
+
+def test_no_job_is_larger_than_planned_after_a_change_that_slurm_refused_half_way(
+    cluster: Cluster,
+) -> None:
+    """Regression: planned on one node, it took a second one, kept for the first that waits."""
+    whole = ["--gres=gpu:4", "-t", "30"]
+    others = [cluster.submit("alice", [*whole, "-w", node], WAIT) for node in ("n3", "n4")]
+    for other in others:
+        cluster.wait(other, "RUNNING")
+    head = cluster.submit("alice", [*whole, "-N2", "-w", "n2,n3"])
+    job = cluster.submit(
+        "alice", ["-H", "--nice=1000000", "-N1", "--gres=gpu:1", "-t", "600"], WAIT
+    )
+    assert "denied" in try_update(cluster, job, "numnodes=2-2 nice=-5")
+    assert cluster.job(job)["NumNodes"].startswith("2")  # else Slurm refuses it as a whole now
+    await_settled(cluster, [job])
+    assert "nn=2-2" in cluster.job(job)["AdminComment"]
+    cluster.sh("ctl", ["scontrol", "release", job], "alice")
+    expect_kinds(cluster, head, ["parked"])
+    let_go(cluster, "alice", others[0])
+    cluster.wait(head, {"RUNNING", "COMPLETED"}, 60)
+    assert cluster.job(job)["JobState"] == "PENDING"
+    cluster.end_all()
 
 
 def test_what_slurm_refuses_last_is_never_recorded(cluster: Cluster) -> None:

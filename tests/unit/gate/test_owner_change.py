@@ -16,7 +16,19 @@ from slurm_gpu_aware.slurm.records import SlurmJob, split_arrays
 
 OLD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;feat=big;mc=1"
 NEW = "gpuaware/1;tn=gres/gpu:1;nn=2-2;lic=matlab:1;feat=big;nt=4;mc=8;cpt=2;mcn=3"
+SAME_NODES = {"admin_comment": f"{OLD};nn=2-2"}
 BINDING = {"req_nodes": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g1:1"}
+SIZES = {
+    "num_nodes": 2,
+    "max_nodes": 2,
+    "num_tasks": 4,
+    "num_cpus": 8,
+    "cpus_per_task": 2,
+    "pn_min_cpus": 3,
+}
+"""What Slurm shows of a job with the sizes of `NEW`."""
+PLANNED = ("NumNodes", "NumTasks", "CPUsPerTask")  # by the record
+OLD_SIZES = dict.fromkeys(SIZES, 1)
 RESET = {
     "ReqNodeList": "",
     "NumNodes": "2-2",
@@ -36,6 +48,7 @@ def changed(job_id: str = "7", **fields: Any) -> dict[str, Any]:
         "extra": f"mine,{NEW}",
         "tres_per_node": "gres/gpu:1",
         "features": "big",
+        **SIZES,
     }
     return parked(job_id, **{**usual, **fields})
 
@@ -44,7 +57,7 @@ def placed_one(job_id: str = "7", **fields: Any) -> dict[str, Any]:
     """A placed job as the filter leaves a change by its owner."""
     marker = f"{OLD};sel=released:0:1000"
     extra = f"mine,freq=900@0+1,{NEW}"
-    bound = {"admin_comment": marker, "extra": extra, **BINDING}
+    bound = {"admin_comment": marker, "extra": extra, **BINDING, **OLD_SIZES}
     return changed(job_id, **{**bound, **fields})
 
 
@@ -56,12 +69,43 @@ def settle(slurm: SlurmFolder, client: MemorySlurm | None = None) -> list[Change
 
 
 def test_a_parked_job_shows_its_request_already(slurm: SlurmFolder) -> None:
-    slurm.write([changed(), parked("8")], ["n1"])
+    slurm.write([changed(**SAME_NODES), parked("8")], ["n1"])
     (change,) = settle(slurm)
     assert (change.job.id, change.record, change.refused) == ("7", NEW, None)
     settled = {"AdminComment": NEW, "Extra": "mine", "Licenses": "matlab:1,gpuaware:1"}
     assert slurm.calls == [["update", "7", settled]]
     assert settle(slurm) == []
+
+
+@pytest.mark.parametrize(
+    ("applied", "missing"),
+    [(SIZES, PLANNED[:1]), (OLD_SIZES, PLANNED)],
+    ids=["all sizes", "none"],
+)
+def test_a_change_that_slurm_refused_half_way_is_carried_out(
+    slurm: SlurmFolder, applied: dict[str, int], missing: tuple[str, ...]
+) -> None:
+    """Regression: its record was passed over, so the job was planned smaller than it was."""
+    slurm.write([changed(licenses="matlab:1,gpuaware:1", **applied)], ["n1"])
+    (change,) = settle(slurm)
+    assert (change.record, change.refused) == (NEW, None)
+    first = {name: RESET[name] for name in missing} | {"Licenses": "matlab:1,gpuaware:2"}
+    then = {"AdminComment": NEW, "Extra": "mine", "Licenses": "matlab:1,gpuaware:1"}
+    assert slurm.calls == [["update", "7", first], ["update", "7", then]]
+    assert settle(slurm) == []
+
+
+@pytest.mark.parametrize("licences", ["matlab:1", ""])
+def test_at_its_open_gate_it_is_settled_when_it_is_parked(
+    slurm: SlurmFolder, licences: str
+) -> None:
+    """It may start at any moment, and an update of its nodes would shrink it then."""
+    slurm.write([placed_one(licenses=licences)], ["n1"])
+    assert settle(slurm) == []
+    jobs, wrong = gated_jobs(slurm.client().jobs(), GateConfig()), dict[str, str]()
+    assert close_gate(slurm.client(), GateConfig(), jobs, 0.0, wrong) == []
+    assert wrong == {}
+    assert settle(slurm)[0].record == NEW
 
 
 def test_a_placed_job_loses_its_binding(slurm: SlurmFolder) -> None:
@@ -121,7 +165,7 @@ def test_a_request_that_slurm_refuses_last_never_becomes_the_record(
 
 
 def test_a_binding_of_gpus_to_tasks_is_recorded_when_slurm_has_taken_it(slurm: SlurmFolder) -> None:
-    slurm.write([changed(extra=NEW + ";tb=gres/gpu:closest")], ["n1"])
+    slurm.write([changed(extra=NEW + ";tb=gres/gpu:closest", **SAME_NODES)], ["n1"])
     assert settle(slurm)[0].refused is None
     first = {"TresBind": "gres/gpu:closest", "Licenses": "matlab:1,gpuaware:2"}
     assert slurm.calls[0] == ["update", "7", first]
@@ -179,7 +223,7 @@ def test_a_job_that_runs_is_not_touched(slurm: SlurmFolder) -> None:
 
 
 def test_the_rest_of_a_split_array_is_settled_as_a_whole(slurm: SlurmFolder) -> None:
-    rest = changed(array_job_id=7, array_task_str="1-2")
+    rest = changed(array_job_id=7, array_task_str="1-2", **SAME_NODES)
     task = parked("9", array_job_id=7, array_task_id=0)
     slurm.write([rest, task], ["n1"])
     settle(slurm)
