@@ -109,6 +109,7 @@ class Candidate:
     """CPUs with each GPU if ``DefCpuPerGPU`` applies (`Binding.cpus_per_gpu`)."""
     class_from: str | None = None  # Origin of its class (`AskedClass.source`).
     told: Told = field(default_factory=Told)
+    components: tuple[SlurmJob, ...] = ()  # The later ones of a heterogeneous job.
 
     @property
     def id(self) -> str:
@@ -339,7 +340,7 @@ class Candidates:
         request = left_request(gated, context, why, asked.app_class, components, again=again)
         told = Told({"class_from": asked.words} if asked.words else {})
         unsplit = record.job.array_tasks is not None
-        return Candidate(gated, request, unsplit, class_from=asked.source, told=told)
+        return Candidate(gated, request, unsplit, None, asked.source, told, components)
 
     def _translated(self, record: GatedJob, gated: GatedJob) -> Candidate:
         """``gated``: the job, or the task of the record. Raises CannotPlanError."""

@@ -37,7 +37,7 @@ from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_comments import placed_text, with_due_date
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
-from slurm_gpu_aware.slurm.records import SlurmJob
+from slurm_gpu_aware.slurm.records import SlurmJob, components_of
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS, JobUpdate
 from slurm_gpu_aware.store.ledger import RECORD, Decision
 
@@ -53,6 +53,11 @@ _WHERE = {
     "ReservationName": "reservation",
 }
 """Fields that say where Slurm starts a job, by the names of updates -> field of its record."""
+_SIZES = (
+    *("cpus", "cpus_per_task", "exclusive", "max_nodes", "memory_mb_per_cpu", "memory_mb_per_node"),
+    *("min_nodes", "tasks", "time_limit_s"),
+)
+"""Fields that say what Slurm gives it there, and for how long."""
 _AT_ONCE = 100  # jobs that one call releases; the start monitor polls them while the next call runs
 
 
@@ -216,12 +221,14 @@ class Placer:
         refused = self.client.update_jobs([update for s in steps for update in s.updates()])
         shown = read_jobs(self.client, [step.candidate.id for step in steps])
         seen = {job.id: job for job in gated_jobs(shown, self.gate)}
+        components = components_of(shown)
         ready: list[tuple[_Step, GatedJob]] = []
         broken_arrays: set[int | None] = set()
         for step in sorted(steps, key=lambda s: task_number(s.candidate.id)):
             job_id, array = step.candidate.id, step.candidate.gated.job.array_id
             gated = seen.get(job_id)
-            wrong = _wrong(step, gated, refused.get(job_id))
+            parts = components.get(step.candidate.gated.job.raw_id, ())
+            wrong = _wrong(step, gated, parts, refused.get(job_id))
             if wrong not in (None, _CHANGED) and gated is not None and gated.parked:
                 self._count_refusal(gated.job, refused.get(job_id, wrong))
             if wrong is None and array in broken_arrays:
@@ -343,26 +350,39 @@ def _decision(
     )
 
 
-def _wrong(step: _Step, seen: GatedJob | None, refusal: str | None) -> str | None:
-    """Why the gate of a job must not be opened; None: the job shows what was set."""
+def _wrong(
+    step: _Step, seen: GatedJob | None, components: Sequence[SlurmJob], refusal: str | None
+) -> str | None:
+    """Why the gate of a job must not be opened; None: the job shows what was set.
+
+    ``components``: the later ones of a heterogeneous job, as read back.
+    """
     if seen is None:
         return refusal or "it is gone"
     if not seen.parked:
         return f"it is {seen.job.state} and no longer parked"
-    if step.candidate.request.left is not None and _elsewhere(step, seen.job):
+    if step.candidate.request.left is not None and _is_changed(step, seen.job, components):
         return _CHANGED
     # Some fields cannot be read back (NumNodes, NumCPUs), so a refusal counts in any case.
     wrong = differences(seen.job, step.fields) + ([refusal] if refusal else [])
     return "; ".join(wrong) or None
 
 
-def _elsewhere(step: _Step, seen: SlurmJob) -> bool:
-    """Whether a job of which Slurm chooses the nodes could start where the round did not plan it.
+def _is_changed(step: _Step, seen: SlurmJob, components: Sequence[SlurmJob]) -> bool:
+    """Whether a job of which Slurm chooses the nodes is not the one that the round has planned.
 
     Of an update that Slurm refuses the fields stay that it applied before, without an owner's note.
+    One of a later component alone has none: there all counts that makes the plan. The update that
+    was just sent has marked all components, so the filter refuses any further one.
     """
-    ours = dict(step.fields)
-    names = [name for field, name in _WHERE.items() if field not in ours]
-    both = ([getattr(job, name) for name in names] for job in (seen, step.candidate.gated.job))
-    now, planned = ([set(v) if isinstance(v, tuple) else v for v in values] for values in both)
-    return now != planned
+    ours, planned = dict(step.fields), step.candidate
+    where = [name for field, name in _WHERE.items() if field not in ours]
+    return _values([seen], where) != _values([planned.gated.job], where) or (
+        _values(components, [*where, *_SIZES]) != _values(planned.components, [*where, *_SIZES])
+    )
+
+
+def _values(jobs: Sequence[SlurmJob], names: Sequence[str]) -> dict[str, list[object]]:
+    """Job -> the values of these fields; the order of node names does not count."""
+    values = {job.id: [getattr(job, name) for name in names] for job in jobs}
+    return {i: [set(v) if isinstance(v, tuple) else v for v in each] for i, each in values.items()}

@@ -23,6 +23,23 @@ from slurm_gpu_aware.slurm.client import SlurmClient
 print(SlurmClient(60)._send(sys.argv[1], {}, {"bitflags": 1 << 36}))
 """
 """A raw update with RESET_LIC_TASK alone, with which Slurm takes all licences from a job."""
+LATE = """
+import pathlib, sys, time
+from slurm_gpu_aware.cli.entry import gpu_aware
+from slurm_gpu_aware.slurm.client import SlurmClient
+send, waits = SlurmClient.update_jobs, pathlib.Path("/tmp/late")
+def late(self, updates):
+    if any("sel=prepared" in dict(one.fields).get("AdminComment", "") for one in updates):
+        SlurmClient.update_jobs = send
+        waits.touch()
+        while waits.exists():
+            time.sleep(0.05)
+    return send(self, updates)
+SlurmClient.update_jobs = late
+sys.argv[1:] = ["selectd"]
+gpu_aware()
+"""
+"""A selector that waits between its first plan and its updates as long as a file is there."""
 FIELDS = (
     *("Partition", "TimeLimit", "ReqNodeList", "ExcNodeList", "Features", "MinMemoryNode"),
     *("TresPerNode", "TresPerJob", "TresPerTask", "CpusPerTres", "Contiguous", "Reservation"),
@@ -278,6 +295,32 @@ def test_no_job_is_larger_than_planned_after_a_change_that_slurm_refused_half_wa
     let_go(cluster, "alice", others[0])
     cluster.wait(head, {"RUNNING", "COMPLETED"}, 60)
     assert cluster.job(job)["JobState"] == "PENDING"
+    cluster.end_all()
+
+
+def test_a_component_that_is_changed_while_it_is_planned_waits(
+    cluster: Cluster, no_selector: None
+) -> None:
+    """Regression: it ran for ten hours on GPUs that were kept for another job after its minute."""
+    run = 'timeout 100 "$1" -c "$2" > /tmp/late.log 2>&1 & echo $!'
+    late = cluster.sh("ctl", ["sh", "-c", run, "sh", PYTHON, LATE], "slurm").strip()
+    one = "--gres=gpu:1 -t 1"
+    script = f"#!/bin/bash\n#SBATCH {one}\n#SBATCH hetjob\n#SBATCH {one}\nsleep 600\n"
+    job = cluster.sh("ctl", ["sbatch", "--parsable"], "alice", stdin=script).strip()
+    planned = lambda: not cluster.run("ctl", ["test", "-e", "/tmp/late"]).returncode  # noqa: E731
+    cluster.wait_until(planned, 60, "a round has planned it")
+    other = str(int(job) + 1)
+    assert try_update(cluster, other, "timelimit=600") == "0 "
+    cluster.sh("ctl", ["rm", "/tmp/late"])
+    seen = lambda: "its-owner-has-changed-it" in cluster.job(job)["AdminComment"]  # noqa: E731
+    try:
+        cluster.wait_until(seen, 30, lambda: str(cluster.job(job)))
+    finally:
+        cluster.sh("ctl", ["kill", late])
+    assert "gpuaware:1" in cluster.job(job)["Licenses"]
+    assert try_update(cluster, other, "timelimit=1") == "0 "
+    cluster.service_up("ctl", "selectd")
+    cluster.wait(job, "RUNNING", 120)
     cluster.end_all()
 
 

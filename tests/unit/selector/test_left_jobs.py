@@ -227,6 +227,39 @@ def test_components_that_an_update_of_the_first_changed_are_no_jobs_of_their_own
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"time_limit": 600},
+        {"num_tasks": 2},
+        {"num_cpus": 2},
+        {"max_nodes": 2},
+        {"tres_per_node": "gres/gpu:3"},
+        {"partition": "gpu,other"},
+    ],
+    ids=str,
+)
+def test_no_later_component_starts_with_what_the_round_has_not_planned(
+    slurm: SlurmFolder, change: dict[str, Any]
+) -> None:
+    """Regression: with ten hours instead of a minute, it delayed the jobs before it."""
+    first = left(het_job_id=7, admin_comment=HET)
+    other = parked("8", het_job_id=7, licenses="", admin_comment="", stuck=True)
+    bench = bench_of(slurm, [first, other], ["n1", "n2"])
+    send = bench.client.update_jobs
+
+    def meanwhile(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        slurm.change("8", **change)
+        return send(updates)
+
+    bench.client.update_jobs = meanwhile  # type: ignore[method-assign]
+    result = bench.rounds.run()
+    assert (result.placed, is_open(slurm, "7")) == ([], False)
+    assert "sel=" not in slurm.jobs["7"]["admin_comment"]
+    bench.steady += 61.0
+    assert bench.rounds.run().placed == ["7"]
+
+
+@pytest.mark.parametrize(
     ("waits", "why"),
     [
         ({"priority": 0, "reason": "JobHeldUser"}, "JobHeldUser"),
