@@ -20,7 +20,7 @@ Jobs without GPUs start at their submission. While nothing but such jobs holds u
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.gres import gpus_and_shards
-from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
+from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 
 log = logging.getLogger(__name__)
@@ -182,31 +182,37 @@ def passes_gate(job: SlurmJob, exclusive: Set[str] = frozenset()) -> bool:
     return gpus or job.exclusive or not exclusive.isdisjoint(job.partitions)
 
 
-def passing(jobs: Collection[SlurmJob], context: AdmissionContext) -> bool:
+def passing(
+    jobs: Collection[SlurmJob], context: AdmissionContext, *, dependents: bool = False
+) -> bool:
     """Whether a pending job may take GPUs of a planned node past the gate.
 
     One that is held does not count until it may start, and one that waits for its time from
-    `_SOON_S` before, or for other jobs from their start: Slurm starts it at once then.
+    `_SOON_S` before: Slurm starts it at once then. ``dependents``: one that waits for a running job
+    counts, too, as that may end at any time.
     """
     names = frozenset(context.cluster.nodes)
     there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
     whole = {name for name in there if context.partitions[name].exclusive}
-    return any(
-        not there.isdisjoint(job.partitions) and passes_gate(job, whole)
+    found = [
+        job
         for job in jobs
-        if job.state == "PENDING" and job.priority and _is_soon_due(job, jobs, context.now)
-    )
+        if job.state == "PENDING" and job.priority
+        if not there.isdisjoint(job.partitions) and passes_gate(job, whole)
+    ]
+    soon_s = context.now + _SOON_S
+    if any(not job.dependency and (job.eligible_s or 0.0) <= soon_s for job in found):
+        return True
+    return dependents and _follow_running([job for job in found if job.dependency], jobs)
 
 
-def _is_soon_due(job: SlurmJob, jobs: Iterable[SlurmJob], now: float) -> bool:
-    """Whether its time comes soon, or a job that it depends on runs, and may end at any time."""
-    if not job.dependency:
-        return (job.eligible_s or 0.0) <= now + _SOON_S
-    named = {int(number) for number in re.findall(r"[0-9]{1,10}", job.dependency)}
-    single = "singleton" in job.dependency
+def _follow_running(dependents: Sequence[SlurmJob], jobs: Iterable[SlurmJob]) -> bool:
+    """Whether one of some jobs depends on a running one."""
+    running = [job for job in jobs if job.state in HOLDING] if dependents else []
+    numbers = {number for job in running for number in (job.raw_id, job.array_id)}
+    names = {(job.user, job.name) for job in running}
     return any(
-        not named.isdisjoint((other.raw_id, other.array_id))
-        or (single and (other.user, other.name) == (job.user, job.name))
-        for other in jobs
-        if other.state != "PENDING" and other.raw_id != job.raw_id
+        not numbers.isdisjoint(map(int, re.findall(r"[0-9]{1,10}", job.dependency or "")))
+        or ("singleton" in (job.dependency or "") and (job.user, job.name) in names)
+        for job in dependents
     )

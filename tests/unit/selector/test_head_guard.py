@@ -182,6 +182,7 @@ def test_jobs_that_may_take_gpus_past_the_gate(fields: dict[str, Any], expected:
         ("afterany:5(unfulfilled)", {}, True),
         ("afterok:4(unfulfilled)?afterany:5_*(unfulfilled)", {}, True),
         ("afterany:5(unfulfilled)", {"state": "PENDING"}, False),
+        ("afterok:5(failed)", {"state": "FAILED"}, False),
         ("afterany:55(unfulfilled)", {}, False),
         ("singleton(unfulfilled)", {}, True),
         ("singleton(unfulfilled)", {"user": "bob"}, False),
@@ -193,7 +194,8 @@ def test_who_waits_for_a_running_job_may_start_at_any_time(
     context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
     jobs = [slurm_job(exclusive=True, dependency=dependency)]
     jobs.append(slurm_job(5, **{"state": "RUNNING", **other}))
-    assert passing(jobs, context) is expected
+    assert passing(jobs, context, dependents=True) is expected
+    assert not passing(jobs, context)  # backfill goes on beside the head
 
 
 @pytest.mark.parametrize("why", [{}, {"6": "refused"}], ids=["opened", "refused"])
