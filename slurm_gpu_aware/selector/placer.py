@@ -377,9 +377,12 @@ def _is_changed(step: _Step, seen: SlurmJob, components: Sequence[SlurmJob]) -> 
     """
     ours, planned = dict(step.fields), step.candidate
     where = [name for field, name in _WHERE.items() if field not in ours]
-    return _values([seen], where) != _values([planned.gated.job], where) or (
-        _values(components, [*where, *_SIZES]) != _values(planned.components, [*where, *_SIZES])
-    )
+    if _values([seen], where) != _values([planned.gated.job], where):
+        return True
+    # Tasks of the first one reach all, and Slurm counts CPUs and nodes by them.
+    set_by_us = {"cpus", "max_nodes", "tasks"} if "NumTasks" in ours else set()
+    both = [*where, *(name for name in _SIZES if name not in set_by_us)]
+    return _values(components, both) != _values(planned.components, both)
 
 
 def _values(jobs: Sequence[SlurmJob], names: Sequence[str]) -> dict[str, list[object]]:

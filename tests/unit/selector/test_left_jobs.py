@@ -259,6 +259,22 @@ def test_no_later_component_starts_with_what_the_round_has_not_planned(
     assert bench.rounds.run().placed == ["7"]
 
 
+def test_tasks_that_an_update_of_the_first_component_gives_to_all_are_no_change(
+    slurm: SlurmFolder,
+) -> None:
+    first = left(het_job_id=7, admin_comment=HET.replace(";lf", ";nt=4;tpg=2;lf"), num_tasks=4)
+    bench = bench_of(slurm, [first, parked("8", het_job_id=7, licenses="")], ["n1", "n2"])
+    send = bench.client.update_jobs
+
+    def to_all(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        if any("NumTasks" in dict(update.fields) for update in updates):
+            slurm.change("8", num_tasks=4, num_cpus=4, max_nodes=1)
+        return send(updates)
+
+    bench.client.update_jobs = to_all  # type: ignore[method-assign]
+    assert bench.rounds.run().placed == ["7"]
+
+
 @pytest.mark.parametrize(
     ("waits", "why"),
     [
