@@ -31,7 +31,7 @@ from slurm_gpu_aware.placement.feasible import users_words
 from slurm_gpu_aware.placement.policy import Policy, Reason
 
 _Counts = dict[int, int]  # Node -> GPUs there.
-_MOST_PERMUTED = 3  # parts that are tried in all orders
+_MOST_PERMUTED, _MOST_IN_TURN = 3, 8  # parts that are tried in all orders, in some
 
 
 class LeftPolicy(Policy):
@@ -111,9 +111,11 @@ def _apart(request: Request, cluster: Cluster) -> _Counts | None:
 
 
 def _orders(parts: int) -> Iterable[tuple[int, ...]]:
-    """Further orders of the search: all of few parts, else with each part first."""
+    """Further orders of the search: all of few parts, with each one first of some, else none."""
     if parts <= _MOST_PERMUTED:
         return islice(permutations(range(parts)), 1, None)
+    if parts > _MOST_IN_TURN:
+        return ()
     return ((i, *range(i), *range(i + 1, parts)) for i in range(1, parts))
 
 
@@ -139,7 +141,9 @@ class _Room:
 
     def has_nodes(self) -> bool:
         """Whether there are nodes for each part."""
-        least = sum(max(part.min_nodes, 1) for part in self.parts if not part.elsewhere)
+        most = max(int(self.counts.max(initial=0)), 1)  # GPUs of a node
+        parts = (part for part in self.parts if not part.elsewhere)
+        least = sum(max(part.min_nodes, -(-part.gpus // most)) for part in parts)
         return int(self.here.sum()) >= least
 
     def place(

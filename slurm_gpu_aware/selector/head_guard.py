@@ -194,10 +194,13 @@ def passing(
     names = frozenset(context.cluster.nodes)
     there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
     whole = {name for name in there if context.partitions[name].exclusive}
+    ours = {job.raw_id for job in jobs if is_ours(job.admin_comment)}
     found = [
         job
         for job in jobs
         if job.state == "PENDING" and job.priority
+        if job.het_id == job.raw_id
+        or job.het_id not in ours  # later components start with the first
         if not there.isdisjoint(job.partitions) and passes_gate(job, whole)
     ]
     soon_s = context.now + _SOON_S

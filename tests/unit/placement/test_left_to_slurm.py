@@ -204,6 +204,7 @@ def test_parts_never_share_gpus_cpus_or_memory(situation):
         (Part(0, min_nodes=4, whole=True), Part(1)),  # --exclusive -N4 : --gres=gpu:1
         (Part(0, min_nodes=2, whole=True), Part(0, min_nodes=3, whole=True)),
         (Part(4), Part(4), Part(4), Part(4), Part(1)),
+        (Part(9), Part(5)),  # three and two nodes
     ],
 )
 def test_a_job_that_no_cluster_of_this_size_holds_keeps_no_gpus(wanted):

@@ -198,6 +198,13 @@ def test_who_waits_for_a_running_job_may_start_at_any_time(
     assert not passing(jobs, context)  # backfill goes on beside the head
 
 
+@pytest.mark.parametrize(("first", "expected"), [(PARKED, False), ({}, True)])
+def test_later_components_start_with_the_first(first: dict[str, Any], expected: bool) -> None:
+    context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
+    jobs = [slurm_job(7, het_id=7, **first), slurm_job(8, het_id=7, tres_per_node="gres/gpu:1")]
+    assert passing(jobs, context) is expected
+
+
 @pytest.mark.parametrize("why", [{}, {"6": "refused"}], ids=["opened", "refused"])
 def test_a_job_is_released_before_its_guard_goes(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]
