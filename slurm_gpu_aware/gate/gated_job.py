@@ -288,10 +288,9 @@ def settle_changes(
     changed = [job for job in jobs if is_changed(job.job, gate)]
     records = {job.id: _changed_record(job) for job in changed}
     refused = _send(client, gate, changed, records, split, (_request_fields, _record_fields))
-    again = [job for job in changed if job.id in refused]
-    newer = _changed_again(client, again)
     # Slurm itself has not checked the fields of a binding, such as the names of nodes.
-    again = [job for job in again if job.id not in newer]
+    refusals = [job for job in changed if job.id in refused]
+    again, newer = _read_again(client, refusals)
     before = {job.id: _present_record(job) for job in again}
     for job_id, why in _send(client, gate, again, before, split, (_all_fields,)).items():
         log.warning("job %s keeps a change of its owner that cannot be settled: %s", job_id, why)
@@ -299,12 +298,18 @@ def settle_changes(
     return [Change(job, records[job.id], refused.get(job.id)) for job in settled]
 
 
-def _changed_again(client: SlurmClient, jobs: Sequence[GatedJob]) -> set[str]:
-    """Ids of jobs whose owner has changed them once more since they were read."""
-    # An update that Slurm refused in part may have taken the record out of Extra.
-    extra = {job.id: {job.job.extra or "", _settled_extra(job)} for job in jobs}
-    shown = client.jobs_of(list(extra)) if extra else ()
-    return {job.id for job in shown if job.id in extra and (job.extra or "") not in extra[job.id]}
+def _read_again(client: SlurmClient, jobs: Sequence[GatedJob]) -> tuple[list[GatedJob], set[str]]:
+    """(Jobs as an update has left them that Slurm refused in part, ids of the others: their owner
+    has changed them once more since they were read)."""
+    shown = {job.id: job for job in client.jobs_of([job.id for job in jobs])} if jobs else {}
+    now = [(job, shown.get(job.id, job.job)) for job in jobs]
+    # The update may have taken the record out of Extra.
+    same = [
+        replace(job, job=one)
+        for job, one in now
+        if (one.extra or "") in {job.job.extra or "", _settled_extra(job)}
+    ]
+    return same, {job.id for job in jobs} - {job.id for job in same}
 
 
 def _changed_record(job: GatedJob) -> str:

@@ -142,6 +142,23 @@ def test_what_slurm_refuses_leaves_the_old_request(slurm: SlurmFolder) -> None:
     assert job["licenses"] == "matlab:1,gpuaware:1"
 
 
+def test_what_slurm_set_of_a_refused_update_is_taken_back(slurm: SlurmFolder) -> None:
+    """Regression: it kept the number of nodes, and started on more than it was placed on."""
+
+    class HalfApplied(MemorySlurm):
+        def update_jobs(self, updates: Any) -> dict[str, str]:
+            if slurm.jobs["7"]["max_nodes"] == 1:
+                slurm.change("7", max_nodes=2)
+                return {"7": "Invalid generic resource (gres) specification"}
+            return super().update_jobs(updates)
+
+    old = OLD.replace("mc=1", "nn=1-1;mc=1")
+    one = {"admin_comment": f"{old};sel=released:0:1000", "extra": NEW, "max_nodes": 1}
+    slurm.write([placed_one(**one)], ["n1"])
+    settle(slurm, HalfApplied(slurm.home))
+    assert slurm.calls[-1][2]["NumNodes"] == "1-1"
+
+
 @pytest.mark.parametrize("make", [changed, placed_one])
 def test_a_request_that_slurm_refuses_last_never_becomes_the_record(
     slurm: SlurmFolder, make: Callable[..., dict[str, Any]]
