@@ -293,7 +293,7 @@ local function grows(update, record)
         local now, before = update[name], record[name]
         more = more or is_set(now) and (now == 0 or not is_set(before) or now > before)
     end
-    return more or is_set(update.threads_per_core, U16)
+    return more or is_set(update.threads_per_core, U16) or text_of(update.mem_per_tres) ~= nil
 end
 
 --- What becomes of an update of a pending gated job: {refuse=, text=, new=, changed=}. `new`: fields

@@ -19,6 +19,7 @@ from slurm_gpu_aware.gate.admin_comment import (
     is_ours,
     marked,
     marker_of,
+    noted_record,
     unmarked,
 )
 from slurm_gpu_aware.gate.gated_job import (
@@ -148,7 +149,7 @@ def close_gate(
     for job in jobs:
         licences = ",".join(filter(None, [job.original.licenses, f"{gate.licence}:1"]))
         try:
-            updates.append(JobUpdate(job.id, (("Licenses", licences),)))
+            updates.append(JobUpdate(job.id, (*_without_note(job), ("Licenses", licences))))
         except ValueError as exc:
             wrong[job.id] = str(exc)
     refused = client.update_jobs(updates)
@@ -170,6 +171,16 @@ def close_gate(
             started.append(JobUpdate(job.id, open_fields(seen, now)))
     client.update_jobs(started)
     return parked
+
+
+def _without_note(job: GatedJob) -> Fields:
+    """Field that takes away the note of a change that Slurm refused at the open gate.
+
+    Beside the gate's licence it would count as a change that waits to be settled.
+    """
+    note = noted_record(job.job.extra)
+    own = (job.job.extra or "").removesuffix(note or "").rstrip(",")
+    return () if note is None else (("Extra", own),)
 
 
 def read_jobs(client: SlurmClient, ids: Sequence[str]) -> list[SlurmJob]:

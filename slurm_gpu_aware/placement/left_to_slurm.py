@@ -72,7 +72,10 @@ class LeftPolicy(Policy):
         if free < request.gpus:
             others = f"; {words}" if (words := users_words(request, cluster)) else ""
             return Reason(f"{needs}; on the nodes that it may use {free} are free{others}")
-        return Reason(f"{needs} on its nodes, with CPUs and memory beside them")
+        beside = f"{needs} on its nodes, with CPUs and memory beside them"
+        several = sum(not part.elsewhere for part in room.parts)
+        apart = f", each of its {several} components on nodes of its own" if several > 1 else ""
+        return Reason(f"{beside}{apart}")
 
 
 def _why(request: Request) -> str:
@@ -307,15 +310,14 @@ def fits_anyhow(request: Request, cluster: Cluster) -> BoolArray:
     free = cluster.not_held.sum(axis=1)
     cpus, memory_mb = np.zeros((2, len(free)), np.int64)
     for part in request.left.parts:
-        if part.elsewhere:
+        if part.elsewhere or part.whole:  # one of whole nodes gets none of the head's before it
             continue
-        if part.whole:
-            return np.zeros(len(free), np.bool_)
         units = _units(part)
         most = part.per_node or units - (max(part.min_nodes, 1) - 1)
         there = np.minimum(free, most) if part.gpus else np.full(len(free), most)
         cpus += -(-part.cpus * there // units)
-        memory_mb += part.node_memory_mb or -(-part.memory_mb * there // units)
+        each_mb = np.where(there > 0, part.node_memory_mb, 0)
+        memory_mb += each_mb if part.node_memory_mb else -(-part.memory_mb * there // units)
     return np.asarray((cluster.free_cpus >= cpus) & (cluster.free_memory_mb >= memory_mb))
 
 

@@ -329,7 +329,7 @@ class Rounds:
         context = candidates.context
         with contained("guard of the head"):
             queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
-            past = passing(view.jobs, context, dependents=True)
+            past = passing(view.jobs, context, dependents=not self._successors.opened)
             wanted = guarded(plan, context.cluster, queue, passing=past)
             self._guard.keep(wanted, self._gate_held_until())
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}

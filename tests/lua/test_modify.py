@@ -175,6 +175,7 @@ def test_a_job_does_not_grow_at_its_open_gate(filter_: Filter) -> None:
         *(({"min_mem_per_node": memory}, SUCCESS) for memory in (1, 500)),
         ({"min_mem_per_cpu": 1}, ERROR),
         ({"threads_per_core": 1}, ERROR),
+        ({"mem_per_tres": "gres/gpu:64000"}, ERROR),
     ]
     for change, rc in changes:
         out = filter_.modify(PLACED | shown, **change)

@@ -46,7 +46,7 @@ def test_explain_names_the_gpus_that_slurm_gave(swept: Cluster) -> None:
     given = dict(zip(newest["nodes"], (tuple(s) for s in newest["slots"]), strict=True))
     assert given == swept.gpus(job)
     assert newest["user"] == "alice"
-    assert facts_of(newest).text
+    assert facts_of(newest["why"]).text
 
 
 def test_a_waiting_job_tells_why_and_is_let_go_by_hand(swept: Cluster) -> None:

@@ -85,7 +85,7 @@ def test_a_job_that_exceeds_the_limit_runs_alone(cluster: Cluster, limited: None
     cluster.wait_until(
         lambda: (power(cluster) or {}).get("unmet") is True, 60, lambda: str(power(cluster))
     )
-    assert "cannot be met" in facts_of(cluster.explained(large)).text
+    assert "cannot be met" in facts_of(cluster.explained(large)["why"]).text
 
 
 def drawn(clock_mhz: float) -> float:
@@ -132,7 +132,7 @@ def test_sizes_and_clocks_follow_the_limit(cluster: Cluster, bert: None) -> None
         assert len(slots) == 1
         chosen = cluster.explained(held)
         assert chosen["why"]["power"]["more_gpus"]["gpus"] == 2
-        assert "would end it" in facts_of(chosen).text
+        assert "would end it" in facts_of(chosen["why"]).text
         cluster.wait_until(
             lambda: locked(cluster).keys() == {(node, slots[0])}, 90, lambda: str(locked(cluster))
         )

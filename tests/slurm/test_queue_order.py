@@ -63,7 +63,7 @@ def test_run_time_counts_as_age_and_priorities_stay(cluster: Cluster) -> None:
     assert start_order(cluster, jobs) == ["short", "middle", "long", "nice"]
     first = cluster.explained(jobs["short"])
     assert first["why"]["passes"]["job_id"] == jobs["long"]
-    assert "as it is shorter (expected 2 min)" in facts_of(first).text
+    assert "as it is shorter (expected 2 min)" in facts_of(first["why"]).text
 
 
 @pytest.mark.parametrize("settings", [("backfill", 1.0)], indirect=True)

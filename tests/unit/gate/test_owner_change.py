@@ -96,16 +96,17 @@ def test_a_change_that_slurm_refused_half_way_is_carried_out(
 
 
 @pytest.mark.parametrize("licences", ["matlab:1", ""])
-def test_at_its_open_gate_it_is_settled_when_it_is_parked(
+def test_what_slurm_refused_at_the_open_gate_is_no_change_when_the_job_is_parked(
     slurm: SlurmFolder, licences: str
 ) -> None:
-    """It may start at any moment, and an update of its nodes would shrink it then."""
+    """Its owner was told that it is refused, and what it asked for stands in the note alone."""
     slurm.write([placed_one(licenses=licences)], ["n1"])
     assert settle(slurm) == []
     jobs, wrong = gated_jobs(slurm.client().jobs(), GateConfig()), dict[str, str]()
-    assert close_gate(slurm.client(), GateConfig(), jobs, 0.0, wrong) == []
-    assert wrong == {}
-    assert settle(slurm)[0].record == NEW
+    (parked_again,) = close_gate(slurm.client(), GateConfig(), jobs, 0.0, wrong)
+    assert (wrong, parked_again.parked) == ({}, True)
+    assert slurm.jobs["7"]["extra"] == "mine,freq=900@0+1"
+    assert settle(slurm) == []
 
 
 def test_a_placed_job_loses_its_binding(slurm: SlurmFolder) -> None:

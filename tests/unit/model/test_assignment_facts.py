@@ -76,7 +76,7 @@ def test_words_stand_on_their_lines_in_order() -> None:
 def test_what_earlier_releases_stored_is_shown_as_it_was(
     why: dict[str, Any], lines: dict[str, str]
 ) -> None:
-    assert facts_of({"why": why}).lines() == lines
+    assert facts_of(why).lines() == lines
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_what_earlier_releases_stored_is_shown_as_it_was(
 )
 def test_a_fact_whose_values_have_no_words_hides_no_other(key: str, values: object) -> None:
     why = {key: values, "rule": {"policy": "pm-first"}}
-    assert facts_of({"why": why}).lines() == {"why": "the fastest free GPUs, however far apart"}
+    assert facts_of(why).lines() == {"why": "the fastest free GPUs, however far apart"}
 
 
 def test_a_move_says_what_others_gain() -> None:

@@ -376,7 +376,8 @@ def test_an_older_record_says_of_the_job_only_that_it_gets_whole_nodes():
         (
             [{"min_nodes": 3}, {"gpus": 3}],
             (),
-            "3 free GPUs on its nodes, with CPUs and memory beside them",
+            "3 free GPUs on its nodes, with CPUs and memory beside them, each of its 2 components"
+            " on nodes of its own",
         ),
     ],
 )

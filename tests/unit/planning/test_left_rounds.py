@@ -122,6 +122,22 @@ def test_no_job_takes_cpus_and_memory_beside_the_gpus_of_the_head(memory_mb, par
             assert (0 in a.nodes) != (0 in a.kept_off)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (Part(1, node_memory_mb=20), Part(1, node_memory_mb=20)),
+        (Part(0, whole=True), Part(1, cpus=1)),
+    ],
+)
+def test_a_full_node_of_the_head_keeps_a_heterogeneous_job_from_no_other(parts):
+    cluster = with_held(Cluster.uniform(4, 4, memory_mb_per_node=100), ("r", 0, range(4), NOW + 99))
+    cluster.free_memory_mb[0] = 0
+    head = exact(1, 4, priority=9.0, eligible=np.array([True, False, False, False]))
+    job = replace(left(2, 2), left=LeftToSlurm("a heterogeneous job", parts, fixed=True))
+    plan = planned([head, job], cluster)
+    assert {a.job_id for a in plan.assignments} == {"2"}
+
+
 def test_a_job_whose_nodes_are_fixed_waits_for_the_head():
     head = exact(1, 4, priority=9.0)
     plan = planned([head, left(2, 1, limit=500.0, fixed=True)], two_busy())
