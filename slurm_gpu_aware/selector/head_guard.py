@@ -199,8 +199,7 @@ def passing(
         job
         for job in jobs
         if job.state == "PENDING" and job.priority
-        if job.het_id == job.raw_id
-        or job.het_id not in ours  # later components start with the first
+        if job.follows not in ours  # later components start with the first
         if not there.isdisjoint(job.partitions) and passes_gate(job, whole)
     ]
     soon_s = context.now + _SOON_S

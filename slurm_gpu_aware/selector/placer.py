@@ -7,6 +7,7 @@ round replaces or restores, or an open gate with a complete binding.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -270,7 +271,10 @@ class Placer:
         with contained("guard of the head"):  # before, Slurm would start later jobs there
             opened = [step for step, _ in ready if step.candidate.id not in refused]
             self.unguard({name for step in opened for name in step.nodes})
-        shown = {job.id: job for job in read_jobs(self.client, list(refused))} if refused else {}
+        shown: dict[str, SlurmJob] = {}
+        with suppress(SourceError):  # those that are open must be recorded
+            again = read_jobs(self.client, list(refused)) if refused else []
+            shown = {job.id: job for job in again}
         for step, gated in ready:
             job_id, tracked, slots = step.candidate.id, step.tracked, step.binding.slots
             if (why := refused.get(job_id)) is not None:

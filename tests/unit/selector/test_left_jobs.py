@@ -9,6 +9,9 @@ from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked, run_by_slurm
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
+from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.slurm.records import SlurmJob
 from slurm_gpu_aware.slurm.updates import JobUpdate
 
 LEFT = "gpuaware/1;tn=gres/gpu:2;mc=1;lf=place%3Doff"
@@ -110,6 +113,27 @@ def test_a_refusal_for_a_change_by_its_owner_does_not_count(
     bench.client.update_jobs = meanwhile  # type: ignore[method-assign]
     assert bench.run().placed == []
     assert bench.rounds.tracker.refusals.count == count
+
+
+def test_a_slurm_that_falls_silent_after_a_refusal_hides_no_job_that_was_opened(
+    slurm: SlurmFolder,
+) -> None:
+    bench = bench_of(slurm, [parked("7", stuck=True), parked("8", stuck=True)], ["n1"])
+    send = bench.client.update_jobs
+
+    def silent(ids: Sequence[str]) -> list[SlurmJob]:
+        raise SourceError(f"Slurm does not answer about {ids}")
+
+    def refusing(updates: Sequence[JobUpdate]) -> dict[str, str]:
+        opens = any(name == "Licenses" for update in updates for name, _ in update.fields)
+        if opens:
+            bench.client.jobs_of = silent  # type: ignore[method-assign]
+        refused = {"7": "Unspecified error"} if opens else {}
+        return send([one for one in updates if one.job_id not in refused]) | refused
+
+    bench.client.update_jobs = refusing  # type: ignore[method-assign]
+    assert bench.run().placed == ["8"]
+    assert bench.rounds.tracker.placed["8"].phase is JobPhase.RELEASED
 
 
 def test_a_lower_job_waits_for_one_of_higher_priority(slurm: SlurmFolder) -> None:
