@@ -140,7 +140,12 @@ def run_lane(cells, queue, out, bound_s, found):
 def collect(found, out):
     """Add the files that the jobs wrote, and Slurm's record of each at its end."""
     done = subprocess.run(
-        ["scontrol", "-o", "show", "job"], capture_output=True, text=True, timeout=120, check=True
+        ["scontrol", "-o", "show", "job"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=True,
     )
     for line in done.stdout.splitlines():
         words = dict(word.partition("=")[::2] for word in line.split())
