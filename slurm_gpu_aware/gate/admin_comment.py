@@ -201,6 +201,11 @@ def noted_record(extra: str | None) -> str | None:
     return None if extra is None or at < 0 else extra[at:]
 
 
+def without_note(extra: str | None) -> str:
+    """An Extra without the record of an owner's change at its end."""
+    return (extra or "").removesuffix(noted_record(extra) or "")
+
+
 def extra_with_clock(
     extra: str | None,
     clock_mhz: int | None,
@@ -216,7 +221,7 @@ def extra_with_clock(
     the default clock: the prolog must know a job's GPUs for the account of their energy, too. The
     record of an owner's change is dropped. None if an update cannot carry the user's own items.
     """
-    extra = (extra or "").removesuffix(noted_record(extra) or "")
+    extra = without_note(extra)
     items = [i for i in extra.split(",") if i and not i.strip().startswith(rules.EXTRA_CLOCK)]
     if clock_mhz is not None or limit_w is not None or slots:
         where = "@" + "+".join(map(str, slots)) if slots else ""

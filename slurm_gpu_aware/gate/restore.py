@@ -19,8 +19,8 @@ from slurm_gpu_aware.gate.admin_comment import (
     is_ours,
     marked,
     marker_of,
-    noted_record,
     unmarked,
+    without_note,
 )
 from slurm_gpu_aware.gate.gated_job import (
     GatedJob,
@@ -178,9 +178,8 @@ def _without_note(job: GatedJob) -> Fields:
 
     Beside the gate's licence it would count as a change that waits to be settled.
     """
-    note = noted_record(job.job.extra)
-    own = (job.job.extra or "").removesuffix(note or "").rstrip(",")
-    return () if note is None else (("Extra", own),)
+    own = without_note(job.job.extra)
+    return () if own == (job.job.extra or "") else (("Extra", own.rstrip(",")),)
 
 
 def read_jobs(client: SlurmClient, ids: Sequence[str]) -> list[SlurmJob]:

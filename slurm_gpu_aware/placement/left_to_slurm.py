@@ -90,8 +90,9 @@ def _first(free: BoolArray, count: int) -> list[int]:
 
 def _place(request: Request, cluster: Cluster) -> _Counts | None:
     """Node -> GPUs of the whole job; None: it has no place."""
+    assert request.left is not None  # noqa: S101 - the policy of such requests
     found = _apart(request, cluster)
-    if found is not None or len(_Room(request, cluster).parts) == 1:
+    if found is not None or len(request.left.parts) == 1:
         return found
     idle = cluster.empty()
     if _apart(request, idle) is not None or not _Room(request, idle).has_nodes():
