@@ -402,6 +402,20 @@ class Cluster:
         """Start a stopped container."""
         self._docker("start", self._id(container))
 
+    def mark_down(self, node: str) -> None:
+        """Set a node that is dead down, as Slurm itself does after SlurmdTimeout.
+
+        Slurm has missed an answer then (``*``, within a ping interval): with ReturnToService=2
+        an answer that was still under way would bring the node back.
+        """
+        self.wait_until(
+            lambda: "*" in self.sh(self.controller, ["sinfo", "-h", "-n", node, "-o", "%T"]),
+            60,
+            f"{node} does not answer",
+        )
+        state = [f"nodename={node}", "state=down", "reason=test"]
+        self.sh(self.controller, ["scontrol", "update", *state])
+
     def answers(self) -> bool:
         """Whether slurmctld does."""
         return self.run(self.controller, ["scontrol", "ping"]).stdout.count(b"UP") == 1

@@ -127,7 +127,7 @@ def test_a_node_that_does_not_answer(cluster: Cluster) -> None:
     """Slurm needs a while to notice; the job that was placed there goes elsewhere."""
     cluster.service_down("n1", "slurmd", "KILL")
     try:
-        cluster.sh("ctl", ["scontrol", "update", "nodename=n1", "state=down", "reason=test"])
+        cluster.mark_down("n1")
         jobs = fill(cluster, [4, 4, 4])
         assert {node for j in jobs for node in cluster.gpus(j)} == {"n2", "n3", "n4"}
     finally:

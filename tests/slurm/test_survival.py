@@ -280,8 +280,7 @@ def test_job_of_a_dead_node_is_placed_elsewhere(cluster: Cluster) -> None:
     started(cluster, job_id)
     cluster.stop(node)
     try:
-        # As Slurm itself does after SlurmdTimeout
-        cluster.sh("ctl", ["scontrol", "update", f"nodename={node}", "state=down", "reason=test"])
+        cluster.mark_down(node)
         cluster.wait(job_id, "PENDING", 120)
         cluster.wait_until(
             lambda: "gpuaware" in cluster.job(job_id)["Licenses"], 60, "it is parked again"
