@@ -228,8 +228,8 @@ function R.admin_comment(job, new, model, variable, tasks)
         nodes = nodes or "",
         num_tasks = number32(job.num_tasks) or "",
         cpus_per_task = number16(job.cpus_per_task) or "",
-        ntasks_per_node = per_node and per_node > 0 and per_node or "",
-        ntasks_per_tres = per_gpu and per_gpu > 0 and per_gpu or "",
+        ntasks_per_node = new.ntasks_per_node or per_node and per_node > 0 and per_node or "",
+        ntasks_per_tres = not number32(job.het_job_offset) and per_gpu and per_gpu > 0 and per_gpu or "",
         sockets_per_node = number16(job.sockets_per_node) or "",
         min_cpus = number32(job.min_cpus) or "",
         min_cpus_node = number16(job.pn_min_cpus) or "",
@@ -263,6 +263,18 @@ end
 function R.gated(licences, conf)
     local own = text_of(licences)
     return (own and own .. "," or "") .. conf.licence .. ":1"
+end
+
+--- Write the tasks of a component with --ntasks-per-gpu by node. Slurm 24.11 else counts them anew in
+--- each update, as nodes times tasks per GPU, and one that repeated them would be of all components.
+function R.component_tasks(job, part, new)
+    local size = number32(job.het_job_offset) and part and R.shape(job, part) or {}
+    local on_node = size.on_node or size.nodes and size.total and size.total / size.nodes
+    if size.per_gpu and on_node and on_node % 1 == 0 then
+        new = new or {}
+        new.ntasks_per_node = size.per_gpu * on_node
+    end
+    return new
 end
 
 --- Park a job that is left to Slurm: fields in `new`. What is too long for the record is not in it; the

@@ -17,7 +17,7 @@ from luafilter import ALICE, CONF, ERROR, LUA, OPERATOR, SUCCESS, Filter, MakeFi
 from slurm_gpu_aware.features.hints import HINTS
 from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, parse
-from slurm_gpu_aware.gate.request_forms import form_of
+from slurm_gpu_aware.gate.request_forms import form_of, kept_tasks
 from slurm_gpu_aware.slurm.words import understood
 
 NODE = {"tres_per_node": "gres/gpu:2"}
@@ -405,6 +405,30 @@ def test_the_first_component_of_a_heterogeneous_job_is_parked(
     out = filter_.submit(**asked)
     assert is_parked_and_left(out, asked).left == "a heterogeneous job"
     assert len(out.messages) == ("tres_per_node" in more or "comment" in more)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize(
+    ("fields", "on_node"),
+    [
+        ({**NODE, **TWO_NODES}, 4),  # 2 GPUs on each node
+        ({"tres_per_job": "gres/gpu:6", **TWO_NODES}, 6),
+        ({"tres_per_job": "gres/gpu:3", **TWO_NODES}, None),
+        ({"tres_per_job": "gres/gpu:6"}, None),  # on a number of nodes that Slurm chooses
+    ],
+    ids=str,
+)
+def test_tasks_by_gpu_of_a_component_are_written_by_node(
+    make_filter: MakeFilter, fields: dict[str, Any], on_node: int | None, offset: int
+) -> None:
+    """No update need repeat their number, which it would write into all components."""
+    out = make_filter().submit(**fields, ntasks_per_tres=2, het_job_offset=offset)
+    assert out.written.count("ntasks_per_node") == (on_node is not None)
+    assert on_node is None or out.job["ntasks_per_node"] == on_node
+    if offset == 0:
+        original = parse(out.job["admin_comment"])
+        assert original is not None
+        assert (original.ntasks_per_node, kept_tasks(original)) == (on_node, ())
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,18 @@ def test_a_component_without_gpus_needs_its_room_too(cluster: Cluster) -> None:
     cluster.cancel_all()
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_components_keep_their_tasks(cluster: Cluster, first: bool) -> None:
+    """Slurm counts tasks by GPU anew in an update, and an update of the first changes all."""
+    asked = ["-N1 --gres=gpu:2 --ntasks-per-gpu=2", "-N1 -n1 --gres=gpu:1"]
+    parts = [f"#SBATCH {text} -t 60\n" for text in (asked if first else asked[::-1])]
+    script = "#!/bin/bash\n" + "#SBATCH hetjob\n".join(parts) + "sleep 1\n"
+    het = cluster.sh("ctl", ["sbatch", "--parsable"], "alice", stdin=script).strip()
+    cluster.wait(het, "COMPLETED", 90)
+    tasks = [job["NumTasks"] for job in cluster.jobs(het)]
+    assert tasks == (["4", "1"] if first else ["1", "4"])
+
+
 def test_they_count_under_a_power_limit(cluster: Cluster, limited: None) -> None:
     """The limit leaves power for three GPUs."""
     asked = ["--gres=gpu:1", "--comment=place=off"]
