@@ -28,7 +28,15 @@ from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
 from slurm_gpu_aware.gate.request_forms import Form
 from slurm_gpu_aware.model.arrays import BoolArray
-from slurm_gpu_aware.model.request import TIER, Cpus, LeftToSlurm, NodeRules, Part, Request
+from slurm_gpu_aware.model.request import (
+    TIER,
+    Cpus,
+    LeftToSlurm,
+    NodeRules,
+    Part,
+    Request,
+    in_tier,
+)
 from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
@@ -86,8 +94,9 @@ def left_request(
             allowed,
             required,
             whole=whole,
-            alone=any(entry.alone for entry in entries),
-            sharing=max((one.sharing for one in entries), key=lambda one: one.shares),
+            # Of one component it counts on the nodes of all.
+            alone=any(one.alone for one in (*entries, *others)),
+            sharing=max((one.sharing for one in (*entries, *others)), key=lambda one: one.shares),
         ),
         cpus=Cpus(max(1, sum(part.cpus for part in parts))),
         time_limit_s=max([limit_s, *(one.limit_s for one in others)]),  # it ends with its last one
@@ -183,14 +192,13 @@ def hold_of_left(
     CPUs and memory do not count: on which nodes it gets them is not known.
     """
     job = gated.job
-    named = {p for one in (job, *components) for p in one.partitions}
+    every = (job, *components)
+    named = {p for one in every for p in one.partitions}
     there = set().union(*(partitions[p].nodes for p in named if p in partitions))
     there &= set(job.req_nodes) or there
     there -= {*job.exc_nodes}
     if not components:
         there &= _open_to(job, nodes, reservations, now)
-        if understood(job.features):
-            there = {n for n in there if n in nodes and matches(job.features, nodes[n].features)}
     names = tuple(name for name in nodes if name in there)
     part = _own_part(job, gated.original)
     more = sum(part_of(one).gpus for one in components)
@@ -203,14 +211,38 @@ def hold_of_left(
         gpus_per_node=0,
         cpus_per_node=0,
         memory_mb_per_node=0,
-        end_s=gated.opened_s(now) + max(one.longest_s for one in (job, *components)),
+        end_s=gated.opened_s(now) + max(one.longest_s for one in every),
         app_class=app_class,
         user=job.user,
-        alone=is_alone(job, partitions),
-        sharing=sharing_of(job, partitions),
+        alone=any(is_alone(one, partitions) for one in every),
+        sharing=max((sharing_of(one, partitions) for one in every), key=lambda one: one.shares),
         gpus=max(1, part.gpus + more, fewest * job.min_nodes if whole else 0),
         emptiest=whole,
         shards=part.shards,
+    )
+
+
+def outside_request(job: SlurmJob, context: AdmissionContext) -> Request:
+    """The request of a pending job that waits at no gate: where Slurm might start it now."""
+    there, exclude = _of_partitions(job, context)[0], {*job.exc_nodes}
+    open_to = _open_to(job, context.nodes, context.reservations, context.now) - exclude
+    places = {name: i for i, name in enumerate(context.cluster.nodes)}
+    part = replace(_on_nodes(job, part_of(job), context), elsewhere=False)
+    tiers = [context.partitions[p].priority_tier for p in job.partitions if p in context.partitions]
+    return Request(
+        job_id=job.id,
+        gpus=min(max(1, part.gpus), MAX_GPUS),
+        app_class="",
+        user=job.user,
+        nodes=NodeRules(
+            there & np.array([name in open_to for name in places]),
+            required=tuple(places[name] for name in job.req_nodes if name in places),
+            whole=part.whole,
+            alone=is_alone(job, context.partitions),
+            sharing=sharing_of(job, context.partitions),
+        ),
+        priority=in_tier(min(tiers, default=0), job.priority),
+        left=LeftToSlurm("it waits at no gate", (part,)),
     )
 
 
@@ -220,18 +252,21 @@ def _open_to(
     reservations: Sequence[SlurmReservation],
     now: float,
 ) -> set[str]:
-    """Names of the nodes without those that reservations keep from a job, whatever else holds.
+    """Names of the nodes that features and reservations leave to a job, whatever else holds.
 
     On one of the others its GPUs would count twice: as taken there, and as free where it starts.
     """
+    able = set(nodes)
+    if understood(job.features):
+        able = {name for name, node in nodes.items() if matches(job.features, node.features)}
     names = set((job.reservation or "").split(",")) - {""}
     own = [one for one in reservations if one.name in names]
     if own and all(one.nodes and "FLEX" not in one.flags for one in own):
-        return set().union(*(one.nodes for one in own))
+        return able.intersection(set().union(*(one.nodes for one in own)))
     shut = [one for one in reservations if one.active_at(now) and "MAGNETIC" not in one.flags]
     partial = partial_reservations(shut, nodes)
     whole = (one.nodes for one in shut if one.name not in partial)
-    return set(nodes) if names else set(nodes).difference(*whole)
+    return able if names else able.difference(*whole)
 
 
 def part_of(job: SlurmJob) -> Part:

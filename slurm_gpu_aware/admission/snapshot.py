@@ -156,7 +156,11 @@ def _users(
 ) -> NodeUsers | None:
     """Jobs on each node; None: none of these, nor one to come, closes its nodes to others."""
     to_come = (job for job in jobs if job.state == "PENDING")
-    asks = [job for job in to_come if is_ours(job.admin_comment) or job.req_tres.get("gres/gpu")]
+    asks = [
+        job
+        for job in to_come
+        if job.het or is_ours(job.admin_comment) or job.req_tres.get("gres/gpu")
+    ]
     names = {job.user for job in asks if is_alone(job, partitions)}
     alone = [job for job in running if job.alone]
     names.update(job.user for job in alone if not job.lone)

@@ -45,13 +45,13 @@ class BackfillRoom:
         head: Request,
         shadow: Shadow | None,
         *,
-        guarded: bool = False,
+        guarded: float = -math.inf,
         most: int = 1,
     ) -> None:
         """Keep the reservation of the head.
 
-        ``guarded``: no job gets a part of the head's nodes (`PlanSettings.guarded`). ``most``: so
-        many reservations are kept.
+        ``guarded``: no job up to this priority gets a part of the head's nodes
+        (`PlanSettings.guarded`). ``most``: so many reservations are kept.
         """
         self.now = cluster
         """All free resources."""
@@ -162,7 +162,7 @@ class BackfillRoom:
     def beside(self, request: Request, now_s: float) -> Cluster:
         """The same by the reservation of the room's head alone."""
         view = self._beside(request, now_s)
-        if self.shadow is None or not self.guarded:
+        if self.shadow is None or request.priority > self.guarded:
             return view
         return _without(view, np.isin(np.arange(view.shape[0]), [n for n, _ in self.shadow.gpus]))
 

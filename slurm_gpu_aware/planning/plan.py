@@ -32,6 +32,9 @@ class PlanSettings:
     guarded: bool = False
     """Jobs that the gate does not hold wait beside the queue, so Slurm holds the GPUs of the head.
     No job is backfilled on its nodes, as Slurm would have to give these GPUs free for that."""
+    guarded_against: float = math.inf
+    """Highest priority of these jobs, as of `in_tier`, if all need whole nodes. A job of a higher
+    one is backfilled there: Slurm tries it first, and none of them gets its nodes beside it."""
     due_order: str = "slurm"
     """How neighbours in Slurm's order with due dates exchange places (`due_dates.in_order`)."""
 

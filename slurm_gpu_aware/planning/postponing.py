@@ -5,7 +5,7 @@ All functions are pure.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,6 @@ from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster, Gpus
 from slurm_gpu_aware.model.request import Postponement, Request
-from slurm_gpu_aware.model.room import node_demand
 from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.feasible import allowed_nodes
 from slurm_gpu_aware.placement.level_views import by_identity
@@ -22,7 +21,7 @@ from slurm_gpu_aware.placement.policy import WaitRule
 from slurm_gpu_aware.placement.shapes import LeastSlowdown
 from slurm_gpu_aware.planning.facts import WaitsUntil
 from slurm_gpu_aware.planning.later import Later, worth_until_s
-from slurm_gpu_aware.planning.plan import Guarded, Plan
+from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.time_text import duration, stamp
 
 
@@ -136,60 +135,6 @@ def kept_apart(plan: Plan, queue: Sequence[Request], cluster: Cluster) -> Plan:
         for one in plan.assignments
     ]
     return replace(plan, assignments=tuple(assignments))
-
-
-def guarded(
-    plan: Plan, cluster: Cluster, queue: Mapping[str, Request], *, passing: bool
-) -> dict[str, Guarded]:
-    """Node -> what jobs that do not wait at the gate must leave to the first job that waits.
-
-    That is what it would start on now but for such jobs without GPUs, and if others may take GPUs
-    (``passing``), also the GPUs that the plan keeps for it. Without nodes on which a placed job is
-    about to start: it needs what a reservation would take.
-    """
-    busy = np.zeros(cluster.shape[0], np.bool_)
-    if cluster.starting is not None:
-        busy |= cluster.starting
-    if cluster.by_slurm is not None:
-        busy |= cluster.by_slurm.any(axis=1)
-    for one in plan.assignments:
-        busy[list(one.nodes)] = True
-    gpus = _kept_for_first(plan, cluster) if passing else {}
-    head = next((one for one in plan.waiting if one.held_up), None)
-    early = {} if head is None else dict(head.held_up)
-    whole = head is not None and _lacks_memory(early, queue[head.job_id], cluster)
-    kept: dict[str, Guarded] = {}
-    for node, slots in (gpus | early).items():
-        if busy[node]:
-            continue
-        free, exist = int(cluster.free[node, list(slots)].sum()), int(cluster.exists[node].sum())
-        cpus: int | None = 0
-        if head is not None and node in early:
-            cpus = None if whole else _cpus_on(len(slots), queue[head.job_id], len(early), cluster)
-        kept[cluster.nodes[node]] = Guarded(len(slots), free, len(slots) == exist, cpus)
-    return kept
-
-
-def _kept_for_first(plan: Plan, cluster: Cluster) -> dict[int, tuple[int, ...]]:
-    first = next((one for one in plan.waiting if one.reserved or one.postponement), None)
-    if first is None or first.postponement is None:
-        return {} if first is None else dict(first.reserved)
-    rows = row_of(cluster.nodes)  # it waits by its own choice
-    return {rows[name]: slots for name, slots in first.postponement.gpus if name in rows}
-
-
-def _lacks_memory(early: Mapping[int, Sequence[int]], job: Request, cluster: Cluster) -> bool:
-    """Whether a node lacks memory for it: none can be kept, and one CPU more may take all of it."""
-    return any(
-        cluster.free_memory_mb[node] < node_demand(job, len(early), len(slots))[1]
-        for node, slots in early.items()
-    )
-
-
-def _cpus_on(gpus: int, job: Request, nodes: int, cluster: Cluster) -> int | None:
-    """CPUs that it needs there; None: it shares the node with no job, or one CPU would close it."""
-    whole = job.nodes.whole or job.memory.whole or cluster.users is not None
-    return None if whole else node_demand(job, nodes, gpus)[0]
 
 
 def _kept_off(one: Assignment, request: Request, exact: BoolArray, others: bool) -> Assignment:

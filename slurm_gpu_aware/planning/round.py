@@ -276,7 +276,7 @@ class _Placing:
         else:
             self._wait_as_head(head, shadow)
         most = max(self.settings.reservations, 1 if wait is None else 2)
-        guarded = self.settings.guarded
+        guarded = self.settings.guarded_against if self.settings.guarded else -math.inf
         room = BackfillRoom(self.cluster, head, shadow, guarded=guarded, most=most)
         depth, why = 0, waits_behind(head.job_id)
         if self.settings.backfill:

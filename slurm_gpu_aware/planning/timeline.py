@@ -207,14 +207,16 @@ class Timeline:
     def passed(self, request: Request) -> list[RunningJob]:
         """The jobs that passed a request.
 
-        Those are jobs without GPUs, which wait for no turn, of no higher place that have started
-        since the request came; by Slurm's whole seconds also one that was there just before.
+        Those are jobs without GPUs, which wait for no turn, of other users and of no higher place
+        that have started since the request came; by Slurm's whole seconds also one that was there
+        just before.
         """
         since_s = request.submit_s + request.wait.ineligible_s
         return [
             job
             for job in self._running.beside_gpus
             if not job.gpus and job.start_s >= since_s and job.standing <= request.priority
+            if not (job.user and job.user == request.user)
         ]
 
     def ending(self, jobs: Iterable[RunningJob], times: float) -> Timeline:

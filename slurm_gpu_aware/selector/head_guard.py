@@ -11,6 +11,9 @@ if the head gets all its GPUs, else only the free ones, from the next round on.
 Jobs without GPUs start at their submission. While nothing but such jobs holds up the head
 (`Waiting.held_up`), its GPUs and CPUs are held, so that no more of them come.
 
+A job that waits at no gate and has a higher priority than the head starts before it: nodes that it
+needs are not held against it (`outside`).
+
 - When a job has been released to a node, its reservation goes. Slurm then tries jobs in their
   order; before, it would start there what the reservation has kept off.
 - Another share of a node is held before the former one goes: Slurm starts jobs within milliseconds.
@@ -18,21 +21,24 @@ Jobs without GPUs start at their submission. While nothing but such jobs holds u
 """
 
 import logging
-import re
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu_aware.admission.context import AdmissionContext
+from slurm_gpu_aware.admission.left import outside_request
+from slurm_gpu_aware.admission.snapshot import NODE_TAKEN, NODES_TAKEN
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
 from slurm_gpu_aware.model.job_phase import JobPhase
+from slurm_gpu_aware.model.request import Request, in_tier
 from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.gres import gpus_and_shards
-from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, SlurmReservation
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
 from slurm_gpu_aware.slurm.updates import NewReservation
 
 log = logging.getLogger(__name__)
@@ -41,6 +47,9 @@ _NAMES = f"{HEAD}_", f"{HEAD}__"  # of a node's reservation, and of one that tak
 _MOST = 64  # nodes with a reservation; 5 ms each
 _BUSY = "Requested nodes are busy"
 _SOON_S = 10.0  # two rounds (`selector.round_s`)
+_MOST_OUTSIDE = 100
+_FOR_ROOM = frozenset({"None", "Priority", "Resources", NODE_TAKEN, NODES_TAKEN})
+"""Reasons of jobs that wait for nodes, or that Slurm has not tried."""
 _AGAIN_S = 10.0  # pause of a node for which Slurm refused a reservation, as of one that ends there
 
 
@@ -75,10 +84,9 @@ class HeadGuard:
         before, self._held = self._held, {}
         for one in reservations:
             for node in one.nodes if guards_head(one.name) else ():
-                share = _share_of(one)
-                made = before[node].share if node in before else None
-                if made and share and share.gpus == made.gpus:
-                    share = made  # Slurm shows the CPUs of whole cores
+                share, known = _share_of(one), before.get(node)
+                if known is not None and known.name == one.name:
+                    share = known.share  # Slurm shows the CPUs of whole cores, and GPUs only if any
                 held = _Held(share, one.end_s, one.name)
                 if (other := self._held.get(node)) is not None:
                     if node in before and other.name == before[node].name:
@@ -109,9 +117,10 @@ class HeadGuard:
         wanted: dict[str, _Share | None] = {}
         for node, (gpus, free, every, cpus) in kept.items():
             refused = node in self._busy
-            if cpus is None or (refused and every):
+            held = free if refused else gpus
+            if cpus is None or (refused and (every or cpus > held)):
                 wanted[node] = None
-            elif held := free if refused else gpus:
+            elif held or cpus:
                 wanted[node] = _Share(held, max(held, cpus))
         self.drop([node for node in self._held if node not in wanted])
         self._doubled = {name for name in self._doubled if not self._delete(name)}
@@ -146,13 +155,17 @@ class HeadGuard:
             until_s,
             nodes=node,
             # With CPUs: else Slurm takes more cores, and refuses a node without free ones.
-            tres="" if share is None else f"gres/gpu={share.gpus},cpu={share.cpus}",
+            tres="" if share is None else _tres(share),
             flags=frozenset(flags),
         )
         self.client.create_reservation(wanted)
         self._held[node] = _Held(share, until_s, name)
         if held is not None and not self._delete(held.name):
             self._doubled.add(held.name)
+
+
+def _tres(share: _Share) -> str:
+    return f"gres/gpu={share.gpus},cpu={share.cpus}" if share.gpus else f"cpu={share.cpus}"
 
 
 def _exceeds(held: _Share | None, wanted: _Share | None) -> bool:
@@ -182,39 +195,75 @@ def passes_gate(job: SlurmJob, exclusive: Set[str] = frozenset()) -> bool:
     return gpus or job.exclusive or not exclusive.isdisjoint(job.partitions)
 
 
-def passing(
-    jobs: Collection[SlurmJob], context: AdmissionContext, *, dependents: bool = False
-) -> bool:
-    """Whether a pending job may take GPUs of a planned node past the gate.
+def passers(
+    jobs: Iterable[SlurmJob], context: AdmissionContext, *, later: bool = False
+) -> list[SlurmJob]:
+    """Pending jobs that may take GPUs of a planned node past the gate.
 
-    One that is held does not count until it may start, and one that waits for its time from
-    `_SOON_S` before: Slurm starts it at once then. ``dependents``: one that waits for a running job
-    counts, too, as that may end at any time.
+    One that is held, or waits for another job, does not count; one that waits for its time does
+    from `_SOON_S` before, as Slurm starts it at once then. Nor does one of other nodes. ``later``:
+    these count, too, as users change what they wait for.
     """
     names = frozenset(context.cluster.nodes)
-    there = {name for name, one in context.partitions.items() if not names.isdisjoint(one.nodes)}
+    there = _with_gpus(context)
     whole = {name for name in there if context.partitions[name].exclusive}
+    jobs = [*jobs]
     ours = {job.raw_id for job in jobs if is_ours(job.admin_comment)}
     found = [
         job
         for job in jobs
-        if job.state == "PENDING" and job.priority
+        if job.state == "PENDING" and (job.priority or later)
         if job.follows not in ours  # later components start with the first
         if not there.isdisjoint(job.partitions) and passes_gate(job, whole)
     ]
+    if later:
+        return found
     soon_s = context.now + _SOON_S
-    if any(not job.dependency and (job.eligible_s or 0.0) <= soon_s for job in found):
-        return True
-    return dependents and _follow_running([job for job in found if job.dependency], jobs)
+    eligible = [job for job in found if not job.dependency and (job.eligible_s or 0.0) <= soon_s]
+    return [
+        job
+        for job in eligible
+        if len(job.req_nodes) < job.min_nodes or not names.isdisjoint(job.req_nodes)
+    ]
 
 
-def _follow_running(dependents: Sequence[SlurmJob], jobs: Iterable[SlurmJob]) -> bool:
-    """Whether one of some jobs depends on a running one."""
-    running = [job for job in jobs if job.state in HOLDING] if dependents else []
-    numbers = {number for job in running for number in (job.raw_id, job.array_id)}
-    names = {(job.user, job.name) for job in running}
-    return any(
-        not numbers.isdisjoint(map(int, re.findall(r"[0-9]{1,10}", job.dependency or "")))
-        or ("singleton" in (job.dependency or "") and (job.user, job.name) in names)
-        for job in dependents
-    )
+def against(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:
+    """Above which priority Slurm gives a job's nodes to none of some others beside it."""
+    found = [math.inf if not _whole(job, context) else _place(job, context) for job in passing]
+    return max(found, default=math.inf)
+
+
+def _with_gpus(context: AdmissionContext) -> frozenset[str]:
+    """Partitions that have nodes of a round."""
+    names = frozenset(context.cluster.nodes)
+    parts = context.partitions.items()
+    return frozenset(name for name, one in parts if not names.isdisjoint(one.nodes))
+
+
+def _whole(job: SlurmJob, context: AdmissionContext) -> bool:
+    """Whether it gets whole nodes in each of its partitions."""
+    parts = [context.partitions[name] for name in job.partitions if name in context.partitions]
+    return (job.exclusive and not job.exclusive_by) or all(one.exclusive for one in parts)
+
+
+def _place(job: SlurmJob, context: AdmissionContext) -> float:
+    """Its priority, in the highest of its partitions."""
+    parts = [context.partitions[name] for name in job.partitions if name in context.partitions]
+    return in_tier(max((one.priority_tier for one in parts), default=0), job.priority)
+
+
+def outside(jobs: Iterable[SlurmJob], context: AdmissionContext) -> Iterator[Request]:
+    """Pending jobs that wait at no gate, but for room on nodes of a round only.
+
+    The first `_MOST_OUTSIDE` by priority, as Slurm itself tries so many (bf_max_job_test).
+    """
+    there = _with_gpus(context)
+    found = [
+        job
+        for job in jobs
+        if job.state == "PENDING" and job.priority and job.reason in _FOR_ROOM
+        if not (job.dependency or job.het or is_ours(job.admin_comment))
+        if (job.eligible_s or 0.0) <= context.now and not there.isdisjoint(job.partitions)
+    ]
+    found.sort(key=lambda job: -job.priority)
+    yield from (outside_request(job, context) for job in found[:_MOST_OUTSIDE])

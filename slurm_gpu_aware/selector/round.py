@@ -16,7 +16,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.head_guard import HeadGuard, passing
+from slurm_gpu_aware.selector.head_guard import HeadGuard, outside, passers
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.job_comments import JobComments, OwnerChanges
@@ -324,13 +324,14 @@ class Rounds:
         stay: Sequence[GatedJob],
     ) -> None:
         """Guard the head's GPUs, fill the holding pool, show in jobs why they wait."""
-        from slurm_gpu_aware.planning.postponing import guarded
+        from slurm_gpu_aware.planning.guard import guarded
 
         context = candidates.context
         with contained("guard of the head"):
             queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
-            past = passing(view.jobs, context, dependents=not self._successors.opened)
-            wanted = guarded(plan, context.cluster, queue, passing=past)
+            past = bool(passers(view.jobs, context, later=not self._successors.opened))
+            others = outside(view.jobs, context)
+            wanted = guarded(plan, context.cluster, queue, view.now, passing=past, outside=others)
             self._guard.keep(wanted, self._gate_held_until())
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}
         split = view.split | arrays

@@ -15,7 +15,7 @@ from slurm_gpu_aware.planning.plan import Note, Plan, Waiting
 from slurm_gpu_aware.planning.record import record_round
 from slurm_gpu_aware.planning.stages import Stage, Step, World, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.head_guard import passing
+from slurm_gpu_aware.selector.head_guard import against, passers
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.live import Lives, Seen
@@ -101,8 +101,10 @@ class RoundPlanner:
     ) -> Round:
         """The input of the round."""
         context, config = candidates.context, self.lives.site.config
-        guarded = config.gate.guard_head and passing(view.jobs, context)
-        settings = replace(self.policy.settings, guarded=guarded)
+        past = passers(view.jobs, context) if config.gate.guard_head else []
+        settings = replace(
+            self.policy.settings, guarded=bool(past), guarded_against=against(past, context)
+        )
         queue: Sequence[Request] = [one.request for one in candidates.to_plan.values()]
         inputs = self.lives.inputs(Seen(view, context, profile, settings, queue))
         queue = self.lives.requests(isolation, queue, candidates.to_plan)

@@ -36,7 +36,7 @@ from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.selector.candidates import Candidate, Candidates
-from slurm_gpu_aware.selector.head_guard import passing
+from slurm_gpu_aware.selector.head_guard import passers
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
@@ -143,7 +143,7 @@ class Successors:
         before, self._nodes = self._nodes, candidates.context.cluster.nodes
         may = may and before in ((), self._nodes)
         stuck = may and self._is_stuck(candidates, started=self.opened.keys() != known.keys())
-        may = may and not stuck and not passing(view.jobs, candidates.context)
+        may = may and not stuck and not passers(view.jobs, candidates.context)
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
         wanted = self.wanted if may and (long or pending) else 0
         first, kept = list[Candidate](), set[str]()

@@ -195,10 +195,12 @@ def test_a_job_without_gpus_opens_no_way_past_the_first_that_waits(
 ) -> None:
     """It may end at any time, so no GPU job behind uses its limit of ten hours; others go on.
 
-    When only such jobs hold up the head, no more of them start on its node.
+    When only such jobs hold up the head, no more of them start on its node, but those that come
+    before it.
     """
     node, cores = NODES[2], ["-c", "4", *LOWER, "-t", "600"]
-    head = cluster.submit("alice", ["--gres=gpu:4", "-c", "16", "-t", "600", "-w", node], WAIT)
+    asked = ["--gres=gpu:4", "-c", "16", "-t", "600", "-w", node, "--nice=100"]
+    head = cluster.submit("alice", asked, WAIT)
     first = cluster.running_job("bob", [*cores, "-w", node], WAIT)
     promised_late = lambda: "9 h" in cluster.sh("ctl", ["gpu-aware", "explain", head])  # noqa: E731
     cluster.wait_until(promised_late, 60, "a start of the head when the job without GPUs ends")
@@ -212,7 +214,8 @@ def test_a_job_without_gpus_opens_no_way_past_the_first_that_waits(
     cluster.wait_until(lambda: guarded(cluster) == {node: 4}, 60, "the share of the head is held")
     second = cluster.submit("bob", [*cores, "-w", node])
     elsewhere = cluster.submit("bob", [*cores])
-    cluster.wait(elsewhere, "COMPLETED")
+    before = cluster.submit("alice", ["-c", "4", "-w", node, "-t", "1"])
+    cluster.wait_all((elsewhere, before), "COMPLETED")
     states = {job: cluster.job(job)["JobState"] for job in (head, behind, second)}
     assert set(states.values()) == {"PENDING"}, states
     let_go(cluster, "bob", first)

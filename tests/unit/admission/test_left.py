@@ -114,6 +114,17 @@ def test_a_heterogeneous_job_ends_with_its_longest_component(limit_s, longest_s:
     assert hold_of_left(first, *given).end_s == NOW + longest_s
 
 
+@pytest.mark.parametrize("fields", [{"exclusive_user": True}, {"partitions": ("own",)}], ids=str)
+def test_a_component_that_shares_no_node_with_other_users_counts_for_all(fields) -> None:
+    other = slurm_job(8, tres_per_node="gres/gpu:1", **fields)
+    parts = {name: ("n1", "n2", "n3") for name in ("gpu", "own")}
+    where = context_of(NODES, parts, told={"own": {"exclusive_user": True}})
+    assert left_job(where, components=(other,)).nodes.alone
+    first = as_gated(slurm_job(tres_per_node="gres/gpu:2", admin_comment=RECORD))
+    assert hold_of_left(first, where.nodes, where.partitions, (), "B", NOW, (other,)).alone
+    assert not left_job(where).nodes.alone
+
+
 @pytest.mark.parametrize(
     ("marker", "before_s"),
     [("released:0", 40.0), ("released:1", 0.0), ("parked:0", 0.0)],  # 1: before a requeue

@@ -10,14 +10,21 @@ from make import job_request, placements, plan_round, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.node_users import NodeUsers
-from slurm_gpu_aware.model.request import Cpus, Memory, Request
+from slurm_gpu_aware.model.request import Cpus, LeftToSlurm, Memory, NodeRules, Part, Request
+from slurm_gpu_aware.planning.guard import guarded
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
-from slurm_gpu_aware.planning.postponing import guarded
 
 NOW = 10_000.0
 HOUR = 3600.0
 HEAD = job_request(
-    "1", 4, max_nodes=1, cpus=8, time_limit_s=10 * HOUR, priority=5.0, submit_s=NOW - 900.0
+    "1",
+    4,
+    max_nodes=1,
+    cpus=8,
+    time_limit_s=10 * HOUR,
+    priority=5.0,
+    submit_s=NOW - 900.0,
+    user="alice",
 )
 
 
@@ -53,7 +60,7 @@ def round_plan(cluster: Cluster, *queue: Request, **settings: Any) -> Plan:
 def held_nodes(cluster: Cluster, head: Request, *behind: Request) -> dict[str, Any]:
     """Node -> what is held there for the head against jobs without GPUs."""
     plan = round_plan(cluster, head, *behind)
-    return guarded(plan, cluster, {"1": head}, passing=False)
+    return guarded(plan, cluster, {"1": head}, NOW, passing=False)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +131,7 @@ def test_a_node_of_another_user_is_kept_too() -> None:
         ([replace(passing(0), end_s=NOW - 1.0)], {"n0": (4, 4, True, 8)}),  # it is ending
         ([holding(0, (0,), 2.0), passing(0)], {}),  # a GPU job ends later
         ([passing(0, start_s=HEAD.submit_s - 1.0)], {}),
+        ([passing(0, user=HEAD.user)], {}),  # its own user let it start
     ],
 )
 def test_while_only_such_jobs_hold_up_the_head_its_share_is_held(
@@ -227,3 +235,58 @@ def start_of(job: Request, cluster: Cluster) -> float:
     """When a job alone would start at the latest."""
     plan = round_plan(cluster, job)
     return NOW if plan.assignments else plan.waiting[0].shadow_start_s or 0.0
+
+
+def outside(priority: float, cpus: int = 1, **fields: Any) -> Request:
+    """A pending job without GPUs, which waits at no gate."""
+    part = Part(0, None, 1, None, cpus=cpus, tasks=1, **fields)
+    left = LeftToSlurm("", (part,))
+    return Request("9", 1, app_class="", priority=priority, user="carol", left=left)
+
+
+@pytest.mark.parametrize(
+    ("others", "held"),
+    [
+        ([], {"n0": None, "n1": None}),
+        ([outside(HEAD.priority)], {"n0": None, "n1": None}),
+        # Of nodes that do as well one, and there no more than it needs
+        ([outside(HEAD.priority + 1.0)], {"n0": 15, "n1": None}),
+        ([outside(HEAD.priority + 1.0, 16)], {"n0": 0, "n1": None}),
+        ([outside(HEAD.priority + 1.0, 17)], {"n0": None, "n1": None}),  # no node has room for it
+        ([outside(HEAD.priority + 1.0, 16)] * 2, {"n0": 0, "n1": 0}),
+        (
+            [outside(HEAD.priority + 1.0, 6)] * 2,
+            {"n0": 4, "n1": None},
+        ),  # one node has room for both
+        ([outside(HEAD.priority + 1.0, whole=True)], {"n1": None}),
+        (
+            [outside(HEAD.priority - 1.0, 16), outside(HEAD.priority + 1.0, 16)],
+            {"n0": 0, "n1": None},
+        ),
+    ],
+)
+def test_no_node_is_held_against_a_job_that_comes_before_the_head(
+    others: list[Request], held: dict[str, int | None]
+) -> None:
+    """The head needs three whole nodes; one job of bob's holds it up on the last of them."""
+    cluster = cluster_beside(3, passing(2))
+    cluster = replace(cluster, cpus=np.full(3, 16))
+    whole = NodeRules(whole=True)
+    head = replace(HEAD, gpus=12, min_nodes=3, max_nodes=3, nodes=whole)
+    plan = round_plan(cluster, head)
+    kept = guarded(plan, cluster, {"1": head}, NOW, passing=False, outside=others)
+    assert {node: one.cpus for node, one in kept.items() if node != "n2"} == held
+    assert all(one.gpus <= (one.cpus or 4) for one in kept.values())
+
+
+@pytest.mark.parametrize(
+    ("cpus", "held"),
+    [(11, (4, 3, True, 0)), (13, (0, 0, False, 2)), (15, (0, 0, False, 0)), (16, (4, 3, True, 0))],
+)
+def test_beside_a_share_there_is_room_for_who_comes_before(cpus: int, held: Any) -> None:
+    """GPUs are kept for the head, with a core each; a GPU job has one of 16."""
+    cluster = cluster_beside(1, holding(0, (0,), 2.0))
+    cluster.free_cpus[0] = 15
+    plan, others = round_plan(cluster, HEAD), [outside(9.0, cpus)]
+    kept = guarded(plan, cluster, {"1": HEAD}, NOW, passing=True, outside=others)
+    assert kept.get("n0") == held

@@ -332,3 +332,8 @@ def test_no_job_is_backfilled_on_guarded_nodes():
     assert (started.job_id, started.nodes) == ("3", (1,))
     (why,) = [waits.reason for waits in guarded.waiting if waits.job_id == "2"]
     assert why.endswith("kept for job 1, as jobs that Slurm starts by itself wait")
+    for above, expected in ((1.0, {"3"}), (0.5, {"2", "3"})):
+        whole = PlanSettings(policy="packed", guarded=True, guarded_against=above)
+        ordered = [replace(one, priority=1.0) for one in queue]
+        found = plan_round(ordered, cluster, whole, 0.0).assignments
+        assert {one.job_id for one in found} == expected

@@ -11,9 +11,9 @@ from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, PreemptionRights
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.planning.facts import Reserved
+from slurm_gpu_aware.planning.guard import guarded
 from slurm_gpu_aware.planning.later import expected_ends
 from slurm_gpu_aware.planning.plan import PlanSettings
-from slurm_gpu_aware.planning.postponing import guarded
 from slurm_gpu_aware.planning.round import _Placing
 from slurm_gpu_aware.selector.job_comments import waiting_text
 from slurm_gpu_aware.simulator.engine import simulate
@@ -513,10 +513,12 @@ def test_a_job_gives_up_when_the_end_does_not_come(backfill, longest_s):
 def test_the_later_set_of_a_head_that_waits_by_choice_is_guarded():
     """Two GPUs of n0, of which one is free: jobs that pass the gate would take it."""
     cluster = here(held("r", 0, [0], HOUR))
-    result = plan([asking(1, 2, max_nodes=1)], cluster)
+    job = asking(1, 2, max_nodes=1)
+    result = plan([job], cluster)
     assert result.waiting[0].postponed
-    assert guarded(result, cluster, {}, passing=True) == {"n0": (2, 1, True, 0)}
-    assert guarded(result, cluster, {}, passing=False) == {}
+    queue = {job.job_id: job}
+    assert guarded(result, cluster, queue, NOW, passing=True) == {"n0": (2, 1, True, 0)}
+    assert guarded(result, cluster, queue, NOW, passing=False) == {}
 
 
 @pytest.mark.parametrize("backfill", [False, True])

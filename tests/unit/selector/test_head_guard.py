@@ -1,5 +1,7 @@
 """Guard of the head: what Slurm reserves, in use or not (26.05), and against which jobs."""
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,9 +12,11 @@ from make import NOW, context_of, slurm_job, slurm_node
 from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
+from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.model.request import in_tier
 from slurm_gpu_aware.planning.plan import Guarded
-from slurm_gpu_aware.selector.head_guard import HeadGuard, passing
+from slurm_gpu_aware.selector.head_guard import HeadGuard, against, outside, passers
 from slurm_gpu_aware.slurm.records import SlurmReservation
 from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
@@ -26,7 +30,7 @@ class Reservations:
         self.created = self.gaps = 0
 
     def create_reservation(self, wanted: NewReservation) -> None:
-        gpus = int(wanted.tres.split("=")[1].split(",")[0]) if wanted.tres else 0
+        gpus = int(found[1]) if (found := re.search(r"gpu=(\d+)", wanted.tres)) else 0
         if self.there and "OVERLAP" not in wanted.flags:
             raise SourceError("Slurm, create reservation: Requested nodes not available")
         if gpus > self.free and not self.whole:
@@ -173,36 +177,31 @@ def test_jobs_that_may_take_gpus_past_the_gate(fields: dict[str, Any], expected:
     nodes = [slurm_node("n1"), slurm_node("c1", gpus=())]
     parts = {"gpu": ("n1",), "cpu": ("c1",), "own": ("n1",)}
     context = context_of(nodes, parts, told={"own": {"exclusive_user": True}})
-    assert passing([slurm_job(**fields)], context) is expected
+    assert bool(passers([slurm_job(**fields)], context)) is expected
 
 
 @pytest.mark.parametrize(
-    ("dependency", "other", "expected"),
+    "fields",
     [
-        ("afterany:5(unfulfilled)", {}, True),
-        ("afterok:4(unfulfilled)?afterany:5_*(unfulfilled)", {}, True),
-        ("afterany:5(unfulfilled)", {"state": "PENDING"}, False),
-        ("afterok:5(failed)", {"state": "FAILED"}, False),
-        ("afterany:55(unfulfilled)", {}, False),
-        ("singleton(unfulfilled)", {}, True),
-        ("singleton(unfulfilled)", {"user": "bob"}, False),
+        {"dependency": "afterany:5(unfulfilled)"},
+        {"reason": "BeginTime", "eligible_s": NOW + 1e6},
+        {"reason": "JobHeldUser", "priority": 0},
     ],
+    ids=str,
 )
-def test_who_waits_for_a_running_job_may_start_at_any_time(
-    dependency: str, other: dict[str, Any], expected: bool
-) -> None:
+def test_who_waits_for_something_may_start_at_any_time(fields: dict[str, Any]) -> None:
+    """Another job ends, is cancelled or released; or users change what they wait for."""
     context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
-    jobs = [slurm_job(exclusive=True, dependency=dependency)]
-    jobs.append(slurm_job(5, **{"state": "RUNNING", **other}))
-    assert passing(jobs, context, dependents=True) is expected
-    assert not passing(jobs, context)  # backfill goes on beside the head
+    jobs = [slurm_job(exclusive=True, **fields)]
+    assert passers(jobs, context, later=True)
+    assert not passers(jobs, context)  # backfill goes on beside the head
 
 
 @pytest.mark.parametrize(("first", "expected"), [(PARKED, False), ({}, True)])
 def test_later_components_start_with_the_first(first: dict[str, Any], expected: bool) -> None:
     context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
     jobs = [slurm_job(7, het_id=7, **first), slurm_job(8, het_id=7, tres_per_node="gres/gpu:1")]
-    assert passing(jobs, context) is expected
+    assert bool(passers(jobs, context)) is expected
 
 
 @pytest.mark.parametrize("why", [{}, {"6": "refused"}], ids=["opened", "refused"])
@@ -226,3 +225,85 @@ def test_a_job_is_released_before_its_guard_goes(
     monkeypatch.setattr(bench.client, "update_jobs", update_jobs)
     bench.run()
     assert done == (["released"] if why else ["released", "n1 dropped"])
+
+
+def test_cpus_are_held_without_gpus() -> None:
+    slurm = Reservations(4)
+    slurm.guarded(4, 4, True, 16)
+    assert slurm.guarded(0, 0, cpus=12) == slurm.guarded(0, 0, cpus=12) == ["cpu=12"]
+    assert (slurm.created, slurm.gaps) == (2, 0)
+    assert slurm.guarded(0, 0) == []
+
+
+def test_a_node_of_which_slurm_gives_no_share_with_more_cpus_is_held() -> None:
+    """It reserves the cores of one socket with one GPU."""
+    slurm = Reservations(4)
+    slurm.free = 0
+    for held in ([], [""]):
+        assert slurm.guarded(1, 1, cpus=9) == held
+
+
+MIXED = {"gpu": ("n1", "n2"), "mixed": ("n1", "n2", "x1")}
+HIGH = in_tier(1, 0)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "above"),
+    [
+        ([], math.inf),
+        ([{"exclusive": True, "priority": 5}], HIGH + 5),
+        ([{"exclusive": True, "priority": 5}, {"exclusive": True, "priority": 9}], HIGH + 9),
+        ([{"exclusive": True, "exclusive_by": "topo"}], math.inf),
+        ([{"exclusive": True}, {"tres_per_node": "gres/gpu:1"}], math.inf),  # it takes a part
+    ],
+)
+def test_what_whole_nodes_want_is_theirs_by_priority(
+    jobs: list[dict[str, Any]], above: float
+) -> None:
+    context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
+    found = passers([slurm_job(**fields) for fields in jobs], context)
+    assert (len(found), against(found, context)) == (len(jobs), above)
+
+
+@pytest.mark.parametrize(
+    ("fields", "passes"),
+    [
+        ({}, True),
+        ({"req_nodes": ("x1",)}, False),
+        ({"req_nodes": ("x1",), "min_nodes": 2}, True),
+        ({"req_nodes": ("x1", "n1"), "min_nodes": 2}, True),
+    ],
+)
+def test_who_wants_other_nodes_ends_no_backfill(fields: dict[str, Any], passes: bool) -> None:
+    context = context_of([slurm_node("n1"), slurm_node("n2")], MIXED)
+    jobs = [slurm_job(partitions=("mixed",), exclusive=True, **fields)]
+    assert bool(passers(jobs, context)) is passes
+    assert passers(jobs, context, later=True) == jobs  # its user may change that
+
+
+@pytest.mark.parametrize(
+    ("fields", "nodes"),
+    [
+        ({}, (True, True)),
+        ({"reason": NODE_TAKEN}, (True, True)),
+        ({"exc_nodes": ("n1",)}, (False, True)),
+        ({"features": "a100"}, (True, False)),
+        ({"reason": "AssocGrpCpuLimit"}, None),
+        ({"priority": 0}, None),
+        ({"dependency": "afterany:5(unfulfilled)"}, None),
+        ({"eligible_s": NOW + 1.0}, None),
+        ({"partitions": ("cpu",)}, None),
+        (PARKED, None),
+        ({"het_id": 7}, None),
+    ],
+)
+def test_jobs_that_wait_at_no_gate(fields: dict[str, Any], nodes: tuple[bool, bool] | None) -> None:
+    there = [
+        slurm_node("n1", features=frozenset({"a100"})),
+        slurm_node("n2"),
+        slurm_node("c1", gpus=()),
+    ]
+    context = context_of(there, {"gpu": ("n1", "n2"), "cpu": ("c1",)})
+    found = [*outside([slurm_job(**{"reason": "Resources", **fields})], context)]
+    eligible = [tuple(map(bool, one.nodes.eligible)) for one in found]
+    assert eligible == ([] if nodes is None else [nodes])

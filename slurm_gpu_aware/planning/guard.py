@@ -1,0 +1,137 @@
+"""What is held of nodes against jobs that wait at no gate, for the first job that waits.
+
+Jobs of a higher priority among these come before it: what one of them needs is not held.
+All functions are pure.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from slurm_gpu_aware.model.cluster import Cluster
+from slurm_gpu_aware.model.request import Request
+from slurm_gpu_aware.model.room import node_demand
+from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy, left_demand
+from slurm_gpu_aware.planning.plan import Guarded, Plan, Waiting
+from slurm_gpu_aware.planning.postponing import row_of
+
+_Kept = dict[int, tuple[Guarded, float]]  # Node -> what is held, priority of the job it is for.
+
+
+def guarded(
+    plan: Plan,
+    cluster: Cluster,
+    queue: Mapping[str, Request],
+    now: float,
+    *,
+    passing: bool,
+    outside: Iterable[Request] = (),
+) -> dict[str, Guarded]:
+    """Node -> what jobs that do not wait at the gate must leave to the first job that waits.
+
+    That is what it would start on now but for such jobs without GPUs, and if others may take GPUs
+    (``passing``), also the GPUs that the plan keeps for it. Without nodes on which a placed job is
+    about to start: it needs what a reservation would take. ``outside``: pending jobs that do not
+    wait at the gate (`admission.left.outside_request`).
+    """
+    busy = np.zeros(cluster.shape[0], np.bool_)
+    if cluster.starting is not None:
+        busy |= cluster.starting
+    if cluster.by_slurm is not None:
+        busy |= cluster.by_slurm.any(axis=1)
+    for one in plan.assignments:
+        busy[list(one.nodes)] = True
+    first = next((one for one in plan.waiting if one.reserved or one.postponement), None)
+    gpus = _kept_for(first, cluster) if passing and first is not None else {}
+    head = next((one for one in plan.waiting if one.held_up), None)
+    early = {} if head is None else dict(head.held_up)
+    whole = head is not None and _lacks_memory(early, queue[head.job_id], cluster)
+    kept: _Kept = {}
+    for node, slots in (gpus | early).items():
+        if busy[node]:
+            continue
+        free, exist = int(cluster.free[node, list(slots)].sum()), int(cluster.exists[node].sum())
+        cpus: int | None = 0
+        if head is not None and node in early:
+            cpus = None if whole else _cpus_on(len(slots), queue[head.job_id], len(early), cluster)
+        held_for = [one for one, nodes in ((first, gpus), (head, early)) if one and node in nodes]
+        priority = max(queue[one.job_id].priority for one in held_for)
+        kept[node] = Guarded(len(slots), free, len(slots) == exist, cpus), priority
+    left = _beside(kept, outside, cluster, now)
+    return {cluster.nodes[node]: one for node, one in left.items()}
+
+
+def _beside(
+    kept: _Kept, outside: Iterable[Request], cluster: Cluster, now: float
+) -> dict[int, Guarded]:
+    """Node -> what is held there beside jobs that come before the one that it is held for.
+
+    On as few nodes as such a job needs its CPUs are not held, and no more, or Slurm starts others
+    on what is left. One with GPUs or of whole nodes gets the node.
+    """
+    given: dict[int, bool] = {}  # Whether all of the node.
+    rest, slurm = cluster.copy(), LeftPolicy()
+    least = min((priority for _, priority in kept.values()), default=math.inf)
+    before = (job for job in outside if job.priority > least)
+    for job in sorted(before, key=lambda one: -one.priority) if kept else ():
+        above = {node: one for node, (one, priority) in kept.items() if priority >= job.priority}
+        held = above | {node: one for node, (one, _) in kept.items() if node not in given}
+        found = slurm.place(job, _less(rest, held))
+        if found is None:
+            found = slurm.place(job, _less(rest, above))
+            if found is None:
+                continue
+            all_of = job.nodes.whole or any(found.slots)
+            for node in held.keys() & found.nodes:
+                given[node] = given.get(node, False) or all_of
+        taken = left_demand(job, tuple(zip(found.nodes, found.slots, strict=True)))
+        for node, (cpus, memory_mb) in taken.items():
+            rest.take(node, (), cpus, memory_mb)
+    for running in cluster.running:
+        for node, cpus in running.cpus.items() if running.end_s <= now else ():
+            rest.free_cpus[node] += cpus  # it is ending
+    left = {node: one for node, (one, _) in kept.items() if node not in given}
+    for node in [node for node, all_of in given.items() if not all_of]:
+        cpus, own = max(0, int(rest.free_cpus[node])), kept[node][0]
+        if own.cpus is not None:
+            cpus = min(cpus, max(own.gpus, own.cpus))
+        # With GPUs Slurm may refuse it: cores go with the GPUs of their socket
+        left[node] = Guarded(0, 0, False, cpus)
+    return left
+
+
+def _less(cluster: Cluster, held: Mapping[int, Guarded]) -> Cluster:
+    """The cluster without what is held; with a share of its GPUs a node gives none."""
+    if not held:
+        return cluster
+    less = cluster.copy()
+    less.free[[*held]] = False
+    for node, one in held.items():
+        cpus = less.free_cpus[node] if one.cpus is None else max(one.gpus, one.cpus)
+        less.free_cpus[node] = max(0, less.free_cpus[node] - cpus)
+        if one.cpus is None:
+            less.free_memory_mb[node] = 0
+    return less
+
+
+def _kept_for(first: Waiting, cluster: Cluster) -> dict[int, tuple[int, ...]]:
+    """Node -> GPUs that the plan keeps for a waiting job."""
+    if first.postponement is None:
+        return dict(first.reserved)
+    rows = row_of(cluster.nodes)  # it waits by its own choice
+    return {rows[name]: slots for name, slots in first.postponement.gpus if name in rows}
+
+
+def _lacks_memory(early: Mapping[int, Sequence[int]], job: Request, cluster: Cluster) -> bool:
+    """Whether a node lacks memory for it: none can be kept, and one CPU more may take all of it."""
+    return any(
+        cluster.free_memory_mb[node] < node_demand(job, len(early), len(slots))[1]
+        for node, slots in early.items()
+    )
+
+
+def _cpus_on(gpus: int, job: Request, nodes: int, cluster: Cluster) -> int | None:
+    """CPUs that it needs there; None: it shares the node with no job, or one CPU would close it."""
+    whole = job.nodes.whole or job.memory.whole or cluster.users is not None
+    return None if whole else node_demand(job, nodes, gpus)[0]
