@@ -117,7 +117,7 @@ def test_a_heterogeneous_job_ends_with_its_longest_component(limit_s, longest_s:
 @pytest.mark.parametrize("fields", [{"exclusive_user": True}, {"partitions": ("own",)}], ids=str)
 def test_a_component_that_shares_no_node_with_other_users_counts_for_all(fields) -> None:
     other = slurm_job(8, tres_per_node="gres/gpu:1", **fields)
-    parts = {name: ("n1", "n2", "n3") for name in ("gpu", "own")}
+    parts = dict.fromkeys(("gpu", "own"), ("n1", "n2", "n3"))
     where = context_of(NODES, parts, told={"own": {"exclusive_user": True}})
     assert left_job(where, components=(other,)).nodes.alone
     first = as_gated(slurm_job(tres_per_node="gres/gpu:2", admin_comment=RECORD))

@@ -69,6 +69,8 @@ def test_the_first_partition_that_has_room_is_taken_in_the_order_of_the_tiers():
     above = {**where.partitions, "b": replace(where.partitions["b"], priority_tier=5)}
     where = replace(where, partitions=above)
     assert nodes_for(where, partitions=("a", "b")) == {"n3", "n4"}
+    first = {**above, "a": replace(where.partitions["a"], priority_tier=5, job_factor=9)}
+    assert nodes_for(replace(where, partitions=first), partitions=("b", "a")) == {"n1", "n2"}
 
 
 # CPUs --------------------------------------------------------------------------------------------
