@@ -113,7 +113,7 @@ def test_a_stage_that_says_so_sees_the_running_jobs_of_a_simulation(backfill: bo
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ("nihgt.Night", r"'nihgt.Night' does not name a folder .* known: baselines, .*waiting$"),
+        ("nihgt.Night", r"'nihgt.Night' does not name a folder .* known: .*baselines, .*waiting$"),
         ("moves.Moovs", r"'moves.Moovs' does not name a stage .* known: Returns, Moves$"),
         ("waiting.Waits", r"'waiting.Waits' does not name a stage of waiting/.* known: none$"),
     ],
