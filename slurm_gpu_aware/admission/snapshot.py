@@ -243,7 +243,7 @@ def _gpus(
         if is_usable(node):
             slots = [s for s in all_slots if s not in node.gpus_drained]
             exists[i, slots] = True
-            taken = node.gpus_used | node.shared_gpus
+            taken = node.taken
             free[i, [s for s in slots if s not in taken]] = node.name not in busy
     return installed, exists, free
 

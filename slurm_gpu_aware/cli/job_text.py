@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.cli.output import place_text
-from slurm_gpu_aware.clocks.job import SHARED
 from slurm_gpu_aware.features import found, load_facts
-from slurm_gpu_aware.features.energy.declared import SavingClock
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.page.blocks import Pairs, Table, Words
 from slurm_gpu_aware.selector.backoff import HELD_BY
@@ -37,14 +35,9 @@ _UNSET: tuple[object, ...] = (None, "", "None", [], {}, ())  # ``None`` is also 
 _EPOCH_S = 1e9  # A value of a key ``..._s`` above this (2001) is a time, not a duration.
 _RECORDS = ("AdminComment", "record")
 """Keys of the record of a parked job, which the selector reads."""
-_IN_WORDS = frozenset(
-    [
-        *("estimate", "class_from", "not_moved", "summary", "model", "woken", "due", "power"),
-        *("energy", "slow_gpus", "over_limit", "reserved", "preempts"),
-        *("kept", "kept_for", "victims"),  # of an earlier release
-    ]
-)
-"""Keys of an account that other lines tell in full."""
+_IN_WORDS = frozenset(("class_from", "kept", "kept_for", "victims"))
+"""Keys of an account, beside facts, that other lines tell in full: all but the first of an earlier
+release."""
 
 
 def held_words(reason: str) -> str:
@@ -92,7 +85,7 @@ def _released(detail: Detail) -> str:
 
 def _started(detail: Detail) -> str:
     gpus = detail.get("gpus") or {}
-    where = "; ".join(f"{node}: {_numbers(slots)}" for node, slots in gpus.items())
+    where = "; ".join(f"{node}: {','.join(map(str, slots))}" for node, slots in gpus.items())
     where = where or ", ".join(detail.get("nodes", ()))
     text = f"started on {where}" if where else "started"
     if detail.get("without_us"):
@@ -111,41 +104,6 @@ def _changed(detail: Detail) -> str:
     return "changed by its owner"
 
 
-def _clock_set(detail: Detail) -> str:
-    clock = f"{detail['mhz']} MHz" if detail.get("mhz") else "the default clock"
-    asked = detail.get("asked_mhz")
-    beside = f" (nearest to {asked} MHz)" if asked and asked != detail.get("mhz") else ""
-    limit_w = detail.get("limit_w")
-    limit = f", {limit_w} W at most each" if limit_w else ""
-    return f"{_gpus(detail)} at {clock}{beside}{limit}"
-
-
-def _clock_failed(detail: Detail) -> str:
-    why = str(detail.get("error") or "no reason was recorded")
-    if why == SHARED:
-        return f"{_gpus(detail)}: {why}"
-    what = "its clock is not reset" if detail.get("during") == "reset" else "no clock is set"
-    return f"{_gpus(detail)}: {what}: {why}"
-
-
-def _energy(detail: Detail) -> str:
-    joules = detail.get("energy_j")
-    if joules is None:
-        return f"{_gpus(detail)}: energy not known: {detail.get('error') or 'no reason'}"
-    return f"{_gpus(detail)} took {joules / 3600:.3g} Wh in {duration(detail.get('seconds'))}"
-
-
-def _gpus(detail: Detail) -> str:
-    """``n1: 0,1``."""
-    numbers = _numbers(detail.get("gpus") or ())
-    node = str(detail.get("node") or "its node")
-    return f"{node}: {numbers}" if numbers else node
-
-
-def _numbers(slots: Any) -> str:
-    return ",".join(map(str, slots))
-
-
 _TEXTS: Mapping[str, Callable[[Detail], str]] = {
     "parked": _parked,
     "prepared": _prepared,
@@ -155,9 +113,6 @@ _TEXTS: Mapping[str, Callable[[Detail], str]] = {
     "requeued": lambda _: "requeued",
     "opened_by_hand": lambda _: "released by hand: Slurm places it",
     "changed": _changed,
-    "clock_set": _clock_set,
-    "clock_failed": _clock_failed,
-    "energy": _energy,
     "error": lambda detail: str(detail["why"]),
     **{kind: text for events in found("declared", "EVENTS") for kind, text in events.items()},
 }
@@ -200,7 +155,7 @@ def decision_blocks(
         ("chosen", place_text(d) + ("" if d["exact"] else " (Slurm chooses the GPUs)")),
         ("class", _class_text(d["asked"], why)),
         ("slowdown", _slowdown_text(d)),
-        ("clock", _clock_text(d, events)),
+        *((k, of(d, events)) for own in found("text", "CHOSEN") for k, of in own.items()),
     ]
     return [Pairs([*entries, *lines.items()]), *(_account(d, why) if details else ())]
 
@@ -239,23 +194,6 @@ def _slowest(d: Mapping[str, Any]) -> str:
     return "its slowest GPU" if _known(d) else "the slowest GPU that Slurm may choose"
 
 
-def _clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
-    """The clock that the job has: what its nodes refused is not shown as set."""
-    if not d["clock_mhz"]:
-        return "default"
-    saving = Facts.read(d["why"]).of(SavingClock)
-    limit = f", {saving.limit_w} W" if saving is not None and saving.limit_w else ""
-    text = f"{d['clock_mhz']} MHz{limit}"
-    for event in events:
-        detail = event["detail"]
-        refused = event["kind"] == "clock_failed" and detail.get("during") != "reset"
-        at_start = detail.get("seq") is None and detail.get("call") != "orders"
-        if refused and at_start and event["at"] >= int(d["decided_at"]):
-            where = f" on {detail['node']}" if detail.get("node") else ""
-            return f"default{where}, {text} was not set: {detail.get('error') or 'refused'}"
-    return text
-
-
 def _account(d: Mapping[str, Any], why: Mapping[str, Any]) -> list[Words]:
     """The policy's account of its choice, for administrators."""
     entries: list[tuple[str, object]] = [
@@ -265,8 +203,9 @@ def _account(d: Mapping[str, Any], why: Mapping[str, Any]) -> list[Words]:
         ("V", f"{d['score']:.3f}, of {_slowest(d)}"),
     ]
     blocks: list[Words] = []
+    in_words = _IN_WORDS.union(one.key for one in facts_of(why) if one.told)
     for name, value in why.items():
-        if name in _IN_WORDS:
+        if name in in_words:
             continue
         fields = value if isinstance(value, Mapping) else {name: value}
         tables = {key: rows for key, rows in fields.items() if _is_table(rows)}

@@ -83,6 +83,8 @@ def run(group: click.Group, name: str, args: Sequence[str] | None = None) -> NoR
         sys.stdout.flush()
     except click.ClickException as exc:
         _end(exc.exit_code, exc.show)
+    except AwareError as exc:  # while commands are imported for --help
+        _end(1, click.ClickException(_brief(str(exc))).show)
     except (click.Abort, KeyboardInterrupt):
         _end(INTERRUPTED, lambda: click.echo("interrupted", err=True))
     except BrokenPipeError:

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import Any
+
+from slurm_gpu_aware.errors import ConfigError
 
 FEATURES = (
     "sizes",
@@ -34,8 +37,17 @@ energy count in all run times, shards take nothing from moves, and power is coun
 
 
 def folders() -> list[str]:
-    """The folders of the list, each once."""
+    """The folders of the list, each once. Raises ConfigError for one that is not there."""
+    there = [module.name for module in iter_modules(__path__) if module.ispkg]
+    for entry in FEATURES:
+        if entry.partition(".")[0] not in there:
+            raise wrong_entry(entry, f"a folder with an __init__.py; known: {', '.join(there)}")
     return list(dict.fromkeys(one.partition(".")[0] for one in FEATURES))
+
+
+def wrong_entry(entry: str, what: str) -> ConfigError:
+    """The error that an entry of the list does not name ``what``."""
+    return ConfigError(f"{__file__}: FEATURES: {entry!r} does not name {what}")
 
 
 def found(module: str, name: str) -> Iterator[Any]:

@@ -23,12 +23,20 @@ class Fact(Struct, frozen=True, omit_defaults=True):
     waits: ClassVar[str] = ""
     """Sentence of ``explain`` on a waiting job, with ``{}`` for its words; empty: none."""
 
+    told: ClassVar[bool] = False
+    """Whether its words tell all of its values; so do those with a line of their own."""
+
     def __init_subclass__(cls) -> None:
+        cls.told |= cls.line != Fact.line
         if "key" in vars(cls):
             _KINDS[cls.key] = cls
 
     def words(self) -> str:
         """A short sentence for the user, without a full stop; empty: it needs none."""
+        return ""
+
+    def short(self) -> str:
+        """A word in front of the short text that squeue shows of the job; empty: it needs none."""
         return ""
 
     @classmethod
@@ -40,7 +48,7 @@ class Fact(Struct, frozen=True, omit_defaults=True):
 class Summary(Fact, frozen=True):
     """The account of an earlier release, which put all into one sentence."""
 
-    key = "summary"
+    key, told = "summary", True
 
     text: str
 
@@ -104,6 +112,10 @@ class Facts(tuple[Fact, ...]):
     def waiting(self) -> list[str]:
         """Sentences on a job that waits."""
         return [one.waits.format(words) for one in self if one.waits and (words := one.words())]
+
+    def short(self, text: str) -> str:
+        """The short text that squeue shows of the job, with their words in front."""
+        return ",".join((*filter(None, (one.short() for one in self)), text))
 
     @property
     def text(self) -> str:

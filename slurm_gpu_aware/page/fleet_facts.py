@@ -199,7 +199,7 @@ def _holders(jobs: Iterable[SlurmJob]) -> dict[Gpu, list[str]]:
     for job in jobs:
         if job.state in HOLDING:
             for share in job.shares:
-                for slot in {*share.gpus, *share.shards}:
+                for slot in share.slots:
                     found.setdefault((share.node, slot), []).append(job.id)
     return found
 
@@ -207,7 +207,7 @@ def _holders(jobs: Iterable[SlurmJob]) -> dict[Gpu, list[str]]:
 def _use(node: SlurmNode | None, slot: int) -> str:
     if node is None:
         return UNKNOWN
-    if slot in node.gpus_used or slot in node.shared_gpus:
+    if slot in node.taken:
         return BUSY
     closed = slot in node.gpus_drained or bool(node.states & CLOSED)
     return DRAINED if closed else FREE

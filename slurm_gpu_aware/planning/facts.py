@@ -9,7 +9,7 @@ from slurm_gpu_aware.time_text import stamp
 class Preempts(Fact, frozen=True):
     """Slurm preempts running jobs for the job."""
 
-    key = "preempts"
+    key, told = "preempts", True
 
     victims: tuple[str, ...]
     number: int  # So many of them; of more Slurm chooses.
@@ -24,7 +24,7 @@ class Preempts(Fact, frozen=True):
 class Reserved(Fact, frozen=True):
     """GPUs are free and fit, but are kept for a job that waits."""
 
-    key = "reserved"
+    key, told = "reserved", True
 
     job_id: str
     gpus: str  # The set in words.

@@ -25,6 +25,7 @@ from slurm_gpu_aware.gate.gated_job import (
     settle_changes,
 )
 from slurm_gpu_aware.gate.request_forms import kept_tasks
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.planning.plan import NEXT
 from slurm_gpu_aware.selector.head_guard import passes_gate
@@ -64,14 +65,6 @@ def waiting_text(entry: Mapping[str, Any]) -> str:
         return "waits-its-turn"
     first = str(entry["reason"]).partition(";")[0]
     return f"next:{first.removeprefix(NEXT)}" if first.startswith(NEXT) else first
-
-
-def with_due_date(text: str, due: Mapping[str, Any] | None) -> str:
-    """A text of these, in front of it that the due date cannot be met.
-
-    ``due``: values of the job's `DueAccount`; None: it has no due date.
-    """
-    return f"due-impossible,{text}" if due is not None and due.get("in_time") == 0 else text
 
 
 @dataclass
@@ -211,7 +204,7 @@ class JobComments:
         reasons: dict[str, str] = {}
         for entry in waiting:
             job_id = str(entry["job_id"])
-            reason = with_due_date(waiting_text(entry), entry.get("due"))
+            reason = Facts.read(entry).short(waiting_text(entry))
             reasons.setdefault(job_id, reason)
             reasons.setdefault(job_id.partition("_")[0], reason)  # of the first task
         updates = []

@@ -227,5 +227,4 @@ class JobTracker:
 
 def _gpus_of(job: SlurmJob) -> dict[str, list[int]]:
     """Node -> GPU indices that the job holds, or of which it has shards."""
-    held = {share.node: list(share.gpus) or sorted(share.shards) for share in job.shares}
-    return {node: gpus for node, gpus in held.items() if gpus}
+    return {share.node: share.slots for share in job.shares if share.slots}

@@ -99,7 +99,7 @@ def _used_gpus(store: Store, slurm: SlurmView) -> list[UsedGpu]:
 def _gpus_of(job: SlurmJob) -> Iterator[Gpu]:
     if job.state in HOLDING:
         for share in job.shares:
-            for slot in sorted({*share.gpus, *share.shards}):
+            for slot in share.slots:
                 yield share.node, slot
 
 
@@ -111,7 +111,7 @@ def _nodes(slurm: SlurmView) -> Nodes:
         count = sum(number for _, number in node.gpus)
         if not count:
             continue
-        used = len(node.gpus_used | node.shared_gpus)
+        used = len(node.taken)
         state = _state(node, used)
         nodes[state] += 1
         if state in ("drained", "down"):

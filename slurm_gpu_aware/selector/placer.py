@@ -35,7 +35,7 @@ from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.selector.candidates import Candidate
 from slurm_gpu_aware.selector.isolation import contained
-from slurm_gpu_aware.selector.job_comments import placed_text, with_due_date
+from slurm_gpu_aware.selector.job_comments import placed_text
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import SlurmJob, components_of
@@ -154,8 +154,7 @@ class Placer:
         gpus = sum(map(len, assignment.slots)) if candidate.request.sizes else None
         clock_mhz, limit_w = assignment.clock_mhz, assignment.power_limit_w
         binding = Binding(names, slots, clock_mhz, candidate.default_cpus, gpus, direct, limit_w)
-        state = placed_text(names, slots, assignment.score)
-        state = with_due_date(state, assignment.why.plain().get("due"))
+        state = assignment.why.short(placed_text(names, slots, assignment.score))
         fields, has_clock = prepared_fields(gated, binding, now, state)
         if not has_clock:
             detail = {"error": "its Extra field holds characters that cannot be kept"}

@@ -42,6 +42,11 @@ class NodeShare:
     """Its cores, counted over the node's sockets; None: not known."""
     shards: Mapping[int, int] = field(default_factory=dict)  # GPU index -> shards of this GPU.
 
+    @property
+    def slots(self) -> list[int]:
+        """Indices of the GPUs that it holds, or of which it has shards, ascending."""
+        return sorted({*self.gpus, *self.shards})
+
 
 @dataclass(frozen=True)
 class GpuDefaults:
@@ -252,6 +257,11 @@ class SlurmNode:
     def shared_gpus(self) -> frozenset[int]:
         """GPU indices of which jobs have shards."""
         return frozenset(slot for slot, (used, _) in self.shards.items() if used)
+
+    @property
+    def taken(self) -> frozenset[int]:
+        """GPU indices that jobs hold, or of which they have shards."""
+        return self.gpus_used | self.shared_gpus
 
 
 @dataclass(frozen=True)

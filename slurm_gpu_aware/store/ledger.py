@@ -25,11 +25,15 @@ RECORD = "record"  # Key in a decision's outcome: the AdminComment with which th
 
 STATES = (*OPEN_DECISION, JobPhase.WAITING, JobPhase.ENDED)
 """Phases of a decision's job; ``waiting``: the job went back to the queue, see the outcome."""
-EVENT_KINDS = (
-    *("parked", "planned", "prepared", "released", "started", "ended", "requeued"),
-    *("refused", "clock_set", "clock_failed", "opened_by_hand", "gate_created", "gate_lost"),
-    *("changed", "energy", "error"),
-    *(kind for events in found("declared", "EVENTS") for kind in events),
+EVENT_KINDS = tuple(
+    dict.fromkeys(
+        (
+            *("parked", "planned", "prepared", "released", "started", "ended", "requeued"),
+            *("refused", "opened_by_hand", "gate_created", "gate_lost", "changed", "error"),
+            "clock_failed",  # The placer's, too, whatever features there are.
+            *(kind for events in found("declared", "EVENTS") for kind in events),
+        )
+    )
 )
 _OPEN = f"state IN ({', '.join(map(repr, map(str, OPEN_DECISION)))})"
 """Decisions whose job may still run."""

@@ -85,7 +85,7 @@ BY_NAME |= {"simulate_options": "cli", "checks": "cli", "text": "cli", "accounts
 for _path in sorted(ROOT.glob("features/*/*.py")):
     if _path.stem in BY_NAME:
         LAYERS[BY_NAME[_path.stem]] += f" {_path.parent.name}/{_path.stem}"
-THE_LIST = ("FEATURES", "folders", "found", "load_facts")
+THE_LIST = ("FEATURES", "folders", "found", "load_facts", "wrong_entry")
 """Names of the package of features itself."""
 ROOM_OF = {name: room for room, names in LAYERS.items() for name in names.split()}
 PROFILING = Path(gpu_aware_profile.__file__).parent

@@ -59,8 +59,8 @@ def test_the_example_works_in_one_folder_and_one_line(copy: Path) -> None:
     assert len(modules) == 2
     for name, text in modules:
         (package / name).write_text(text)
-    ((before, added, after),) = re.findall(r"```diff\n (.*\n)\+(.*\n) (.*\n)```", section)
-    change_list(copy, re.escape(before + after), before + added + after)
+    ((before, added),) = re.findall(r"```diff\n (.*\n)\+(.*\n) .*\n```", section)
+    change_list(copy, re.escape(before), before + added)
     run_with(copy, "feature_example.py")
 
 

@@ -106,6 +106,9 @@ class DueAccount(Fact, frozen=True):
         """Key of the order in which jobs with due dates get GPUs."""
         return -pressing(self.pressure_s, self.weight)
 
+    def short(self) -> str:
+        return "due-impossible" if self.impossible else ""
+
     def words(self) -> str:
         """For example ``2026-12-01 18:00:00; met in 93% of 14 earlier runs ...``."""
         if self.text:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu_aware.cli.output import paragraph, some, table
-from slurm_gpu_aware.features.energy.declared import EnergyConfig
+from slurm_gpu_aware.features.energy.declared import EnergyConfig, SavingClock
+from slurm_gpu_aware.model.facts import Facts
 
 _MOST_ROWS = 40
 _SHOWN = 3  # reasons for an energy that is not known
@@ -22,6 +23,27 @@ def energy_text(energy: Mapping[str, Any] | None) -> str:
     return f"at least {text} (not known: {gaps})" if gaps else text
 
 
+def clock_text(d: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
+    """The clock that a placed job has: what its nodes refused is not shown as set."""
+    if not d["clock_mhz"]:
+        return "default"
+    saving = Facts.read(d["why"]).of(SavingClock)
+    limit = f", {saving.limit_w} W" if saving is not None and saving.limit_w else ""
+    text = f"{d['clock_mhz']} MHz{limit}"
+    for event in events:
+        detail = event["detail"]
+        refused = event["kind"] == "clock_failed" and detail.get("during") != "reset"
+        at_start = detail.get("seq") is None and detail.get("call") != "orders"
+        if refused and at_start and event["at"] >= int(d["decided_at"]):
+            where = f" on {detail['node']}" if detail.get("node") else ""
+            return f"default{where}, {text} was not set: {detail.get('error') or 'refused'}"
+    return text
+
+
+CHOSEN: Mapping[str, Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], str]] = {
+    "clock": clock_text
+}
+"""Line of ``explain`` on a placement -> its words, by the decision and the job's events."""
 EXPLAINED: Mapping[str, Callable[[Any], str]] = {"energy": energy_text}
 """Key of the answer on a job, and line of ``explain`` -> its words."""
 

@@ -16,7 +16,7 @@ from slurm_gpu_aware.model.facets import Rules, Section
 from slurm_gpu_aware.model.facts import Fact
 from slurm_gpu_aware.model.job_hints import Hint, Whole
 from slurm_gpu_aware.records import MOST, Text, above, number, words
-from slurm_gpu_aware.time_text import counted
+from slurm_gpu_aware.time_text import counted, duration
 
 MINUTES = 24 * 60
 _LIMIT = re.compile(r"off|eta=(?P<eta>0?\.[0-9]{1,6}|1(\.0{1,6})?)|(?P<watts>[1-9][0-9]{0,8})")
@@ -151,7 +151,45 @@ FREQ: Hint[str | int] = Hint(
 HINTS = (FREQ,)
 
 
+def _clock_set(detail: Mapping[str, Any]) -> str:
+    clock = f"{detail['mhz']} MHz" if detail.get("mhz") else "the default clock"
+    asked = detail.get("asked_mhz")
+    beside = f" (nearest to {asked} MHz)" if asked and asked != detail.get("mhz") else ""
+    limit_w = detail.get("limit_w")
+    limit = f", {limit_w} W at most each" if limit_w else ""
+    return f"{_gpus(detail)} at {clock}{beside}{limit}"
+
+
+def _clock_failed(detail: Mapping[str, Any]) -> str:
+    why = str(detail.get("error") or "no reason was recorded")
+    if why.startswith("no clock is set"):  # on a node with shards or MPS
+        return f"{_gpus(detail)}: {why}"
+    what = "its clock is not reset" if detail.get("during") == "reset" else "no clock is set"
+    return f"{_gpus(detail)}: {what}: {why}"
+
+
+def _energy(detail: Mapping[str, Any]) -> str:
+    joules = detail.get("energy_j")
+    if joules is None:
+        return f"{_gpus(detail)}: energy not known: {detail.get('error') or 'no reason'}"
+    return f"{_gpus(detail)} took {joules / 3600:.3g} Wh in {duration(detail.get('seconds'))}"
+
+
+def _gpus(detail: Mapping[str, Any]) -> str:
+    """``n1: 0,1``."""
+    numbers = ",".join(map(str, detail.get("gpus") or ()))
+    node = str(detail.get("node") or "its node")
+    return f"{node}: {numbers}" if numbers else node
+
+
+OF_NODES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "clock_set": _clock_set,
+    "clock_failed": _clock_failed,
+    "energy": _energy,
+}
+"""Events that nodes record."""
 EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    **OF_NODES,
     "exploring": lambda _: "tries several clocks for its performance model",
     "explored": lambda _: "has tried its clocks",
 }
@@ -188,7 +226,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
 class SizePower(Fact, frozen=True):
     """Power of a job, and the gain and cost of one step more."""
 
-    key = "power"
+    key, told = "power", True
 
     gpus: int
     power_w: float
@@ -216,7 +254,7 @@ class Grown(Fact, frozen=True):
 class OverLimit(Fact, frozen=True):
     """The job starts although the power limit cannot be met."""
 
-    key = "over_limit"
+    key, told = "over_limit", True
 
     planned_w: float  # With this job alone.
     limit_w: float  # What the limit leaves without its margin.

@@ -21,6 +21,7 @@ from slurm_gpu_aware.agent_reports import (
     parse_record,
 )
 from slurm_gpu_aware.features.energy.live import JobEnergies
+from slurm_gpu_aware.features.power.declared import OF_NODES
 from slurm_gpu_aware.features.power.metrics import PowerReading, reading_text
 from slurm_gpu_aware.features.power.site_power import SitePower
 from slurm_gpu_aware.selector.isolation import contained
@@ -30,7 +31,6 @@ from slurm_gpu_aware.selector.live import Live, Site
 log = logging.getLogger(__name__)
 
 _JOB = re.compile(r"[1-9][0-9]{0,11}\Z")
-_KINDS = frozenset({"clock_set", "clock_failed", "energy"})
 _KEYS = (
     *("gpus", "asked_mhz", "mhz", "seq", "call", "error", "during"),
     *("restarts", "seconds", "energy_j", "counter_mj", "limit_w", "asked_limit_w"),
@@ -165,7 +165,7 @@ class ClockSpool:
 
 def _record(raw: Mapping[str, Any], node: str) -> dict[str, Any] | None:
     """A record of a node that the ledger takes; None for anything else."""
-    if raw.get("event") not in _KINDS or not _JOB.match(str(raw.get("job_id", ""))):
+    if raw.get("event") not in OF_NODES or not _JOB.match(str(raw.get("job_id", ""))):
         return None
     detail = {key: _plain(raw[key]) for key in _KEYS if key in raw}
     of = {"event": raw["event"], "at": float(raw["at"]), "job_id": raw["job_id"]}

@@ -1,12 +1,12 @@
 """The configuration: bad files stop the start with file, key and reason."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from slurm_gpu_aware.config.load import load_config
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import Config, File
 from slurm_gpu_aware.errors import ConfigError
 
 
@@ -63,7 +63,7 @@ def test_classes_and_their_settings(tmp_path):
 BAD = {
     "[due_dates]\norder = 'edf'": "order: expected slurm or pressure or together, not 'edf'",
     "[due_dates]\nweights = {high = 0}": "due_dates.weights.high: expected a number above 0",
-    "[sites]": "sites: unknown; known: classes, due_dates",
+    "[sites]": f"sites: unknown; known: {', '.join(sorted(one.name for one in fields(File)))}",
     "[site]\nclases = []": "site.clases: unknown; known: classes, default_class",
     "[site]\nclasses = []": "site.classes: expected a list of at least 1 entries",
     "[site]\nclasses = ['A', 'A']\ndefault_class='A'": "names must differ",

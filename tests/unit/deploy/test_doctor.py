@@ -31,6 +31,7 @@ from memory_slurm import (
 from store_samples import ingest, report
 
 from gpu_aware_profile.store_writer import recompute_scores
+from slurm_gpu_aware import features
 from slurm_gpu_aware.cli.main import cli
 from slurm_gpu_aware.config.load import Tuned, load_config, tuned_path, write_tuned
 from slurm_gpu_aware.config.settings import Config, StoreConfig
@@ -336,7 +337,9 @@ def test_a_host_that_is_no_controller(cluster: Cluster, tmp_path: Path):
     assert code == 0
     skipped = {name for name, c in found.items() if c["status"] == "skipped"}
     local = {"selector", "store", "permissions", "profile", "policy", "coverage", "events", "links"}
-    local |= {"changes of jobs", "clockd", "units", "records of jobs", "power profiles"}
+    local |= {"changes of jobs", "clockd", "units"}
+    of_features = (check for checks in features.found("checks", "CHECKS") for check in checks)
+    local |= {name for name, _, own, _ in of_features if own}
     assert skipped == local | {"filter", "prolog, epilog", "files of nodes"}
     assert {found[name]["cure"] for name in skipped} == {"run doctor on the controller"}
     assert found["filter answers"]["status"] == found["gate"]["status"] == "ok"

@@ -17,6 +17,7 @@ from store_samples import ingest, report
 from slurm_gpu_aware.bounds import printable
 from slurm_gpu_aware.cli import page as page_command
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.page import drift
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.watch_state import GpuState, WatchState, write_state
@@ -28,6 +29,7 @@ TAGS = {
     *("circle", "defs", "g", "line", "path", "pattern", "polygon", "polyline", "rect", "svg"),
     *("symbol", "text", "use"),
 }
+OF_FEATURES = [section.name for section in found("page", "SECTION")]
 
 
 class Reading(HTMLParser):
@@ -67,7 +69,7 @@ def all_pages(folder: Path) -> list[Path]:
 
 def test_each_section_node_rack_and_job_has_a_page(pages: Path) -> None:
     names = {str(page.relative_to(pages)) for page in all_pages(pages)}
-    sections = {f"{name}.html" for name in ("index", "queue", "drift", "power", "shadow")}
+    sections = {f"{name}.html" for name in ("index", "queue", "drift", *OF_FEATURES)}
     racks = {f"racks/{number}.html" for number in range(1, 5)}
     jobs = {f"jobs/{number}.html" for number in (9001, 9002, *range(9100, 9106))}
     assert names == sections | racks | jobs | {f"nodes/{name}.html" for name in MACHINES}
@@ -212,7 +214,7 @@ def test_a_section_that_fails_does_not_stop_the_others(
     said = "The section 'Drift' cannot be shown: 'what'."
     assert said in done.stderr
     assert said in Reading(tmp_path / "most/drift.html").text
-    assert len(all_pages(tmp_path / "most")) == 25
+    assert len(all_pages(tmp_path / "most")) == 23 + len(OF_FEATURES)
 
 
 @pytest.mark.usefixtures("silent")

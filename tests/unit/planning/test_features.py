@@ -4,13 +4,16 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import reload
 from typing import Any
 
 import numpy as np
 import pytest
 from make import job_request, sizes
 
-from slurm_gpu_aware.features import found
+from slurm_gpu_aware import features
+from slurm_gpu_aware.errors import ConfigError
+from slurm_gpu_aware.features import found, registry
 from slurm_gpu_aware.features.due_dates.declared import DueAccount
 from slurm_gpu_aware.features.due_dates.due_date import DUE, DueDate
 from slurm_gpu_aware.features.power.power_budget import PLANNED, POWER, PowerState
@@ -105,6 +108,23 @@ def test_a_stage_that_says_so_sees_the_running_jobs_of_a_simulation(backfill: bo
     jobs = [TraceJob("1", 0.0, 1, 50.0, "A"), TraceJob("2", 1.0, 1, 50.0, "A")]
     found = start_times([_Alone()], jobs, policy="packed", backfill=backfill)
     assert found == {"1": 0.0, "2": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("nihgt.Night", r"'nihgt.Night' does not name a folder .* known: .*baselines, .*waiting$"),
+        ("moves.Moovs", r"'moves.Moovs' does not name a stage .* known: Returns, Moves$"),
+        ("waiting.Waits", r"'waiting.Waits' does not name a stage of waiting/.* known: none$"),
+    ],
+)
+def test_a_wrong_name_in_the_list_is_told(
+    entry: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "FEATURES", (entry,))
+    features.load_facts.cache_clear()
+    with pytest.raises(ConfigError, match=says):
+        reload(registry)
 
 
 def test_no_two_facets_have_the_same_name() -> None:

@@ -8,8 +8,9 @@ from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.config.settings import Config, GateConfig
 from slurm_gpu_aware.gate.admin_comment import marked, parse, state_of, unmarked, with_state
+from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.selector.job_comments import placed_text, waiting_text, with_due_date
+from slurm_gpu_aware.selector.job_comments import placed_text, waiting_text
 from slurm_gpu_aware.selector.round import Rounds
 
 RECORD = "gpuaware/1;tn=gres/gpu:2;mc=1"
@@ -115,8 +116,8 @@ def test_a_reason_in_short(reason: str, facts: dict[str, str], text: str) -> Non
     [(None, "n3:0"), (0.0, "due-impossible,n3:0"), (0.5, "n3:0"), ("unknown", "n3:0")],
 )
 def test_an_impossible_due_date_stands_in_front(due: float | str | None, text: str) -> None:
-    values = None if due is None else {} if due == "unknown" else {"in_time": due}
-    assert with_due_date("n3:0", values) == text
+    values = {"due_s": 9.0} if due == "unknown" else {"due_s": 9.0, "in_time": due}
+    assert Facts.read({} if due is None else {"due": values}).short("n3:0") == text
 
 
 @pytest.mark.parametrize(
