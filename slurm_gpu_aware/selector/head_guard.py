@@ -116,7 +116,7 @@ class HeadGuard:
         self._busy &= kept.keys()
         wanted: dict[str, _Share | None] = {}
         for node, (gpus, free, every, cpus) in kept.items():
-            refused = node in self._busy
+            refused = node in self._busy and gpus > 0
             held = free if refused else gpus
             if cpus is None or (refused and (every or cpus > held)):
                 wanted[node] = None

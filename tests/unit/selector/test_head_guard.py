@@ -241,6 +241,7 @@ def test_a_node_of_which_slurm_gives_no_share_with_more_cpus_is_held() -> None:
     slurm.free = 0
     for held in ([], [""]):
         assert slurm.guarded(1, 1, cpus=9) == held
+    assert slurm.guarded(0, 0, cpus=12) == ["cpu=12"]  # without GPUs it does
 
 
 MIXED = {"gpu": ("n1", "n2"), "mixed": ("n1", "n2", "x1")}
