@@ -106,7 +106,7 @@ def schedulers(power: PowerSettings, known: Mapping[str, SizeTable]) -> dict[str
     """Name -> settings without a power limit."""
     base = SimSettings(
         policy="packed",
-        sizing="as-asked",
+        mode="as-asked",
         estimate="exact",
         overrun="extend",
         migration_s=30.0,
@@ -114,20 +114,20 @@ def schedulers(power: PowerSettings, known: Mapping[str, SizeTable]) -> dict[str
     )
     las = replace(base, order="las")
     eft = replace(base, policy="eft", backfill=True)
-    live = replace(eft, sizing="round")
+    live = replace(eft, mode="sticky")
     return {
         GANDIVA: base,
-        GANDIVA + ZEUS: replace(base, sizing="zeus"),
+        GANDIVA + ZEUS: replace(base, mode="zeus"),
         TIRESIAS: las,
-        TIRESIAS + ZEUS: replace(las, sizing="zeus"),
-        AFS: replace(base, sizing="afs", estimate="limit"),
-        AFS_L: replace(base, sizing="afs"),
+        TIRESIAS + ZEUS: replace(las, mode="zeus"),
+        AFS: replace(base, mode="afs", estimate="limit"),
+        AFS_L: replace(base, mode="afs"),
         EASY: eft,
-        POWERFLOW: replace(base, sizing="powerflow"),
-        MODELS: replace(base, sizing="powerflow", power=replace(power, known=known)),
-        PLACED: replace(base, policy="eft", sizing="powerflow"),
+        POWERFLOW: replace(base, mode="powerflow"),
+        MODELS: replace(base, mode="powerflow", power=replace(power, known=known)),
+        PLACED: replace(base, policy="eft", mode="powerflow"),
         LIVE: live,
-        GROWS: replace(live, moves=True, sections={MovesConfig: MovesConfig(shrink=False)}),
+        GROWS: replace(live, mode="moves", sections={MovesConfig: MovesConfig(shrink=False)}),
     }
 
 

@@ -21,7 +21,7 @@ from slurm_gpu_aware.planning.stages import Stage, World, plan_stages, told
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
-from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings
+from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings, modes
 from slurm_gpu_aware.simulator.simulated_feature import Asked
 from slurm_gpu_aware.simulator.trace import TraceJob
 
@@ -70,7 +70,7 @@ class Rounds:
         self.adjusts = any(feature.adjusts for feature in self.features)
         """Clocks of running jobs may change in each round."""
         self._key = order_key(settings)
-        self._lined = settings.sticky and not settings.preemptive and not settings.anew
+        self._lined = not settings.preemptive and not settings.anew
         """The order of the waiting jobs is fixed, so the queue is kept sorted."""
         self._line: list[Place] = []
         """Keys of the waiting jobs, sorted; unused if they change with time."""
@@ -128,7 +128,7 @@ class Rounds:
         room = state.total - state.background_gpus
         prefix = guaranteed_prefix([a.size for a in ordered], room)
         first, rest = ordered[:prefix], ordered[prefix:]
-        if settings.sticky:
+        if not settings.anew:
             return self._sticky(first, rest, wanted=wanted)
         queue = [*first, *rest] if settings.backfill else first
         return self._outcome(self._plan(queue, set(), first=True), set(), queue) if queue else None
@@ -314,7 +314,7 @@ class Arrivals:
 
     def request(self, job: TraceJob) -> Request:
         """The request of a job."""
-        sizes = () if self._settings.sizing in ("as-asked", "zeus") else job.sizes
+        sizes = job.sizes if modes()[self._settings.mode].sized else ()
         power = self._settings.power
         table = None if power is None else power.known.get(job.model or "", job.table)
         known = self._options

@@ -9,9 +9,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.facets import Section
 from slurm_gpu_aware.model.size_table import SizeTable
@@ -64,21 +66,30 @@ ESTIMATES: Mapping[str, str] = {
     "exact": "the work itself, which no selector knows; for research",
 }
 """What the planner knows of run times."""
-SIZINGS: Mapping[str, str] = {
-    "round": "sizes and clocks of the planner's round, as live",
-    "as-asked": "sizes as asked, default clocks",
-    "zeus": "sizes as asked, each job at its best clock by energy and time (Zeus)",
-    "powerflow": "sizes and clocks of all jobs anew in each round (PowerFlow, Algorithm 1)",
-    "afs": "sizes of all jobs anew in each round, default clocks (AFS)",
-    "sts": "jobs with due dates by the stochastic scheduler, running jobs keep their GPUs (STS)",
-    "sts-preempt": "the same, but more pressing jobs may stop running ones, as its authors do",
-}
-"""What decides on GPU counts and clocks of jobs with a size table."""
-STS = ("sts", "sts-preempt")  # Those of the stochastic scheduler.
-ANEW = ("powerflow", "afs", *STS)  # Those that size running jobs, too: these restart.
 _ORDERED = "@"
 _NO_DUE = ":no-due"  # Ends the name of a run that ignores due dates.
-_MODES = ("sticky", "non-sticky", "moves", *(s for s in SIZINGS if s != "round"))
+
+
+class Mode(NamedTuple):
+    """How the rounds of a run go; `MODES` of a feature's ``simulated.py`` are more of them."""
+
+    about: str
+    anew: bool = False  # Each round places all jobs, the running ones, too.
+    sized: bool = True  # Jobs with a range of GPU counts may get others than they ask for.
+    powered: bool = False  # It needs power and size tables.
+
+
+_MODES: Mapping[str, Mode] = {
+    "sticky": Mode("a job keeps its GPUs until it ends or is preempted"),
+    "non-sticky": Mode("every round places all jobs", anew=True),
+}
+
+
+@cache
+def modes() -> Mapping[str, Mode]:
+    """Name -> mode of those of the simulator and of the features."""
+    known = (_MODES, *found("simulated", "MODES"))
+    return {name: mode for each in known for name, mode in each.items()}
 
 
 def share_of(application: str | None) -> float | None:
@@ -125,8 +136,7 @@ class SimSettings:
     order: str = "fifo"  # A key of :data:`ORDERS`.
     round_s: float | None = None
     """Plan at multiples of this (PAL: 300); None: at every arrival and end."""
-    sticky: bool = True
-    """A job keeps its GPUs until it ends or is preempted; False: every round places all jobs."""
+    mode: str = "sticky"  # A key of :func:`modes`.
     backfill: bool = False  # Backfill; needs time limits (see ``LIMIT_FACTOR``).
     reservations: int = PlanSettings.reservations
     backfill_depth: int = PlanSettings.backfill_depth
@@ -140,8 +150,6 @@ class SimSettings:
     estimate: str | None = None
     """A key of :data:`ESTIMATES`; None: history for a trace with users, else limit."""
     estimate_error: float = 0.0  # Of ``exact``: standard deviation of ln(estimate / work).
-    moves: bool = False
-    """Running jobs move to better GPUs, as the selector moves them."""
     movable_share: float = 1.0
     """Share of the jobs that allow moves among those that do not say, drawn by their ids."""
     las_threshold_gpu_s: float = 3600.0
@@ -163,7 +171,6 @@ class SimSettings:
     jobs without their own. None: bandwidth does not affect run times."""
     interference: InterferenceProfile | None = None
     """Measured slowdown of pairs of jobs; None: no interference."""
-    sizing: str = "round"  # A key of :data:`SIZINGS`; other than ``round`` it needs ``power``.
     slowdown: float | None = None
     """Bound on time of clocks that save energy, in place of the site's; 0: all jobs run
     at default clocks, whatever they say."""
@@ -178,21 +185,17 @@ class SimSettings:
             ("scope", self.interference_scope, SCOPES),
             ("overrun", self.overrun, OVERRUNS),
             ("estimate", self.estimate, (None, *ESTIMATES)),
-            ("sizing", self.sizing, SIZINGS),
+            ("mode", self.mode, modes()),
         ):
             if value not in known:
                 names = ", ".join(filter(None, known))
                 raise PolicyError(f"unknown {what} {value!r}; known: {names}")
         if (self.order == "multifactor") != (self.multifactor is not None):
             raise PolicyError("order multifactor needs the site's settings: give --fairshare")
-        if self.multifactor is not None and (self.anew or not self.sticky):
+        if self.multifactor is not None and self.anew:
             raise PolicyError("running jobs have no place in the order multifactor: only sticky")
-        if self.moves and not self.sticky:
-            raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
-        if self.moves and self.anew:
-            raise PolicyError(f"every round of {self.sizing} sizes all jobs anew: no moves beside")
-        if self.sizing != "round" and self.power is None:
-            raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
+        if modes()[self.mode].powered and self.power is None:
+            raise PolicyError(f"{self.mode} needs power and size tables: give --eta")
 
     def of(self, kind: type[T]) -> T:
         """The section of a feature; its defaults if there is none."""
@@ -206,8 +209,8 @@ class SimSettings:
 
     @property
     def anew(self) -> bool:
-        """Whether each round sizes and places all jobs."""
-        return self.sizing in ANEW
+        """Whether each round places all jobs, the running ones, too."""
+        return modes()[self.mode].anew
 
     @property
     def preemptive(self) -> bool:
@@ -218,25 +221,17 @@ class SimSettings:
     def label(self) -> str:
         """``pal``, ``pal:moves`` or ``pal:non-sticky``; with a power limit ``pal eta=0.6``."""
         limit = math.inf if self.power is None else self.power.eta
-        mode = self._mode if self.due_dates else self._mode + _NO_DUE
+        mode = self.policy if self.mode == "sticky" else f"{self.policy}:{self.mode}"
+        mode += "" if self.due_dates else _NO_DUE
         if self.queue.exchanges:
             mode += f"{_ORDERED}{self.queue.label}"
         if self.slowdown:
             mode += f" slowdown={self.slowdown:g}"
         return mode if limit == math.inf else f"{mode} eta={limit:g}"
 
-    @property
-    def _mode(self) -> str:
-        """Policy and mode, as :func:`parse_policy` reads them."""
-        if self.sizing != "round":
-            return f"{self.policy}:{self.sizing}"
-        if not self.sticky:
-            return f"{self.policy}:non-sticky"
-        return f"{self.policy}:moves" if self.moves else self.policy
-
 
 def parse_policy(text: str, base: SimSettings) -> SimSettings:
-    """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of ``_MODES``.
+    """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of :func:`modes`.
 
     ``:no-due`` may end both, and then an order of the queue, ``@expected=0.1``. Raises PolicyError
     if a part after the name is invalid; the name is not checked here.
@@ -250,9 +245,7 @@ def parse_policy(text: str, base: SimSettings) -> SimSettings:
     name, colon, mode = text.partition(":")
     if not colon:
         return replace(base, policy=name)
-    if mode not in _MODES:
-        modes = f"{', '.join(f'NAME:{m}' for m in _MODES[:-1])} or NAME:{_MODES[-1]}"
-        raise PolicyError(f"policy {text!r}: expected NAME, {modes}")
-    if mode in SIZINGS:
-        return replace(base, policy=name, sizing=mode)
-    return replace(base, policy=name, sticky=mode != "non-sticky", moves=mode == "moves")
+    if mode not in modes():
+        *most, last = (f"NAME:{known}" for known in modes())
+        raise PolicyError(f"policy {text!r}: expected NAME, {', '.join(most)} or {last}")
+    return replace(base, policy=name, mode=mode)

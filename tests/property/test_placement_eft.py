@@ -267,7 +267,9 @@ def test_no_stream_holds_a_job_longer_than_its_cap(
     given = replace(given, policy_options={"longest_wait_s": longest_s})
     given = replace(given, order="priority")
     sections = {} if moves is None else {MovesConfig: moves}
-    given = replace(given, moves=moves is not None, sections=sections, migration_s=1.0)
+    given = replace(
+        given, mode="sticky" if moves is None else "moves", sections=sections, migration_s=1.0
+    )
     result = Watched(trace, cluster, given).run()
     assert np.isfinite(result.start_s).all()
 

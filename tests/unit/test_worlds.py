@@ -143,7 +143,7 @@ class Simulated:
             queue=rule_of(config.of(QueueConfig), 0.0),
             sections=config.sections,
             power=PowerSettings(IDLE_W, MAX_W, eta),
-            moves=config.of(MovesConfig).enabled,
+            mode="moves" if config.of(MovesConfig).enabled else "sticky",
         )
 
     def plan(self, jobs: Iterable[Job], *stages: Stage) -> Round:

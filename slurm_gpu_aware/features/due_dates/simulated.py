@@ -84,7 +84,7 @@ class SimulatedDueDates(SimulatedFeature):
             return request
         work = job.hints.get(EPOCHS)
         epochs = None if work is None else (work[0], job.gpus, float(work[1]))
-        grows = self.settings.moves and job.elastic
+        grows = self.settings.mode == "moves" and job.elastic
         restart_s = self.settings.restart_s(job) if grows else None
         due = DueDate(job.deadline_s, epochs=epochs, weight=job.weight, restart_s=restart_s)
         return request.put(DUE_DATE, due)

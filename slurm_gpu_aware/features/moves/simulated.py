@@ -11,6 +11,7 @@ from slurm_gpu_aware.features.moves.declared import LOOK_S, RATE_S, MovesConfig
 from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, RETURNING, Movable, Moving
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.simulator.settings import Mode
 from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature
 from slurm_gpu_aware.simulator.trace import TraceJob
 
@@ -31,7 +32,7 @@ class SimulatedMoves(SimulatedFeature):
 
     def begins(self, waiting: Collection[object]) -> bool:
         """Whether moves are possible, and the round is the first one of its time."""
-        self._moving = self._found(waiting) if self.settings.moves else None
+        self._moving = self._found(waiting) if self.settings.mode in MODES else None
         return self._moving is not None
 
     def _found(self, waiting: Collection[object]) -> Moving | None:
@@ -95,3 +96,4 @@ def _allows_moves(job: TraceJob, share: float) -> bool:
 
 
 SIMULATED = SimulatedMoves
+MODES = {"moves": Mode("running jobs move to better GPUs, as the selector moves them")}

@@ -11,7 +11,7 @@ from slurm_gpu_aware.features.power.power_budget import POWER, PoweredJob, Power
 from slurm_gpu_aware.model.facets import Facet
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.simulator.active import ActiveJob
-from slurm_gpu_aware.simulator.settings import PowerSettings
+from slurm_gpu_aware.simulator.settings import PowerSettings, modes
 from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature
 
 
@@ -30,7 +30,7 @@ class SimulatedLimit(SimulatedFeature):
     def told(self, asked: Asked) -> Mapping[Facet[Any], Any]:
         """The limit, and the power of what runs."""
         power = self.settings.power
-        if power is None or not self.adjusts or self.settings.sizing != "round":
+        if power is None or not self.adjusts or modes()[self.settings.mode].powered:
             return {POWER: None}
         there, running = self.state.idle.exists, self.state.running
         positions = running if asked.keep is None else asked.keep

@@ -27,7 +27,7 @@ def test_jobs_of_one_round_get_what_the_allocator_gives_them(eta):
         for i, n in enumerate("abcab")
     ]
     power = replace(POWER, eta=eta)
-    result = packed(Trace.of("t", jobs), sizing="powerflow", power=power)
+    result = packed(Trace.of("t", jobs), mode="powerflow", power=power)
     wanted = [
         SizingJob(j.job_id, j.sizes, MAX_W, j.table, work=1.0 / j.table.time_s[0, -1]) for j in jobs
     ]
@@ -44,7 +44,7 @@ def test_a_job_grows_when_gpus_become_free_and_pays_a_restart_for_it():
         TraceJob(n, 0.0, 1, d, model="a", sizes=(1, 2, 4, 8), elastic=True, table=TABLES["a"])
         for n, d in (("long", 10_000.0), ("short", 1000.0))
     ]
-    result = packed(Trace.of("t", jobs), one, sizing="powerflow", migration_s=60.0)
+    result = packed(Trace.of("t", jobs), one, mode="powerflow", migration_s=60.0)
     pace = [0.01 + 0.99 / 4, 0.01 + 0.99 / 8]
     short_end = 1000 * pace[0]
     assert result.end_s[1] == pytest.approx(short_end)
@@ -54,7 +54,7 @@ def test_a_job_grows_when_gpus_become_free_and_pays_a_restart_for_it():
 
 
 def test_a_job_that_is_not_elastic_keeps_its_size():
-    result = packed(moldable(2, elastic=False), sizing="powerflow", power=replace(POWER, eta=0.6))
+    result = packed(moldable(2, elastic=False), mode="powerflow", power=replace(POWER, eta=0.6))
     assert result.done.all()
     sizes = {}
     for placed in result.placements:
@@ -64,8 +64,8 @@ def test_a_job_that_is_not_elastic_keeps_its_size():
 
 
 def test_zeus_keeps_sizes_and_lowers_clocks():
-    asked = packed(moldable(3), sizing="as-asked")
-    zeus = packed(moldable(3), sizing="zeus")
+    asked = packed(moldable(3), mode="as-asked")
+    zeus = packed(moldable(3), mode="zeus")
     assert [p["job_id"] for p in asked.placements] == [p["job_id"] for p in zeus.placements]
     assert zeus.energy.job_j.sum() < 0.95 * asked.energy.job_j.sum()
     assert (zeus.run_s > asked.run_s).all()

@@ -25,8 +25,8 @@ def packed(trace, **settings):
 
 PLANNED_ROUNDS = [{}, {"backfill": True, "round_s": 120.0}, {"order": "las", "round_s": 120.0}]
 SIZED_ROUNDS = [
-    {"policy": "packed", "sizing": sizing, "round_s": round_s}
-    for sizing in ("powerflow", "afs")
+    {"policy": "packed", "mode": mode, "round_s": round_s}
+    for mode in ("powerflow", "afs")
     for round_s in (None, 120.0)
 ]
 
@@ -122,7 +122,7 @@ def test_elastic_jobs_grow_by_moves_as_live(eta, elastic, grows):
     result = packed(
         trace,
         power=replace(POWER, eta=eta),
-        moves=True,
+        mode="moves",
         sections={MovesConfig: moves},
         migration_s=10.0,
     )

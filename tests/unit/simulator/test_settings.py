@@ -22,7 +22,7 @@ MOVING = parse_policy("packed:moves", BASE)
         (BASE, "pal", "pal"),
         (BASE, "packed:moves", "packed:moves"),
         (BASE, "packed:non-sticky", "packed:non-sticky"),
-        (SimSettings(sticky=False), "packed:sticky", "packed"),
+        (SimSettings(mode="non-sticky"), "packed:sticky", "packed"),
         (MOVING, "packed", "packed:moves"),
         (MOVING, "packed:sticky", "packed"),
         (MOVING, "packed:non-sticky", "packed:non-sticky"),
@@ -33,7 +33,7 @@ MOVING = parse_policy("packed:moves", BASE)
 )
 def test_a_policy_is_named_with_its_mode_and_order(base, text, label):
     found = parse_policy(text, base)
-    assert (found.label, found.moves) == (label, ":moves" in label)
+    assert (found.label, found.mode == "moves") == (label, ":moves" in label)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_unknown_policy_is_refused_at_once():
         simulate(Trace.of("t", []), FLAT, SimSettings(policy="pal2"))
 
 
-POWERFLOW = {"sizing": "powerflow", "power": POWER}
+POWERFLOW = {"mode": "powerflow", "power": POWER}
 BY_SHARES = {"order": "multifactor", "multifactor": Multifactor()}
 
 
@@ -69,12 +69,10 @@ BY_SHARES = {"order": "multifactor", "multifactor": Multifactor()}
         ({"order": "lifo"}, "unknown order"),
         ({"estimate": "oracle"}, "unknown estimate 'oracle'; known: history, limit"),
         ({"overrun": "nothing"}, "unknown overrun 'nothing'; known: kill, extend"),
-        ({**POWERFLOW, "sizing": "other"}, "unknown sizing"),
-        ({"sticky": False, "moves": True}, "non-sticky"),
-        ({**POWERFLOW, "moves": True}, "every round of powerflow sizes all jobs anew"),
+        ({**POWERFLOW, "mode": "other"}, "unknown mode"),
         ({"order": "multifactor"}, "give --fairshare"),
         ({"multifactor": Multifactor()}, "give --fairshare"),
-        ({**BY_SHARES, "sticky": False}, "only sticky"),
+        ({**BY_SHARES, "mode": "non-sticky"}, "only sticky"),
     ],
 )
 def test_settings_that_do_not_suit_each_other_are_refused(settings, said):
