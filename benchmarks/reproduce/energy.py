@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from common import arguments, finish, paragraph, percent, run, shared, standard_error, table
@@ -116,10 +116,10 @@ class Variant(NamedTuple):
         if not self.limits:
             planner = {name: replace(one, limited=None) for name, one in planner.items()}
         power = PowerSettings(IDLE_W, MAX_W, eta=self.eta, known=planner)
-        sections: dict[type, Any] = {}
+        sections = []
         if self.bound is not None:
-            sections[EnergyConfig] = EnergyConfig(self.bound, from_median=self.from_median)
-        return parse_policy(self.policy, replace(SETTINGS, power=power, sections=sections))
+            sections.append(EnergyConfig(self.bound, from_median=self.from_median))
+        return parse_policy(self.policy, replace(SETTINGS, power=power).put(*sections))
 
 
 DEFAULT, PACKED = Variant("eft"), Variant("packed")

@@ -28,6 +28,7 @@ from powerflow_bench import (
     trace,
 )
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
@@ -107,11 +108,10 @@ def schedulers(power: PowerSettings, known: Mapping[str, SizeTable]) -> dict[str
     base = SimSettings(
         policy="packed",
         mode="as-asked",
-        estimate="exact",
         overrun="extend",
         migration_s=30.0,
         power=power,
-    )
+    ).put(RunEstimates("exact"))
     las = replace(base, order="las")
     eft = replace(base, policy="eft", backfill=True)
     live = replace(eft, mode="sticky")
@@ -120,14 +120,14 @@ def schedulers(power: PowerSettings, known: Mapping[str, SizeTable]) -> dict[str
         GANDIVA + ZEUS: replace(base, mode="zeus"),
         TIRESIAS: las,
         TIRESIAS + ZEUS: replace(las, mode="zeus"),
-        AFS: replace(base, mode="afs", estimate="limit"),
+        AFS: replace(base, mode="afs").put(RunEstimates("limit")),
         AFS_L: replace(base, mode="afs"),
         EASY: eft,
         POWERFLOW: replace(base, mode="powerflow"),
         MODELS: replace(base, mode="powerflow", power=replace(power, known=known)),
         PLACED: replace(base, policy="eft", mode="powerflow"),
         LIVE: live,
-        GROWS: replace(live, mode="moves", sections={MovesConfig: MovesConfig(shrink=False)}),
+        GROWS: replace(live, mode="moves").put(MovesConfig(shrink=False)),
     }
 
 

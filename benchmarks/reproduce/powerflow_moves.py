@@ -55,7 +55,7 @@ def runs(bench: Bench, demand: float, count: Count) -> Found:
     base, site = schedulers(bench.power, bench.known), bench.site(0, differ=False)
     load = Load(demand, count.jobs)
     live = {
-        name: replace(base[LIVE], mode="moves", sections={MovesConfig: moves})
+        name: replace(base[LIVE], mode="moves").put(moves)
         for name, moves in (VARIANTS | LOOSER).items()
     }
     cases = {}

@@ -192,8 +192,7 @@ def _run(
     base = SimSettings(power=PowerSettings(50.0, WATTS), migration_s=restart_s, locality=False)
     moves = MovesConfig(per_hour=1000, per_round=100)
     due_dates = DueDatesConfig(order or DueDatesConfig.order)
-    sections = {MovesConfig: moves, DueDatesConfig: due_dates}
-    settings = parse_policy(policy, replace(base, sections=sections))
+    settings = parse_policy(policy, base.put(moves, due_dates))
     result = simulate(trace, cluster, settings, truth=scores)
     due = due_numbers(result)
     assert result.energy is not None

@@ -15,6 +15,7 @@ from slurm_gpu_aware.errors import RequestError
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.model.cluster import Cluster
+    from slurm_gpu_aware.model.facets import Section
     from slurm_gpu_aware.simulator.settings import SimSettings
     from slurm_gpu_aware.simulator.trace import Trace
 
@@ -34,6 +35,10 @@ class Prepared(NamedTuple):
     def but(self, **fields: Any) -> Prepared:
         """The same with other settings."""
         return self._replace(settings=replace(self.settings, **fields))
+
+    def put(self, section: Section) -> Prepared:
+        """The same with another section of a feature."""
+        return self._replace(settings=self.settings.put(section))
 
 
 def option(place: int, name: str, text: str, **more: Any) -> Option:

@@ -5,16 +5,17 @@ links of 1/r of that bandwidth a step takes (1 - c) + c r times as long. It depe
 GPU and links, so a site with numbers of its own gives them in the trace.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features import found
-from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.facets import Section
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.utility import SCOPES, InterferenceProfile
@@ -60,14 +61,6 @@ LIMIT_FACTOR = 3.0
 none."""
 LIMIT_MARGIN = 1.5
 """Limits that the simulator sets are at least this multiple of a job's longest run."""
-ESTIMATES: Mapping[str, str] = {
-    "history": "from the runs that have ended so far, as live (``planning.estimates``)",
-    "limit": "the time limit",
-    "exact": "the work itself, which no selector knows; for research",
-}
-"""What the planner knows of run times."""
-_ORDERED = "@"
-_NO_DUE = ":no-due"  # Ends the name of a run that ignores due dates.
 
 
 class Mode(NamedTuple):
@@ -83,6 +76,28 @@ _MODES: Mapping[str, Mode] = {
     "sticky": Mode("a job keeps its GPUs until it ends or is preempted"),
     "non-sticky": Mode("every round places all jobs", anew=True),
 }
+
+
+class RunSection(Section):
+    """What a run has of a feature beside the site's settings, ``RUN`` of its ``simulated.py``.
+
+    As all sections it is a frozen dataclass with defaults.
+    """
+
+    @property
+    def words(self) -> str:
+        """What it adds to the name of the run; after a space it stands behind all others."""
+        return ""
+
+    @classmethod
+    def read(cls, text: str, base: SimSettings) -> tuple[str, SimSettings]:
+        """The name of a policy without such words, and ``base`` with them. Raises PolicyError."""
+        return text, base
+
+
+@cache
+def _run_sections() -> tuple[type[RunSection], ...]:
+    return tuple(found("simulated", "RUN"))
 
 
 @cache
@@ -147,21 +162,12 @@ class SimSettings:
     """Class -> the same for its jobs."""
     overrun: str = "kill"
     """A key of :data:`OVERRUNS`: what becomes of a job that reaches its limit."""
-    estimate: str | None = None
-    """A key of :data:`ESTIMATES`; None: history for a trace with users, else limit."""
-    estimate_error: float = 0.0  # Of ``exact``: standard deviation of ln(estimate / work).
-    movable_share: float = 1.0
-    """Share of the jobs that allow moves among those that do not say, drawn by their ids."""
     las_threshold_gpu_s: float = 3600.0
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
     multifactor: Multifactor | None = None
     """Of the order ``multifactor``: what priorities are made of."""
-    due_dates: bool = True
-    """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
     sections: Mapping[type, Section] = field(default_factory=dict)
-    """Settings of features, by their types."""
-    queue: OrderRule = OrderRule()  # noqa: RUF009 - it is frozen
-    """Which jobs go before others in ``order``."""
+    """Settings of features, by their types; see `put`."""
     classes: tuple[str, ...] = ("A", "B", "C")
     locality: bool = True  # Jobs that span nodes (or other levels) are slowed by L.
     variability: bool = True  # Jobs run at the pace of their slowest GPU.
@@ -171,9 +177,6 @@ class SimSettings:
     jobs without their own. None: bandwidth does not affect run times."""
     interference: InterferenceProfile | None = None
     """Measured slowdown of pairs of jobs; None: no interference."""
-    slowdown: float | None = None
-    """Bound on time of clocks that save energy, in place of the site's; 0: all jobs run
-    at default clocks, whatever they say."""
     power: PowerSettings | None = None
     """Power of the GPUs, for the energy of jobs with a size table; None: energy is not known."""
     interference_scope: str = "socket"
@@ -184,12 +187,10 @@ class SimSettings:
             ("order", self.order, ORDERS),
             ("scope", self.interference_scope, SCOPES),
             ("overrun", self.overrun, OVERRUNS),
-            ("estimate", self.estimate, (None, *ESTIMATES)),
             ("mode", self.mode, modes()),
         ):
             if value not in known:
-                names = ", ".join(filter(None, known))
-                raise PolicyError(f"unknown {what} {value!r}; known: {names}")
+                raise PolicyError(f"unknown {what} {value!r}; known: {', '.join(known)}")
         if (self.order == "multifactor") != (self.multifactor is not None):
             raise PolicyError("order multifactor needs the site's settings: give --fairshare")
         if self.multifactor is not None and self.anew:
@@ -201,6 +202,10 @@ class SimSettings:
         """The section of a feature; its defaults if there is none."""
         section: T | None = self.sections.get(kind)  # type: ignore[assignment]
         return kind() if section is None else section
+
+    def put(self, *sections: Section) -> Self:
+        """The run with other sections of features."""
+        return replace(self, sections=dict(self.sections) | {type(one): one for one in sections})
 
     def restart_s(self, job: TraceJob) -> float:
         """What a restart or a move costs a job, as live: by itself, its class, or all."""
@@ -221,27 +226,20 @@ class SimSettings:
     def label(self) -> str:
         """``pal``, ``pal:moves`` or ``pal:non-sticky``; with a power limit ``pal eta=0.6``."""
         limit = math.inf if self.power is None else self.power.eta
-        mode = self.policy if self.mode == "sticky" else f"{self.policy}:{self.mode}"
-        mode += "" if self.due_dates else _NO_DUE
-        if self.queue.exchanges:
-            mode += f"{_ORDERED}{self.queue.label}"
-        if self.slowdown:
-            mode += f" slowdown={self.slowdown:g}"
-        return mode if limit == math.inf else f"{mode} eta={limit:g}"
+        words = ["" if self.mode == "sticky" else f":{self.mode}"]
+        words += [self.of(kind).words for kind in reversed(_run_sections())]
+        words.append("" if limit == math.inf else f" eta={limit:g}")
+        return self.policy + "".join(sorted(words, key=lambda one: one.startswith(" ")))
 
 
 def parse_policy(text: str, base: SimSettings) -> SimSettings:
     """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of :func:`modes`.
 
-    ``:no-due`` may end both, and then an order of the queue, ``@expected=0.1``. Raises PolicyError
-    if a part after the name is invalid; the name is not checked here.
+    Words of features (`RunSection`) may end both: ``:no-due@expected=0.1``. Raises PolicyError if
+    a part after the name is invalid; the name is not checked here.
     """
-    named, ordered, order = text.partition(_ORDERED)
-    if ordered:
-        return parse_policy(named, replace(base, queue=base.queue.named(order)))
-    if text.endswith(_NO_DUE):
-        undated = replace(base, due_dates=False)
-        return parse_policy(text.removesuffix(_NO_DUE), undated)
+    for kind in _run_sections():
+        text, base = kind.read(text, base)
     name, colon, mode = text.partition(":")
     if not colon:
         return replace(base, policy=name)

@@ -16,9 +16,11 @@ from store_samples import fit_models, ingest, put_net, report
 
 from slurm_gpu_aware.config.load import load_config
 from slurm_gpu_aware.features.energy.declared import OWN_CLOCK
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import HAD_GPUS, MovesConfig
 from slurm_gpu_aware.features.power.declared import PowerConfig
 from slurm_gpu_aware.features.queue_order.declared import QueueConfig
+from slurm_gpu_aware.features.queue_order.simulated import RunOrder
 from slurm_gpu_aware.features.queue_order.stage import rule_of
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.features.shards.declared import SHARDS
@@ -139,12 +141,10 @@ class Simulated:
             policy="pal",
             order="priority",
             backfill=True,
-            estimate="limit",
-            queue=rule_of(config.of(QueueConfig), 0.0),
             sections=config.sections,
             power=PowerSettings(IDLE_W, MAX_W, eta),
             mode="moves" if config.of(MovesConfig).enabled else "sticky",
-        )
+        ).put(RunEstimates("limit"), RunOrder(rule_of(config.of(QueueConfig), 0.0)))
 
     def plan(self, jobs: Iterable[Job], *stages: Stage) -> Round:
         """The first round of jobs that wait."""

@@ -18,7 +18,9 @@ class EstimateOptions(RunOptions):
 
     def prepared(self, one: Prepared) -> Prepared:
         """With that kind."""
-        return one.but(estimate=self.given["estimate"])
+        from slurm_gpu_aware.features.estimates.simulated import RunEstimates
+
+        return one.put(RunEstimates(self.given["estimate"]))
 
 
 RUN_OPTIONS = EstimateOptions

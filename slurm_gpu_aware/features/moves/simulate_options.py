@@ -21,9 +21,11 @@ class MoveOptions(RunOptions):
 
     def prepared(self, one: Prepared) -> Prepared:
         """With that share and cost, else the site's cost."""
+        from slurm_gpu_aware.features.moves.simulated import RunMoves
+
         cost_s = self.given["migration_s"]
         restart_s = self.config.of(MovesConfig).restart_s if cost_s is None else cost_s
-        return one.but(movable_share=self.given["movable"], migration_s=restart_s)
+        return one.but(migration_s=restart_s).put(RunMoves(self.given["movable"]))
 
 
 RUN_OPTIONS = MoveOptions

@@ -7,6 +7,7 @@ import pytest
 from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.cluster import Cluster
@@ -16,8 +17,10 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 
 def packed(trace, cluster=FLAT, **settings):
-    base = SimSettings(policy="packed", estimate="exact", overrun="extend", power=POWER)
-    return simulate(trace, cluster, replace(base, **settings), keep_placements=True)
+    base = SimSettings(policy="packed", overrun="extend", power=POWER)
+    return simulate(
+        trace, cluster, replace(base, **settings).put(RunEstimates("exact")), keep_placements=True
+    )
 
 
 @pytest.mark.parametrize("eta", [0.4, 0.6, 0.9, np.inf])

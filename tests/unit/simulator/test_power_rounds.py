@@ -8,6 +8,7 @@ from make import job_request, plan_round
 from small_sizes import IDLE_W, MAX_W, POWER, TABLES, check_energy, moldable
 from small_traces import FLAT
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PowerState
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -18,9 +19,10 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 LIMITS = [0.35, 0.5, 0.8, np.inf]
 
 
-def packed(trace, **settings):
-    base = SimSettings(policy="eft", estimate="exact", overrun="extend", power=POWER)
-    return simulate(trace, FLAT, replace(base, **settings), keep_placements=True)
+def packed(trace, *sections, **settings):
+    base = SimSettings(policy="eft", overrun="extend", power=POWER)
+    base = replace(base, **settings).put(RunEstimates("exact"), *sections)
+    return simulate(trace, FLAT, base, keep_placements=True)
 
 
 PLANNED_ROUNDS = [{}, {"backfill": True, "round_s": 120.0}, {"order": "las", "round_s": 120.0}]
@@ -121,9 +123,9 @@ def test_elastic_jobs_grow_by_moves_as_live(eta, elastic, grows):
     trace = moldable(4, elastic=elastic)
     result = packed(
         trace,
+        moves,
         power=replace(POWER, eta=eta),
         mode="moves",
-        sections={MovesConfig: moves},
         migration_s=10.0,
     )
     assert result.done.all()

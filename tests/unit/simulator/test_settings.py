@@ -7,6 +7,7 @@ from small_sizes import POWER
 from small_traces import FLAT
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace
@@ -67,7 +68,6 @@ BY_SHARES = {"order": "multifactor", "multifactor": Multifactor()}
     ("settings", "said"),
     [
         ({"order": "lifo"}, "unknown order"),
-        ({"estimate": "oracle"}, "unknown estimate 'oracle'; known: history, limit"),
         ({"overrun": "nothing"}, "unknown overrun 'nothing'; known: kill, extend"),
         ({**POWERFLOW, "mode": "other"}, "unknown mode"),
         ({"order": "multifactor"}, "give --fairshare"),
@@ -78,6 +78,11 @@ BY_SHARES = {"order": "multifactor", "multifactor": Multifactor()}
 def test_settings_that_do_not_suit_each_other_are_refused(settings, said):
     with pytest.raises(PolicyError, match=said):
         SimSettings(**settings)
+
+
+def test_unknown_estimates_are_refused():
+    with pytest.raises(PolicyError, match="unknown estimate 'oracle'; known: history, limit"):
+        RunEstimates("oracle")
 
 
 @pytest.mark.parametrize("wrong", [{"idle_w": 500.0}, {"idle_w": -1.0}, {"eta": 0.0}])
