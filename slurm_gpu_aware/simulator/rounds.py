@@ -11,7 +11,6 @@ from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.facets import Facet, decided, named
 from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.request import PolicyChoice, Request
-from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.placed import Round
@@ -315,8 +314,6 @@ class Arrivals:
     def request(self, job: TraceJob) -> Request:
         """The request of a job."""
         sizes = job.sizes if modes()[self._settings.mode].sized else ()
-        power = self._settings.power
-        table = None if power is None else power.known.get(job.model or "", job.table)
         known = self._options
         request = Request(
             job_id=job.job_id,
@@ -332,7 +329,7 @@ class Arrivals:
             submit_s=job.submit_s,
             application=job.model if self._profiled else None,
             policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
-            facets=named(TABLE, table) | named(HINTED, job.hints),
+            facets=named(HINTED, job.hints),
         )
         for feature in self._features:
             request = feature.asked(job, request)

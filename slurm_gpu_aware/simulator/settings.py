@@ -7,7 +7,6 @@ GPU and links, so a site with numbers of its own gives them in the trace.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features import found
 from slurm_gpu_aware.model.facets import Section
-from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.utility import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.policy import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -119,28 +117,6 @@ def share_of(application: str | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class PowerSettings:
-    """Power of the GPUs, which are all of one model, and of the site."""
-
-    idle_w: float  # Power of a GPU without a job.
-    max_w: float  # Power limit of a GPU.
-    eta: float = math.inf
-    """Limit of the site as a share of the power limits of all GPUs; inf: none."""
-    known: Mapping[str, SizeTable] = field(default_factory=dict)
-    """Application -> its size table as the planner knows it; others: the jobs' own."""
-
-    def limit_w(self, gpus: int) -> float:
-        """Limit of a site with so many GPUs: a share of what they may draw; inf: none."""
-        return self.eta * gpus * self.max_w
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.idle_w <= self.max_w < math.inf:
-            raise PolicyError(f"power of a GPU: {self.idle_w:g} W idle, limit {self.max_w:g} W")
-        if not self.eta > 0.0:
-            raise PolicyError(f"eta is {self.eta:g}, expected a share above 0")
-
-
-@dataclass(frozen=True)
 class SimSettings:
     """Settings of one run."""
 
@@ -177,8 +153,6 @@ class SimSettings:
     jobs without their own. None: bandwidth does not affect run times."""
     interference: InterferenceProfile | None = None
     """Measured slowdown of pairs of jobs; None: no interference."""
-    power: PowerSettings | None = None
-    """Power of the GPUs, for the energy of jobs with a size table; None: energy is not known."""
     interference_scope: str = "socket"
     """What jobs share that slow each other, one of ``drb.utility.SCOPES``."""
 
@@ -195,8 +169,6 @@ class SimSettings:
             raise PolicyError("order multifactor needs the site's settings: give --fairshare")
         if self.multifactor is not None and self.anew:
             raise PolicyError("running jobs have no place in the order multifactor: only sticky")
-        if modes()[self.mode].powered and self.power is None:
-            raise PolicyError(f"{self.mode} needs power and size tables: give --eta")
 
     def of(self, kind: type[T]) -> T:
         """The section of a feature; its defaults if there is none."""
@@ -225,11 +197,9 @@ class SimSettings:
     @property
     def label(self) -> str:
         """``pal``, ``pal:moves`` or ``pal:non-sticky``; with a power limit ``pal eta=0.6``."""
-        limit = math.inf if self.power is None else self.power.eta
-        words = ["" if self.mode == "sticky" else f":{self.mode}"]
-        words += [self.of(kind).words for kind in reversed(_run_sections())]
-        words.append("" if limit == math.inf else f" eta={limit:g}")
-        return self.policy + "".join(sorted(words, key=lambda one: one.startswith(" ")))
+        words = [self.of(kind).words for kind in reversed(_run_sections())]
+        mode = "" if self.mode == "sticky" else f":{self.mode}"
+        return self.policy + mode + "".join(sorted(words, key=lambda one: one.startswith(" ")))
 
 
 def parse_policy(text: str, base: SimSettings) -> SimSettings:

@@ -19,6 +19,7 @@ from slurm_gpu_aware.features.energy.declared import OWN_CLOCK
 from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import HAD_GPUS, MovesConfig
 from slurm_gpu_aware.features.power.declared import PowerConfig
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.features.queue_order.declared import QueueConfig
 from slurm_gpu_aware.features.queue_order.simulated import RunOrder
 from slurm_gpu_aware.features.queue_order.stage import rule_of
@@ -31,7 +32,7 @@ from slurm_gpu_aware.model.size_table import TABLE, TABLES, SizeTable
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.simulator.engine import Simulator
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import put_scores
@@ -142,9 +143,12 @@ class Simulated:
             order="priority",
             backfill=True,
             sections=config.sections,
-            power=PowerSettings(IDLE_W, MAX_W, eta),
             mode="moves" if config.of(MovesConfig).enabled else "sticky",
-        ).put(RunEstimates("limit"), RunOrder(rule_of(config.of(QueueConfig), 0.0)))
+        ).put(
+            RunEstimates("limit"),
+            RunOrder(rule_of(config.of(QueueConfig), 0.0)),
+            RunPower(IDLE_W, MAX_W, eta),
+        )
 
     def plan(self, jobs: Iterable[Job], *stages: Stage) -> Round:
         """The first round of jobs that wait."""

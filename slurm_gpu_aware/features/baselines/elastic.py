@@ -26,6 +26,7 @@ from slurm_gpu_aware.features.due_dates.together import LATE_COST, PERIOD_S, up_
 from slurm_gpu_aware.features.due_dates.work import empirical
 from slurm_gpu_aware.features.power.menu import Sized, SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
@@ -46,8 +47,7 @@ class ElasticRounds(Rounds):
 
     def prepare(self) -> None:
         """No job has a node."""
-        assert self.settings.power is not None  # noqa: S101 - settings of these rounds have it
-        self.power = self.settings.power
+        self.power = self.settings.of(RunPower)
         self.placing = replace(self.plan_settings, classes=(), backfill=True)
         """Jobs are placed in the order of the list, and one without a place holds up no other."""
         empty = {facet: facet.empty for stage in self.stages for facet in stage.inputs}

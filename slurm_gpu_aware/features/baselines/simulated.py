@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from slurm_gpu_aware.features.baselines.afs_and_zeus import zeus_clock
 from slurm_gpu_aware.features.baselines.elastic import STS, STS_PREEMPT, ElasticRounds
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.simulator.active import ActiveJob
@@ -20,11 +21,11 @@ class SimulatedBaselines(SimulatedFeature):
 
     def starts(self, active: ActiveJob, assignment: Assignment) -> Assignment:
         """By Zeus at the clock that is best for energy and time."""
-        power, table = self.settings.power, active.request.get(TABLE)
-        if power is None or table is None or self.settings.mode != "zeus":
+        table = active.request.get(TABLE)
+        if table is None or self.settings.mode != "zeus":
             return assignment
         gpus = active.request.gpus
-        clock_mhz = zeus_clock(table, gpus, gpus * power.max_w)
+        clock_mhz = zeus_clock(table, gpus, gpus * self.settings.of(RunPower).max_w)
         return replace(assignment, clock_mhz=clock_mhz, power_limit_w=None)
 
 

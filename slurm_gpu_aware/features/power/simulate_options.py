@@ -42,15 +42,13 @@ class PowerOptions(RunOptions):
             return one
         gpu_model = self.given["gpu_model"]
         power, trace = simulated_power(self.config, one.trace, one.cluster, gpu_model)
-        return one._replace(trace=trace).but(power=power)
+        return one._replace(trace=trace).put(power)
 
     def swept(self, runs: Runs) -> Runs:
         """Each run with each limit."""
-        return tuple(
-            replace(run, power=run.power and replace(run.power, eta=eta))
-            for eta in self.etas
-            for run in runs
-        )
+        from slurm_gpu_aware.features.power.simulated import power_of
+
+        return tuple(run.put(replace(power_of(run), eta=eta)) for eta in self.etas for run in runs)
 
 
 RUN_OPTIONS = PowerOptions

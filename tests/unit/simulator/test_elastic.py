@@ -16,11 +16,10 @@ from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 
-def packed(trace, cluster=FLAT, **settings):
-    base = SimSettings(policy="packed", overrun="extend", power=POWER)
-    return simulate(
-        trace, cluster, replace(base, **settings).put(RunEstimates("exact")), keep_placements=True
-    )
+def packed(trace, cluster=FLAT, power=POWER, **settings):
+    base = SimSettings(policy="packed", overrun="extend")
+    settings = replace(base, **settings).put(RunEstimates("exact"), power)
+    return simulate(trace, cluster, settings, keep_placements=True)
 
 
 @pytest.mark.parametrize("eta", [0.4, 0.6, 0.9, np.inf])

@@ -170,7 +170,7 @@ def test_a_running_job_shrinks_so_that_another_starts(elastic):
         for n, at, s in (("1", 0.0, 9_000.0), ("2", 2_000.0, 1_000.0), ("3", 5_700.0, 10.0))
     ]
     cluster = Cluster.uniform(1, 4)
-    result = moved_by(jobs, cluster, "eft:moves", power=POWER, migration_s=10.0)
+    result = moved_by(jobs, cluster, "eft:moves", POWER, migration_s=10.0)
     sizes = [(placed["job_id"], sum(map(len, placed["slots"]))) for placed in result.placements]
     if elastic:  # an hour after its last move 1 grows again, at the end of 3
         assert sizes == [("1", 4), ("1", 2), ("2", 2), ("3", 2), ("1", 4)]

@@ -27,7 +27,7 @@ MOVING = parse_policy("packed:moves", BASE)
         (MOVING, "packed", "packed:moves"),
         (MOVING, "packed:sticky", "packed"),
         (MOVING, "packed:non-sticky", "packed:non-sticky"),
-        (SimSettings(power=POWER), "packed:afs", "packed:afs"),
+        (BASE, "packed:afs", "packed:afs"),
         (BASE, "packed@backfill", "packed@backfill"),
         (BASE, "eft:moves@expected=0.3", "eft:moves@expected=0.3"),
     ],
@@ -41,7 +41,6 @@ def test_a_policy_is_named_with_its_mode_and_order(base, text, label):
     ("text", "said"),
     [
         ("pal:often", "expected NAME, .*NAME:non-sticky, NAME:moves, .* or NAME:sts-preempt"),
-        ("packed:afs", "afs needs"),
         ("eft@fast", "order"),
         ("eft@expected=", "order"),
         ("eft@expected=101", "order"),
@@ -60,7 +59,6 @@ def test_an_unknown_policy_is_refused_at_once():
         simulate(Trace.of("t", []), FLAT, SimSettings(policy="pal2"))
 
 
-POWERFLOW = {"mode": "powerflow", "power": POWER}
 BY_SHARES = {"order": "multifactor", "multifactor": Multifactor()}
 
 
@@ -69,7 +67,7 @@ BY_SHARES = {"order": "multifactor", "multifactor": Multifactor()}
     [
         ({"order": "lifo"}, "unknown order"),
         ({"overrun": "nothing"}, "unknown overrun 'nothing'; known: kill, extend"),
-        ({**POWERFLOW, "mode": "other"}, "unknown mode"),
+        ({"mode": "other"}, "unknown mode"),
         ({"order": "multifactor"}, "give --fairshare"),
         ({"multifactor": Multifactor()}, "give --fairshare"),
         ({**BY_SHARES, "mode": "non-sticky"}, "only sticky"),

@@ -46,7 +46,7 @@ def dated_job(work_s, due_after_s, **more):
 
 
 def due_run(jobs, policy="packed", cluster=ONE, order="slurm", **more):
-    base = SimSettings(power=POWER, **more).put(RunEstimates("limit"))
+    base = SimSettings(**more).put(POWER, RunEstimates("limit"))
     moves = MovesConfig(first_s=0.0, margin_s=1e9, last_s=0.0)
     settings = parse_policy(policy, base.put(moves, DueDatesConfig(order)))
     return simulate(Trace.of("t", jobs), cluster, settings, keep_placements=True)
