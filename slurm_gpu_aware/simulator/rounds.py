@@ -146,7 +146,7 @@ class Rounds:
             ends = backfill or any(waiting.turn is not None for waiting in plan.waiting)
             if ends or len(queue) == len(self._line):
                 return self._outcome(plan, None, queue)
-            beyond = 2 * len(queue)
+            beyond *= 16
 
     def _sticky(
         self, first: list[ActiveJob], rest: list[ActiveJob], *, wanted: bool
