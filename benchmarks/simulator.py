@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.engine import simulate
@@ -55,7 +56,7 @@ def five_policies(processes: int) -> float:
     """Seconds for five policies on 64 GPUs, rounds of 300 s."""
     cluster, truth = scored(16, same_indices=False)
     trace, name = sia_trace()
-    base = SimSettings(round_s=300.0, estimate="exact")
+    base = SimSettings(round_s=300.0).put(RunEstimates("exact"))
     runs = [Run(trace, cluster, truth, parse_policy(p, base)) for p in FIVE]
     started = time.perf_counter()
     results = run_all(runs, timer=time.perf_counter, processes=processes)
@@ -79,7 +80,7 @@ def backfill(policies: Sequence[str], jobs: int = 8000, gpus: int = 2000) -> Non
     for policy in policies:
         spent = []
         for easy in (False, True):
-            settings = SimSettings(policy=policy, backfill=easy, estimate="exact")
+            settings = SimSettings(policy=policy, backfill=easy).put(RunEstimates("exact"))
             started = time.process_time()
             simulate(trace, cluster, settings, truth=truth)
             spent.append(time.process_time() - started)
@@ -107,7 +108,7 @@ def large(policy: str, jobs: int, gpus: int) -> float:
     result = simulate(
         trace,
         cluster,
-        SimSettings(policy=policy, estimate="exact"),
+        SimSettings(policy=policy).put(RunEstimates("exact")),
         truth=truth,
         timer=time.perf_counter,
         progress=progress,

@@ -18,6 +18,8 @@ from common import (
     table,
 )
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
+from slurm_gpu_aware.features.queue_order.simulated import RunOrder
 from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.parallel import Run
@@ -34,10 +36,8 @@ BASE = SimSettings(
     policy="packed",
     order="multifactor",
     multifactor=SHARES,
-    queue=OrderRule(age_per_s=SHARES.age_per_s),
     backfill=True,
-    estimate="history",
-)
+).put(RunEstimates("history"), RunOrder(OrderRule(age_per_s=SHARES.age_per_s)))
 USERS, NAMES = 10, 4
 CHEAT = "u0"
 PARTS = 4

@@ -13,6 +13,7 @@ import numpy as np
 from common import SYNTHETIC, arguments, finish, paragraph, run, standard_error, table
 from pal_bench import CLASSES, Bench, Size, average, of_several_gpus, penalised, spread
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
@@ -123,7 +124,7 @@ def results(
     runs = []
     for policy, known in cases:
         settings = parse_policy(policy, base)
-        settings = replace(settings, estimate=ESTIMATES[known], overrun="extend")
+        settings = replace(settings, overrun="extend").put(RunEstimates(ESTIMATES[known]))
         traces = load.traces if known == EXACT else loose
         runs += [Run(t, s.cluster, s.truth, settings) for s in sites for t in traces]
     what = f"{load.name}, {scores}{', EASY' if easy else ''}"

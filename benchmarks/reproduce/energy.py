@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from common import arguments, finish, paragraph, percent, run, shared, standard_error, table
@@ -16,12 +16,12 @@ from when_it_pays import BASE, NODES, SETTINGS, WIDTH, site_of, trace_of
 
 from slurm_gpu_aware.features.energy.declared import EnergyConfig
 from slurm_gpu_aware.features.energy.stage import EXACT
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import (
     LIMIT_FACTOR,
-    PowerSettings,
     SimSettings,
     parse_policy,
 )
@@ -115,11 +115,11 @@ class Variant(NamedTuple):
         """Those of a run; ``planner``: tables that the planner knows, by application."""
         if not self.limits:
             planner = {name: replace(one, limited=None) for name, one in planner.items()}
-        power = PowerSettings(IDLE_W, MAX_W, eta=self.eta, known=planner)
-        sections: dict[type, Any] = {}
+        power = RunPower(IDLE_W, MAX_W, eta=self.eta, known=planner)
+        sections = []
         if self.bound is not None:
-            sections[EnergyConfig] = EnergyConfig(self.bound, from_median=self.from_median)
-        return parse_policy(self.policy, replace(SETTINGS, power=power, sections=sections))
+            sections.append(EnergyConfig(self.bound, from_median=self.from_median))
+        return parse_policy(self.policy, SETTINGS.put(power, *sections))
 
 
 DEFAULT, PACKED = Variant("eft"), Variant("packed")

@@ -28,11 +28,13 @@ from powerflow_bench import (
     trace,
 )
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import MovesConfig
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.simulated_site import (
     SimulatedSite,
     draw_scores,
@@ -102,32 +104,30 @@ Points = Mapping[str, Sequence[Point]]
 """Scheduler -> its runs of one seed, one for each limit."""
 
 
-def schedulers(power: PowerSettings, known: Mapping[str, SizeTable]) -> dict[str, SimSettings]:
+def schedulers(power: RunPower, known: Mapping[str, SizeTable]) -> dict[str, SimSettings]:
     """Name -> settings without a power limit."""
     base = SimSettings(
         policy="packed",
-        sizing="as-asked",
-        estimate="exact",
+        mode="as-asked",
         overrun="extend",
         migration_s=30.0,
-        power=power,
-    )
+    ).put(RunEstimates("exact"), power)
     las = replace(base, order="las")
     eft = replace(base, policy="eft", backfill=True)
-    live = replace(eft, sizing="round")
+    live = replace(eft, mode="sticky")
     return {
         GANDIVA: base,
-        GANDIVA + ZEUS: replace(base, sizing="zeus"),
+        GANDIVA + ZEUS: replace(base, mode="zeus"),
         TIRESIAS: las,
-        TIRESIAS + ZEUS: replace(las, sizing="zeus"),
-        AFS: replace(base, sizing="afs", estimate="limit"),
-        AFS_L: replace(base, sizing="afs"),
+        TIRESIAS + ZEUS: replace(las, mode="zeus"),
+        AFS: replace(base, mode="afs").put(RunEstimates("limit")),
+        AFS_L: replace(base, mode="afs"),
         EASY: eft,
-        POWERFLOW: replace(base, sizing="powerflow"),
-        MODELS: replace(base, sizing="powerflow", power=replace(power, known=known)),
-        PLACED: replace(base, policy="eft", sizing="powerflow"),
+        POWERFLOW: replace(base, mode="powerflow"),
+        MODELS: replace(base, mode="powerflow").put(replace(power, known=known)),
+        PLACED: replace(base, policy="eft", mode="powerflow"),
         LIVE: live,
-        GROWS: replace(live, moves=True, sections={MovesConfig: MovesConfig(shrink=False)}),
+        GROWS: replace(live, mode="moves").put(MovesConfig(shrink=False)),
     }
 
 
@@ -141,7 +141,7 @@ class Bench:
         self.data, self.count, self.processes = data, count, processes
         self.tables = oracle(data)
         self.known = fitted(self.tables, 0)
-        self.power = PowerSettings(idle_w=IDLE_W, max_w=most_w(self.tables))
+        self.power = RunPower(idle_w=IDLE_W, max_w=most_w(self.tables))
 
     def site(self, seed: int, *, differ: bool) -> SimulatedSite:
         """The cluster, with equal GPUs or with scores as measured on Longhorn."""
@@ -182,8 +182,7 @@ class Bench:
 
 def limited(settings: SimSettings, eta: float) -> SimSettings:
     """Settings under a power limit."""
-    assert settings.power is not None
-    return replace(settings, power=replace(settings.power, eta=eta))
+    return settings.put(replace(settings.of(RunPower), eta=eta))
 
 
 def point(result: Result) -> Point:

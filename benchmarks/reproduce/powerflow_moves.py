@@ -55,7 +55,7 @@ def runs(bench: Bench, demand: float, count: Count) -> Found:
     base, site = schedulers(bench.power, bench.known), bench.site(0, differ=False)
     load = Load(demand, count.jobs)
     live = {
-        name: replace(base[LIVE], moves=True, sections={MovesConfig: moves})
+        name: replace(base[LIVE], mode="moves").put(moves)
         for name, moves in (VARIANTS | LOOSER).items()
     }
     cases = {}
@@ -64,7 +64,7 @@ def runs(bench: Bench, demand: float, count: Count) -> Found:
         cases[EASY, 0.0, seed] = Run(jobs, site.cluster, site.truth, base[EASY])
         for (name, own), eta in product((live | {PLACED: base[PLACED]}).items(), count.etas):
             if name not in LOOSER or seed < LOOSE_SEEDS:
-                settings = replace(own, power=replace(bench.power, eta=eta))
+                settings = own.put(replace(bench.power, eta=eta))
                 cases[name, eta, seed] = Run(jobs, site.cluster, site.truth, settings)
     results = run(f"demand {demand:g}", list(cases.values()), bench.processes)
     found = zip(cases, results, strict=True)

@@ -21,6 +21,7 @@ from common import (
 from eft import BASE, SYNERGY_NODES, SYNERGY_PENALTY, Load, loose_limits
 from pal_bench import Bench, Size
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.simulator.parallel import Run
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
@@ -97,8 +98,8 @@ def rows_of(
 ) -> list[tuple[str, ...]]:
     """A row per case: gains over packed placement in Slurm's order, of the same traces."""
     kind, error = KNOWN[known]
-    base = replace(settings, backfill=True, overrun="extend", estimate=kind, estimate_error=error)
-    exact = base.estimate == "exact"
+    base = replace(settings, backfill=True, overrun="extend").put(RunEstimates(kind, error))
+    exact = kind == "exact"
     traces = load.traces if exact else [loose_limits(trace) for trace in load.traces]
     sites = [load.site(bench, scores, seed) for seed in range(1, load.draws + 1)]
     all_settings: list[SimSettings] = [parse_policy(case, base) for case in (FIRST, *cases)]

@@ -12,6 +12,7 @@ from eft import BASE, Load
 from pal_bench import Bench, Size
 from queue_order import OFF, VALUES, costs_of, rows_of
 
+from slurm_gpu_aware.features.queue_order.simulated import RunOrder
 from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.simulator.trace import Trace, read_csv
 
@@ -41,8 +42,8 @@ def section(firsts: Sequence[int], processes: int | None) -> str:
     bench = Bench(Size(1, loads=()), processes)
     trace = read_csv(measured_data(PHILLY) / PHILLY)
     load = Load("Philly", [part_of(trace, first, 64) for first in firsts], 1)
-    queue = OrderRule(age_per_s=SHARES.age_per_s)
-    base = replace(BASE, order="multifactor", multifactor=SHARES, queue=queue)
+    base = replace(BASE, order="multifactor", multifactor=SHARES)
+    base = base.put(RunOrder(OrderRule(age_per_s=SHARES.age_per_s)))
     rows = []
     for known in ("run times", OFF, "time limits"):
         rows += rows_of(bench, load, "Longhorn, medians", known, FAIR, base)

@@ -15,12 +15,13 @@ from sts_simulation import sts
 from slurm_gpu_aware.features.due_dates.declared import EPOCHS, DueDatesConfig
 from slurm_gpu_aware.features.due_dates.simulated import due_numbers
 from slurm_gpu_aware.features.moves.declared import MovesConfig
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.model.arrays import FloatArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import NO_HINTS, JobHints
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.engine import simulate
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings, parse_policy
+from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.simulated_site import bin_all
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
@@ -189,11 +190,10 @@ def _run(
     cluster = Cluster.uniform([f"n{i}" for i in range(nodes)], WIDTH, same_indices=False)
     cluster = replace(cluster, scores=bin_all(scores, cluster.exists))
     policy, _, order = mode.partition(" ")
-    base = SimSettings(power=PowerSettings(50.0, WATTS), migration_s=restart_s, locality=False)
+    base = SimSettings(migration_s=restart_s, locality=False).put(RunPower(50.0, WATTS))
     moves = MovesConfig(per_hour=1000, per_round=100)
     due_dates = DueDatesConfig(order or DueDatesConfig.order)
-    sections = {MovesConfig: moves, DueDatesConfig: due_dates}
-    settings = parse_policy(policy, replace(base, sections=sections))
+    settings = parse_policy(policy, base.put(moves, due_dates))
     result = simulate(trace, cluster, settings, truth=scores)
     due = due_numbers(result)
     assert result.energy is not None

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
-
-import click
 
 from slurm_gpu_aware.bounds import quoted
 from slurm_gpu_aware.errors import RequestError
@@ -15,11 +12,9 @@ from slurm_gpu_aware.errors import RequestError
 if TYPE_CHECKING:
     from slurm_gpu_aware.config.settings import Config
     from slurm_gpu_aware.model.cluster import Cluster
+    from slurm_gpu_aware.model.facets import Section
     from slurm_gpu_aware.simulator.settings import SimSettings
     from slurm_gpu_aware.simulator.trace import Trace
-
-Option = tuple[int, Callable[[Any], Any]]
-"""(place in the help among those of all features, ``click.option``)."""
 
 Runs: TypeAlias = "tuple[SimSettings, ...]"
 
@@ -31,14 +26,9 @@ class Prepared(NamedTuple):
     cluster: Cluster
     settings: SimSettings
 
-    def but(self, **fields: Any) -> Prepared:
-        """The same with other settings."""
-        return self._replace(settings=replace(self.settings, **fields))
-
-
-def option(place: int, name: str, text: str, **more: Any) -> Option:
-    """An option; ``text``: its help."""
-    return place, click.option(name, help=text, **more)
+    def put(self, section: Section) -> Prepared:
+        """The same with another section of a feature."""
+        return self._replace(settings=self.settings.put(section))
 
 
 class RunOptions:
@@ -48,7 +38,7 @@ class RunOptions:
     commands loads that module, so it imports larger ones where it needs them.
     """
 
-    options: ClassVar[tuple[Option, ...]] = ()
+    options: ClassVar[tuple[Callable[[Any], Any], ...]] = ()  # Of ``click.option``.
     needs: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = ()
     """(option, those of which one has to be given, too): otherwise it would have no effect."""
 

@@ -101,8 +101,7 @@ def _typed(name: str) -> str:
 
 def feature_options(command: _Command) -> _Command:
     """Add the options of features."""
-    options = (option for each in RUN_OPTIONS for option in each.options)
-    for _, add in sorted(options, key=lambda option: -option[0]):
+    for add in reversed([option for each in RUN_OPTIONS for option in each.options]):
         command = add(command)
     return command
 

@@ -18,6 +18,7 @@ from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.energy.simulated import with_bound
 from slurm_gpu_aware.features.queue_order.declared import QueueConfig
+from slurm_gpu_aware.features.queue_order.simulated import RunOrder
 from slurm_gpu_aware.features.queue_order.stage import OrderRule, rule_of
 from slurm_gpu_aware.features.queue_order.view import COMPARED, SLURM, paid
 from slurm_gpu_aware.model.profile import GpuTiming
@@ -270,7 +271,7 @@ def settings_of(
     ordered = replace(_settings(config, base, present), order="fifo") if orders else base
     return (
         {label: _settings(config, base, one) for label, one in candidates.items()},
-        {label: replace(ordered, queue=rule) for label, rule in orders.items()},
+        {label: ordered.put(RunOrder(rule)) for label, rule in orders.items()},
     )
 
 

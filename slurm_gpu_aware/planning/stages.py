@@ -36,8 +36,6 @@ class Stage:
     reads: ClassVar[tuple[Facet[Any], ...]] = ()
     """What it reads of requests; a record of a round holds it."""
     optional: ClassVar[bool] = False  # The round goes on without the stage if that fails.
-    passes: ClassVar[bool] = False
-    """Jobs may start although others that stand before them wait, without backfill, too."""
     sees_running: ClassVar[bool] = False
     """It reads ``cluster.running``; a simulation lists these jobs only where something does."""
 

@@ -62,7 +62,7 @@ class ActiveJob:
     above_idle_w: float = 0.0
     """Power that its GPUs draw beyond that of idle ones while it makes progress."""
     metered_s: float = 0.0
-    moved_s: float | None = None  # When it last moved (``SimSettings.moves``); None: never.
+    moved_s: float | None = None  # When it last moved (mode ``moves``); None: never.
     placed_s: float = math.nan  # When it got its current GPUs; NaN: it waits.
     limit_end_s: float = math.inf  # Time at which it is killed if it still has its current GPUs.
     since_s: float = 0.0  # Time up to which progress is credited.

@@ -38,7 +38,7 @@ from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.simulator.active import ActiveJob, EventClock, Kind, same_gpus
 from slurm_gpu_aware.simulator.cluster_state import BackgroundJobs, ClusterState
 from slurm_gpu_aware.simulator.physics import Physics
-from slurm_gpu_aware.simulator.power_meter import Energy, PowerMeter
+from slurm_gpu_aware.simulator.power_meter import Energy
 from slurm_gpu_aware.simulator.result import Result
 from slurm_gpu_aware.simulator.rounds import Arrivals, Outcome, Rounds
 from slurm_gpu_aware.simulator.settings import SimSettings
@@ -84,12 +84,8 @@ class Simulator:
         self.clock = EventClock(settings.round_s)
         self.state = ClusterState(cluster, settings, physics, self.clock, trace.jobs)
         self.state.features = tuple(make(self.state, trace) for make in SIMULATED)
-        power = settings.power
         make_rounds = next((f.rounds for f in self.state.features if f.rounds is not None), Rounds)
         self.rounds = make_rounds(settings, self.state, stages)
-        known = all(job.table is not None for job in trace.jobs)
-        if power is not None and known:
-            self.state.meter = PowerMeter(self.state.total, power.idle_w)
         self.background = BackgroundJobs(trace.background, self.state)
         profiled = self.rounds.profiled
         self.arrivals = Arrivals(settings, self.policy, self.state, profiled=profiled)
@@ -301,10 +297,9 @@ class Simulator:
 
     def _energy(self) -> Energy | None:
         """What the meter has read; None: the power of a job is not known."""
-        if (power := self.settings.power) is None or self.state.meter is None:
+        if self.state.meter is None:
             return None
-        whole = not self.trace.background
-        return self.state.meter.read(self.jobs, power.limit_w(self.state.total), whole=whole)
+        return self.state.meter.read(self.jobs, whole=not self.trace.background)
 
     def _result(self) -> Result:
         self.used.append((self.clock.now, self.state.used))

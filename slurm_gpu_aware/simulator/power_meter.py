@@ -54,9 +54,13 @@ class Energy:
 
 
 class PowerMeter:
-    """Meter of one run. ``gpus``: of the cluster; ``idle_w``: power of a GPU without a job."""
+    """Meter of one run.
 
-    def __init__(self, gpus: int, idle_w: float) -> None:
+    ``gpus``: of the cluster; ``idle_w``: power of a GPU without a job; ``limit_w``: of all GPUs.
+    """
+
+    def __init__(self, gpus: int, idle_w: float, limit_w: float = math.inf) -> None:
+        self.limit_w = limit_w
         self.base_w = gpus * idle_w
         self.idle_w = idle_w
         self._changes: list[tuple[float, float]] = []
@@ -83,12 +87,10 @@ class PowerMeter:
         active.energy_j += active.above_idle_w * (until - active.metered_s)
         self._changes.append((until, -active.above_idle_w))
 
-    def read(
-        self, jobs: Sequence[ActiveJob], limit_w: float = math.inf, *, whole: bool = True
-    ) -> Energy:
+    def read(self, jobs: Sequence[ActiveJob], *, whole: bool = True) -> Energy:
         """The readings of a run that has ended. ``jobs``: by position in the trace."""
         at, more = np.array([(0.0, self.base_w), *self._changes]).T
         times, inverse = np.unique(at, return_inverse=True)
         power = np.cumsum(np.bincount(inverse, weights=more), dtype=np.float64)
         energy = np.array([active.energy_j for active in jobs], dtype=np.float64)
-        return Energy(energy, times, power, limit_w, whole)
+        return Energy(energy, times, power, self.limit_w, whole)

@@ -11,7 +11,6 @@ from slurm_gpu_aware.model.cluster import each_gpu
 from slurm_gpu_aware.model.facets import Facet, decided, named
 from slurm_gpu_aware.model.job_hints import HINTED
 from slurm_gpu_aware.model.request import PolicyChoice, Request
-from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.placement.policy import Policy, make_policy, option_names
 from slurm_gpu_aware.planning.dispatcher import shape_of
 from slurm_gpu_aware.planning.placed import Round
@@ -21,7 +20,7 @@ from slurm_gpu_aware.planning.stages import Stage, World, plan_stages, told
 from slurm_gpu_aware.planning.timeline import as_running, take
 from slurm_gpu_aware.simulator.active import ActiveJob, order_key
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
-from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings
+from slurm_gpu_aware.simulator.settings import LIMIT_FACTOR, LIMIT_MARGIN, SimSettings, modes
 from slurm_gpu_aware.simulator.simulated_feature import Asked
 from slurm_gpu_aware.simulator.trace import TraceJob
 
@@ -70,7 +69,7 @@ class Rounds:
         self.adjusts = any(feature.adjusts for feature in self.features)
         """Clocks of running jobs may change in each round."""
         self._key = order_key(settings)
-        self._lined = settings.sticky and not settings.preemptive and not settings.anew
+        self._lined = not settings.preemptive and not settings.anew
         """The order of the waiting jobs is fixed, so the queue is kept sorted."""
         self._line: list[Place] = []
         """Keys of the waiting jobs, sorted; unused if they change with time."""
@@ -79,8 +78,7 @@ class Rounds:
         policy = make_policy(settings.policy, settings.policy_options)
         self._weighs = policy.wait_rule() is not None
         """Jobs may wait for GPUs that become free later."""
-        self._whole = state.shares is not None or any(stage.passes for stage in stages)
-        self._whole |= any(feature.passes for feature in self.features)
+        self._whole = state.shares is not None or any(one.passes for one in self.features)
         """Any job of the queue may start."""
         self._sees_running = any(stage.sees_running for stage in stages)
         self._patient = settings.backfill or policy.may_postpone or self._whole
@@ -108,21 +106,20 @@ class Rounds:
 
         With a policy that waits a start may change what is best for a job that waits by choice.
         """
-        by_choice = {waiting.job_id for waiting in plan.waiting if waiting.postponed}
-        lacking = (p for p in self._line if self.waiting[p[-1]].job.job_id not in by_choice)
+        lacking = {waiting.job_id for waiting in plan.waiting if waiting.turn is not None}
         settled = not (plan.moved or (self._weighs and plan.assignments))
-        self.blocked = next(lacking, None) if settled else None
+        line = self._line if settled and lacking else ()
+        self.blocked = next((p for p in line if self.waiting[p[-1]].job.job_id in lacking), None)
 
     def next(self) -> Outcome | None:
         """Plan the round that is due; None if no job takes part."""
         settings, state = self.settings, self.state
         wanted = sum(feature.begins(self.waiting) for feature in self.features) > 0
         if self._lined:
-            queue = list(self._head_of_line())
-            settled = not queue or (self.blocked is not None and not self._patient)
+            settled = not self._line or (self.blocked is not None and not self._patient)
             if settled and not wanted and not (self.adjusts and self.state.running):
                 return None
-            return self._outcome(self._plan(queue, None, first=True), None, queue)
+            return self._in_line()
         for active in state.running.values():
             active.credit(state.clock.now)
         ordered = [*state.running.values(), *self.waiting.values()]
@@ -130,10 +127,26 @@ class Rounds:
         room = state.total - state.background_gpus
         prefix = guaranteed_prefix([a.size for a in ordered], room)
         first, rest = ordered[:prefix], ordered[prefix:]
-        if settings.sticky:
+        if not settings.anew:
             return self._sticky(first, rest, wanted=wanted)
         queue = [*first, *rest] if settings.backfill else first
         return self._outcome(self._plan(queue, set(), first=True), set(), queue) if queue else None
+
+    def _in_line(self) -> Outcome:
+        """Plan the waiting jobs in their fixed order, as many as can matter.
+
+        A job that waits although it could start (by choice, or as a stage says) holds up no other,
+        so more are shown until one lacks GPUs.
+        """
+        backfill = self.settings.backfill
+        beyond = 1 + (self.settings.backfill_depth if backfill else 0)
+        while True:
+            queue = list(self._head_of_line(beyond))
+            plan = self._plan(queue, None, first=True)
+            ends = backfill or any(waiting.turn is not None for waiting in plan.waiting)
+            if ends or len(queue) == len(self._line):
+                return self._outcome(plan, None, queue)
+            beyond *= 16
 
     def _sticky(
         self, first: list[ActiveJob], rest: list[ActiveJob], *, wanted: bool
@@ -236,13 +249,12 @@ class Rounds:
         key = self._key(active) if active.target is None else _FIRST
         return key, active.turn, active.position
 
-    def _head_of_line(self) -> Iterator[ActiveJob]:
-        """Waiting jobs in order, as many as the planner considers."""
+    def _head_of_line(self, beyond: int) -> Iterator[ActiveJob]:
+        """Waiting jobs in order, with so many that ask for more than the free GPUs."""
         if self._whole:
             yield from (self.waiting[position] for *_, position in self._line)
             return
         room = self.state.free
-        beyond = 1 + (self.settings.backfill_depth if self.settings.backfill else 0)
         for *_, position in self._line:
             active = self.waiting[position]
             room -= active.size
@@ -301,9 +313,7 @@ class Arrivals:
 
     def request(self, job: TraceJob) -> Request:
         """The request of a job."""
-        sizes = () if self._settings.sizing in ("as-asked", "zeus") else job.sizes
-        power = self._settings.power
-        table = None if power is None else power.known.get(job.model or "", job.table)
+        sizes = job.sizes if modes()[self._settings.mode].sized else ()
         known = self._options
         request = Request(
             job_id=job.job_id,
@@ -319,7 +329,7 @@ class Arrivals:
             submit_s=job.submit_s,
             application=job.model if self._profiled else None,
             policy=PolicyChoice(None, {k: v for k, v in job.options.items() if k in known}),
-            facets=named(TABLE, table) | named(HINTED, job.hints),
+            facets=named(HINTED, job.hints),
         )
         for feature in self._features:
             request = feature.asked(job, request)

@@ -5,16 +5,17 @@ links of 1/r of that bandwidth a step takes (1 - c) + c r times as long. It depe
 GPU and links, so a site with numbers of its own gives them in the trace.
 """
 
-import math
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, Self, TypeVar
 
 from slurm_gpu_aware.errors import PolicyError
-from slurm_gpu_aware.features.queue_order.stage import OrderRule
+from slurm_gpu_aware.features import found
 from slurm_gpu_aware.model.facets import Section
-from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.placement.drb.utility import SCOPES, InterferenceProfile
 from slurm_gpu_aware.placement.policy import DEFAULT
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -58,27 +59,50 @@ LIMIT_FACTOR = 3.0
 none."""
 LIMIT_MARGIN = 1.5
 """Limits that the simulator sets are at least this multiple of a job's longest run."""
-ESTIMATES: Mapping[str, str] = {
-    "history": "from the runs that have ended so far, as live (``planning.estimates``)",
-    "limit": "the time limit",
-    "exact": "the work itself, which no selector knows; for research",
+
+
+class Mode(NamedTuple):
+    """How the rounds of a run go; `MODES` of a feature's ``simulated.py`` are more of them."""
+
+    about: str
+    anew: bool = False  # Each round places all jobs, the running ones, too.
+    sized: bool = True  # Jobs with a range of GPU counts may get others than they ask for.
+    powered: bool = False  # It needs power and size tables.
+
+
+_MODES: Mapping[str, Mode] = {
+    "sticky": Mode("a job keeps its GPUs until it ends or is preempted"),
+    "non-sticky": Mode("every round places all jobs", anew=True),
 }
-"""What the planner knows of run times."""
-SIZINGS: Mapping[str, str] = {
-    "round": "sizes and clocks of the planner's round, as live",
-    "as-asked": "sizes as asked, default clocks",
-    "zeus": "sizes as asked, each job at its best clock by energy and time (Zeus)",
-    "powerflow": "sizes and clocks of all jobs anew in each round (PowerFlow, Algorithm 1)",
-    "afs": "sizes of all jobs anew in each round, default clocks (AFS)",
-    "sts": "jobs with due dates by the stochastic scheduler, running jobs keep their GPUs (STS)",
-    "sts-preempt": "the same, but more pressing jobs may stop running ones, as its authors do",
-}
-"""What decides on GPU counts and clocks of jobs with a size table."""
-STS = ("sts", "sts-preempt")  # Those of the stochastic scheduler.
-ANEW = ("powerflow", "afs", *STS)  # Those that size running jobs, too: these restart.
-_ORDERED = "@"
-_NO_DUE = ":no-due"  # Ends the name of a run that ignores due dates.
-_MODES = ("sticky", "non-sticky", "moves", *(s for s in SIZINGS if s != "round"))
+
+
+class RunSection(Section):
+    """What a run has of a feature beside the site's settings, ``RUN`` of its ``simulated.py``.
+
+    As all sections it is a frozen dataclass with defaults.
+    """
+
+    @property
+    def words(self) -> str:
+        """What it adds to the name of the run; after a space it stands behind all others."""
+        return ""
+
+    @classmethod
+    def read(cls, text: str, base: SimSettings) -> tuple[str, SimSettings]:
+        """The name of a policy without such words, and ``base`` with them. Raises PolicyError."""
+        return text, base
+
+
+@cache
+def _run_sections() -> tuple[type[RunSection], ...]:
+    return tuple(found("simulated", "RUN"))
+
+
+@cache
+def modes() -> Mapping[str, Mode]:
+    """Name -> mode of those of the simulator and of the features."""
+    known = (_MODES, *found("simulated", "MODES"))
+    return {name: mode for each in known for name, mode in each.items()}
 
 
 def share_of(application: str | None) -> float | None:
@@ -93,28 +117,6 @@ def share_of(application: str | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class PowerSettings:
-    """Power of the GPUs, which are all of one model, and of the site."""
-
-    idle_w: float  # Power of a GPU without a job.
-    max_w: float  # Power limit of a GPU.
-    eta: float = math.inf
-    """Limit of the site as a share of the power limits of all GPUs; inf: none."""
-    known: Mapping[str, SizeTable] = field(default_factory=dict)
-    """Application -> its size table as the planner knows it; others: the jobs' own."""
-
-    def limit_w(self, gpus: int) -> float:
-        """Limit of a site with so many GPUs: a share of what they may draw; inf: none."""
-        return self.eta * gpus * self.max_w
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.idle_w <= self.max_w < math.inf:
-            raise PolicyError(f"power of a GPU: {self.idle_w:g} W idle, limit {self.max_w:g} W")
-        if not self.eta > 0.0:
-            raise PolicyError(f"eta is {self.eta:g}, expected a share above 0")
-
-
-@dataclass(frozen=True)
 class SimSettings:
     """Settings of one run."""
 
@@ -125,8 +127,7 @@ class SimSettings:
     order: str = "fifo"  # A key of :data:`ORDERS`.
     round_s: float | None = None
     """Plan at multiples of this (PAL: 300); None: at every arrival and end."""
-    sticky: bool = True
-    """A job keeps its GPUs until it ends or is preempted; False: every round places all jobs."""
+    mode: str = "sticky"  # A key of :func:`modes`.
     backfill: bool = False  # Backfill; needs time limits (see ``LIMIT_FACTOR``).
     reservations: int = PlanSettings.reservations
     backfill_depth: int = PlanSettings.backfill_depth
@@ -137,23 +138,12 @@ class SimSettings:
     """Class -> the same for its jobs."""
     overrun: str = "kill"
     """A key of :data:`OVERRUNS`: what becomes of a job that reaches its limit."""
-    estimate: str | None = None
-    """A key of :data:`ESTIMATES`; None: history for a trace with users, else limit."""
-    estimate_error: float = 0.0  # Of ``exact``: standard deviation of ln(estimate / work).
-    moves: bool = False
-    """Running jobs move to better GPUs, as the selector moves them."""
-    movable_share: float = 1.0
-    """Share of the jobs that allow moves among those that do not say, drawn by their ids."""
     las_threshold_gpu_s: float = 3600.0
     """Attained service at which LAS moves a job to the second queue. Units: GPU s."""
     multifactor: Multifactor | None = None
     """Of the order ``multifactor``: what priorities are made of."""
-    due_dates: bool = True
-    """Jobs with due dates are sized by them, as live; False: the due dates are only reported."""
     sections: Mapping[type, Section] = field(default_factory=dict)
-    """Settings of features, by their types."""
-    queue: OrderRule = OrderRule()  # noqa: RUF009 - it is frozen
-    """Which jobs go before others in ``order``."""
+    """Settings of features, by their types; see `put`."""
     classes: tuple[str, ...] = ("A", "B", "C")
     locality: bool = True  # Jobs that span nodes (or other levels) are slowed by L.
     variability: bool = True  # Jobs run at the pace of their slowest GPU.
@@ -163,12 +153,6 @@ class SimSettings:
     jobs without their own. None: bandwidth does not affect run times."""
     interference: InterferenceProfile | None = None
     """Measured slowdown of pairs of jobs; None: no interference."""
-    sizing: str = "round"  # A key of :data:`SIZINGS`; other than ``round`` it needs ``power``.
-    slowdown: float | None = None
-    """Bound on time of clocks that save energy, in place of the site's; 0: all jobs run
-    at default clocks, whatever they say."""
-    power: PowerSettings | None = None
-    """Power of the GPUs, for the energy of jobs with a size table; None: energy is not known."""
     interference_scope: str = "socket"
     """What jobs share that slow each other, one of ``drb.utility.SCOPES``."""
 
@@ -177,27 +161,23 @@ class SimSettings:
             ("order", self.order, ORDERS),
             ("scope", self.interference_scope, SCOPES),
             ("overrun", self.overrun, OVERRUNS),
-            ("estimate", self.estimate, (None, *ESTIMATES)),
-            ("sizing", self.sizing, SIZINGS),
+            ("mode", self.mode, modes()),
         ):
             if value not in known:
-                names = ", ".join(filter(None, known))
-                raise PolicyError(f"unknown {what} {value!r}; known: {names}")
+                raise PolicyError(f"unknown {what} {value!r}; known: {', '.join(known)}")
         if (self.order == "multifactor") != (self.multifactor is not None):
             raise PolicyError("order multifactor needs the site's settings: give --fairshare")
-        if self.multifactor is not None and (self.anew or not self.sticky):
+        if self.multifactor is not None and self.anew:
             raise PolicyError("running jobs have no place in the order multifactor: only sticky")
-        if self.moves and not self.sticky:
-            raise PolicyError("every round of a non-sticky policy places all jobs: no moves beside")
-        if self.moves and self.anew:
-            raise PolicyError(f"every round of {self.sizing} sizes all jobs anew: no moves beside")
-        if self.sizing != "round" and self.power is None:
-            raise PolicyError(f"{self.sizing} needs power and size tables: give --eta")
 
     def of(self, kind: type[T]) -> T:
         """The section of a feature; its defaults if there is none."""
         section: T | None = self.sections.get(kind)  # type: ignore[assignment]
         return kind() if section is None else section
+
+    def put(self, *sections: Section) -> Self:
+        """The run with other sections of features."""
+        return replace(self, sections=dict(self.sections) | {type(one): one for one in sections})
 
     def restart_s(self, job: TraceJob) -> float:
         """What a restart or a move costs a job, as live: by itself, its class, or all."""
@@ -206,8 +186,8 @@ class SimSettings:
 
     @property
     def anew(self) -> bool:
-        """Whether each round sizes and places all jobs."""
-        return self.sizing in ANEW
+        """Whether each round places all jobs, the running ones, too."""
+        return modes()[self.mode].anew
 
     @property
     def preemptive(self) -> bool:
@@ -217,42 +197,23 @@ class SimSettings:
     @property
     def label(self) -> str:
         """``pal``, ``pal:moves`` or ``pal:non-sticky``; with a power limit ``pal eta=0.6``."""
-        limit = math.inf if self.power is None else self.power.eta
-        mode = self._mode if self.due_dates else self._mode + _NO_DUE
-        if self.queue.exchanges:
-            mode += f"{_ORDERED}{self.queue.label}"
-        if self.slowdown:
-            mode += f" slowdown={self.slowdown:g}"
-        return mode if limit == math.inf else f"{mode} eta={limit:g}"
-
-    @property
-    def _mode(self) -> str:
-        """Policy and mode, as :func:`parse_policy` reads them."""
-        if self.sizing != "round":
-            return f"{self.policy}:{self.sizing}"
-        if not self.sticky:
-            return f"{self.policy}:non-sticky"
-        return f"{self.policy}:moves" if self.moves else self.policy
+        words = [self.of(kind).words for kind in reversed(_run_sections())]
+        mode = "" if self.mode == "sticky" else f":{self.mode}"
+        return self.policy + mode + "".join(sorted(words, key=lambda one: one.startswith(" ")))
 
 
 def parse_policy(text: str, base: SimSettings) -> SimSettings:
-    """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of ``_MODES``.
+    """Settings of ``NAME`` or ``NAME:MODE`` on top of ``base``; a mode is one of :func:`modes`.
 
-    ``:no-due`` may end both, and then an order of the queue, ``@expected=0.1``. Raises PolicyError
-    if a part after the name is invalid; the name is not checked here.
+    Words of features (`RunSection`) may end both: ``:no-due@expected=0.1``. Raises PolicyError if
+    a part after the name is invalid; the name is not checked here.
     """
-    named, ordered, order = text.partition(_ORDERED)
-    if ordered:
-        return parse_policy(named, replace(base, queue=base.queue.named(order)))
-    if text.endswith(_NO_DUE):
-        undated = replace(base, due_dates=False)
-        return parse_policy(text.removesuffix(_NO_DUE), undated)
+    for kind in _run_sections():
+        text, base = kind.read(text, base)
     name, colon, mode = text.partition(":")
     if not colon:
         return replace(base, policy=name)
-    if mode not in _MODES:
-        modes = f"{', '.join(f'NAME:{m}' for m in _MODES[:-1])} or NAME:{_MODES[-1]}"
-        raise PolicyError(f"policy {text!r}: expected NAME, {modes}")
-    if mode in SIZINGS:
-        return replace(base, policy=name, sizing=mode)
-    return replace(base, policy=name, sticky=mode != "non-sticky", moves=mode == "moves")
+    if mode not in modes():
+        *most, last = (f"NAME:{known}" for known in modes())
+        raise PolicyError(f"policy {text!r}: expected NAME, {', '.join(most)} or {last}")
+    return replace(base, policy=name, mode=mode)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ _NO_TIMES = (
     "; jobs without run times cannot be simulated. Sia's own traces have none: use those prepared "
     "for PAL"
 )
+_MOST_NAMED, _NEAR = 10, 0.75
+"""So many ignored columns are named; a known name is near from this ratio of difflib on."""
 _MAX_PRIORITY = 1e15
 """Far above Slurm's 32 bits, and below the limit of exact integers in a double."""
 _RANGES = (
@@ -210,8 +213,9 @@ def read_csv(
     Columns: job_id, submit_s, gpus, duration_s; optional: class (or ``class_column``), model,
     nodes, time_limit_s, deadline_s, weight, bw (high, low), pattern, priority, sizes (MIN-MAX),
     move (ok, no, 90s), user, name, account (or vc), and keys of the comment that a stage reads
-    (slower, epochs). Other columns are ignored. An empty optional cell means the default. Raises
-    SourceError if the file cannot be read, is not CSV, or lacks a required column.
+    (slower, epochs). Other columns are ignored, and named in ``missing``. An empty optional cell
+    means the default. Raises SourceError if the file cannot be read, is not CSV, or lacks a
+    required column.
     """
     table = read_table(source, text)
     no_times = {*_REQUIRED} - {*table.columns} == {"duration_s"}
@@ -239,7 +243,22 @@ def read_csv(
         if (again := last[job.job_id]) != line
     ]
     jobs = (job for line, job in parsed if last[job.job_id] == line)
-    return Trace.of(Path(table.name).stem, jobs, sorted(bad))
+    trace = Trace.of(Path(table.name).stem, jobs, sorted(bad))
+    known = {*_REQUIRED, *columns, *(hint.key for hint in _KEYS)}
+    return replace(trace, missing=tuple(_ignored(table.columns, known)))
+
+
+def _ignored(columns: Sequence[str], known: Collection[str]) -> Iterator[str]:
+    """A sentence on the columns that are not known, with known ones of nearly the same name."""
+    found = [column for column in columns if column not in known]
+    names = []
+    for name in found[:_MOST_NAMED]:
+        near = get_close_matches(name.lower(), sorted(known), 1, _NEAR)
+        names.append(quoted(name) + "".join(f" ({one}?)" for one in near))
+    if more := len(found) - len(names):
+        names.append(f"{more} more")
+    if found:
+        yield f"ignored {'column' if len(found) == 1 else 'columns'}: {', '.join(names)}"
 
 
 def poisson_trace(

@@ -11,6 +11,7 @@ from make import plan_round, with_fields
 from small_clusters import all_sets, cases, clusters, cost, level_index, requests
 from small_oracle import chosen_of
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import Postponement, Request
@@ -263,11 +264,13 @@ def test_no_stream_holds_a_job_longer_than_its_cap(
 ):
     """All jobs start, and none waits by choice for a start beyond its cap or the longest wait."""
     trace, cluster = stream
-    given = SimSettings(policy="eft", backfill=backfill, round_s=round_s, estimate=estimate)
+    given = SimSettings(policy="eft", backfill=backfill, round_s=round_s)
     given = replace(given, policy_options={"longest_wait_s": longest_s})
     given = replace(given, order="priority")
-    sections = {} if moves is None else {MovesConfig: moves}
-    given = replace(given, moves=moves is not None, sections=sections, migration_s=1.0)
+    sections = () if moves is None else (moves,)
+    given = replace(given, mode="sticky" if moves is None else "moves", migration_s=1.0).put(
+        RunEstimates(estimate), *sections
+    )
     result = Watched(trace, cluster, given).run()
     assert np.isfinite(result.start_s).all()
 

@@ -115,8 +115,6 @@ OF_ALL = ("run_options", "simulation")
 """Commands' modules that find features by the list, too."""
 FEATURELESS = ("model", "variability", "topology", "placement", "planning")
 """Rooms that do not know the list, either."""
-NAMED = {("simulator/settings", "queue_order")}
-"""(module below the commands, feature that it names)."""
 FOREIGN = {
     *("sqlite3", "subprocess", "time", "datetime", "os", "socket", "click"),
     *("io", "pathlib", "shutil", "tempfile", "glob", "urllib", "http", "csv", "json", "gzip"),
@@ -195,7 +193,7 @@ def test_features_are_found_through_their_list():
         for name in re.findall(rf"{ROOT.name}\.features(?:\.| import )(\w+)", ast.unparse(node))
         if name not in FINDS or path.relative_to(ROOT).parts[0] in FEATURELESS
     }
-    assert wrong == NAMED
+    assert wrong == set()
 
 
 def test_the_core_is_pure():

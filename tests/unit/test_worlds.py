@@ -15,9 +15,12 @@ from slurm_folder import SlurmFolder, parked
 from store_samples import fit_models, ingest, put_net, report
 
 from slurm_gpu_aware.config.load import load_config
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.features.power.declared import PowerConfig
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.features.queue_order.declared import QueueConfig
+from slurm_gpu_aware.features.queue_order.simulated import RunOrder
 from slurm_gpu_aware.features.queue_order.stage import rule_of
 from slurm_gpu_aware.features.registry import FEATURES
 from slurm_gpu_aware.model.facets import Facet, named
@@ -27,7 +30,7 @@ from slurm_gpu_aware.model.size_table import TABLE, SizeTable
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.stages import Stage
 from slurm_gpu_aware.simulator.engine import Simulator
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_store
 from slurm_gpu_aware.store.profiles import put_scores
@@ -137,11 +140,12 @@ class Simulated:
             policy="pal",
             order="priority",
             backfill=True,
-            estimate="limit",
-            queue=rule_of(config.of(QueueConfig), 0.0),
             sections=config.sections,
-            power=PowerSettings(IDLE_W, MAX_W, eta),
-            moves=config.of(MovesConfig).enabled,
+            mode="moves" if config.of(MovesConfig).enabled else "sticky",
+        ).put(
+            RunEstimates("limit"),
+            RunOrder(rule_of(config.of(QueueConfig), 0.0)),
+            RunPower(IDLE_W, MAX_W, eta),
         )
 
     def plan(self, jobs: Iterable[Job], *stages: Stage) -> Round:

@@ -26,6 +26,7 @@ from slurm_gpu_aware.features.due_dates.together import LATE_COST, PERIOD_S, up_
 from slurm_gpu_aware.features.due_dates.work import empirical
 from slurm_gpu_aware.features.power.menu import Sized, SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.features.sizes.speeds import Speeds
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.size_table import TABLE
@@ -35,19 +36,18 @@ from slurm_gpu_aware.planning.stages import World, plan_stages, told
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.rounds import Outcome, Rounds
-from slurm_gpu_aware.simulator.settings import STS
 
+STS, STS_PREEMPT = "sts", "sts-preempt"
 _LEAST_S = 1.0  # Growth that is due earlier waits so long.
 _MODEL = "gpu"  # All GPUs of a simulation are of one model.
 
 
 class ElasticRounds(Rounds):
-    """Rounds of ``SimSettings.anew``."""
+    """Rounds of the modes that size all jobs anew."""
 
     def prepare(self) -> None:
         """No job has a node."""
-        assert self.settings.power is not None  # noqa: S101 - settings of these rounds have it
-        self.power = self.settings.power
+        self.power = self.settings.of(RunPower)
         self.placing = replace(self.plan_settings, classes=(), backfill=True)
         """Jobs are placed in the order of the list, and one without a place holds up no other."""
         empty = {facet: facet.empty for stage in self.stages for facet in stage.inputs}
@@ -87,8 +87,8 @@ class ElasticRounds(Rounds):
 
     def _sized(self, jobs: list[ActiveJob]) -> tuple[Mapping[str, Sized], float]:
         """What each job gets, and when to ask again; inf: at the next arrival or end."""
-        if self.settings.sizing in STS:
-            keeps = self.settings.sizing == "sts"
+        if self.settings.mode in (STS, STS_PREEMPT):
+            keeps = self.settings.mode == STS
             found = sts_sizes(jobs, self.state, self.power.max_w, keeps=keeps)
             self.nodes = found.nodes
             return found.sized, found.wake_s
@@ -98,7 +98,7 @@ class ElasticRounds(Rounds):
         gpus = self.state.total - self.state.background_gpus
         wanted = [self._sizing_job(active) for active in jobs]
         limit_w, idle_w = self.power.limit_w(gpus), self.power.idle_w
-        if self.settings.sizing == "afs":
+        if self.settings.mode == "afs":
             return afs(wanted, gpus, limit_w, idle_w=idle_w).jobs
         width = self.state.idle.shape[1]
         found = allocate(
@@ -125,7 +125,7 @@ class ElasticRounds(Rounds):
         row = None if table is None else table.row(request.gpus)
         if table is None or row is None:
             return 1.0
-        known = self.settings.sizing == "afs" and request.estimate_s is not None
+        known = self.settings.mode == "afs" and request.estimate_s is not None
         seconds = request.expected_s if known else 1.0
         return seconds / float(table.time_s[row, table.column(None)])
 

@@ -1,16 +1,17 @@
 """Option of ``gpu-aware simulate``: due dates of jobs that have none."""
 
-from slurm_gpu_aware.cli.run_options import Prepared, RunOptions, option
+import click
+
+from slurm_gpu_aware.cli.run_options import Prepared, RunOptions
 
 
 class DueOptions(RunOptions):
     """Due dates that are drawn."""
 
     options = (
-        option(
-            4,
+        click.option(
             "--due",
-            "Jobs without deadline_s are due after a random multiple of their fastest run "
+            help="Jobs without deadline_s are due after a random multiple of their fastest run "
             "time, such as 1-3, from their submission on.",
             metavar="LOW-HIGH",
         ),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,12 +19,13 @@ from slurm_gpu_aware.model.size_table import TABLE
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.columns import Column
 from slurm_gpu_aware.simulator.result import Mask, Result
+from slurm_gpu_aware.simulator.settings import RunSection, SimSettings
 from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.time_text import duration
 
 _ROUNDING_S = 1e-3  # Lateness that is rounding.
-_DUE = "due_jobs"
+_DUE, _NO_DUE = "due_jobs", ":no-due"
 _NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
 
 
@@ -62,6 +63,28 @@ def _number(result: Result, among: Mask | None, key: str) -> Any:
     return due_numbers(result).get(key)
 
 
+@dataclass(frozen=True)
+class RunDueDates(RunSection):
+    """Whether due dates play a part in a run."""
+
+    count: bool = True
+    """Jobs are sized by them, as live; False: they are only reported."""
+
+    @property
+    def words(self) -> str:
+        """``:no-due``."""
+        return "" if self.count else _NO_DUE
+
+    @classmethod
+    def read(cls, text: str, base: SimSettings) -> tuple[str, SimSettings]:
+        """``NAME:no-due``."""
+        named = text.removesuffix(_NO_DUE)
+        return named, base if named == text else base.put(cls(count=False))
+
+
+RUN = RunDueDates
+
+
 class SimulatedDueDates(SimulatedFeature):
     """Due dates of moldable jobs, and the earlier runs on which they rest."""
 
@@ -75,16 +98,17 @@ class SimulatedDueDates(SimulatedFeature):
     def prepare(self) -> None:
         """Jobs may have due dates, and pass others by them."""
         dated = any(job.deadline_s is not None for job in self.trace.jobs)
-        self.keeps = dated and self.settings.due_dates
+        self.count = self.settings.of(RunDueDates).count
+        self.keeps = dated and self.count
         self.passes = self.settings.of(DueDatesConfig).order != DueDatesConfig.order
 
     def asked(self, job: TraceJob, request: Request) -> Request:
         """With its due date."""
-        if job.deadline_s is None or not self.settings.due_dates or not request.sizes:
+        if job.deadline_s is None or not self.count or not request.sizes:
             return request
         work = job.hints.get(EPOCHS)
         epochs = None if work is None else (work[0], job.gpus, float(work[1]))
-        grows = self.settings.moves and job.elastic
+        grows = self.settings.mode == "moves" and job.elastic
         restart_s = self.settings.restart_s(job) if grows else None
         due = DueDate(job.deadline_s, epochs=epochs, weight=job.weight, restart_s=restart_s)
         return request.put(DUE_DATE, due)

@@ -1,6 +1,8 @@
 """Option of ``gpu-aware simulate``: bounds on time of clocks that save energy."""
 
-from slurm_gpu_aware.cli.run_options import RunOptions, Runs, option, shares
+import click
+
+from slurm_gpu_aware.cli.run_options import RunOptions, Runs, shares
 from slurm_gpu_aware.features.energy.declared import MOST_PERCENT
 
 
@@ -13,10 +15,9 @@ class EnergyOptions(RunOptions):
     """Bounds to run; without them that of the site."""
 
     options = (
-        option(
-            3,
+        click.option(
             "--slowdown",
-            "Bounds on time to run each policy with, of clocks that save energy: "
+            help="Bounds on time to run each policy with, of clocks that save energy: "
             "none,0.03,0.05 (as [energy] slowdown, of all classes), by the store's models.",
             metavar="SHARES",
         ),

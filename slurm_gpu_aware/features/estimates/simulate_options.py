@@ -1,16 +1,17 @@
 """Option of ``gpu-aware simulate``: what the planner knows of run times."""
 
-from slurm_gpu_aware.cli.run_options import Prepared, RunOptions, option
+import click
+
+from slurm_gpu_aware.cli.run_options import Prepared, RunOptions
 
 
 class EstimateOptions(RunOptions):
     """The kind of estimates."""
 
     options = (
-        option(
-            1,
+        click.option(
             "--estimate",
-            "What the planner knows of run times: history, from runs that have ended so far; "
+            help="What the planner knows of run times: history, from runs that have ended so far; "
             "limit; exact, for research. Default: history for a trace with users, else limit.",
             metavar="KIND",
         ),
@@ -18,7 +19,9 @@ class EstimateOptions(RunOptions):
 
     def prepared(self, one: Prepared) -> Prepared:
         """With that kind."""
-        return one.but(estimate=self.given["estimate"])
+        from slurm_gpu_aware.features.estimates.simulated import RunEstimates
+
+        return one.put(RunEstimates(self.given["estimate"]))
 
 
 RUN_OPTIONS = EstimateOptions

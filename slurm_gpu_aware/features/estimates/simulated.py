@@ -1,15 +1,17 @@
 """Run times as the simulated selector knows them, from the runs that have ended so far."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from slurm_gpu_aware.errors import PolicyError
 from slurm_gpu_aware.features.energy.stage import clock_factor
 from slurm_gpu_aware.features.estimates.history import JobKind, RunHistory, expected_end_s
 from slurm_gpu_aware.model.cluster import RunningJob
+from slurm_gpu_aware.model.facets import Section
 from slurm_gpu_aware.simulator.active import ActiveJob
 from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.simulated_feature import SimulatedFeature
@@ -18,10 +20,31 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 _LEAST_S = 1.0  # remaining work of a job that has outlived its estimate
 
 
+ESTIMATES: Mapping[str, str] = {
+    "history": "from the runs that have ended so far, as live",
+    "limit": "the time limit",
+    "exact": "the work itself, which no selector knows; for research",
+}
+"""What the planner knows of run times."""
+
+
+@dataclass(frozen=True)
+class RunEstimates(Section):
+    """The estimates of a run."""
+
+    kind: str | None = None
+    """A key of `ESTIMATES`; None: history for a trace with users, else limit."""
+    error: float = 0.0  # Of ``exact``: standard deviation of ln(estimate / work).
+
+    def __post_init__(self) -> None:
+        if self.kind not in (None, *ESTIMATES):
+            raise PolicyError(f"unknown estimate {self.kind!r}; known: {', '.join(ESTIMATES)}")
+
+
 def estimate_of(settings: SimSettings, trace: Trace) -> str:
-    """The kind of estimates of a run: a key of ``settings.ESTIMATES``."""
+    """The kind of estimates of a run: a key of `ESTIMATES`."""
     users = any(job.user for job in trace.jobs)
-    return settings.estimate or ("history" if users else "limit")
+    return settings.of(RunEstimates).kind or ("history" if users else "limit")
 
 
 class SimulatedEstimates(SimulatedFeature):
@@ -34,6 +57,7 @@ class SimulatedEstimates(SimulatedFeature):
         """No run has ended."""
         self.history = RunHistory()
         self.kind = estimate_of(self.settings, self.trace)
+        self._error = self.settings.of(RunEstimates).error
 
     def ends(self, active: ActiveJob) -> None:
         """Add its run."""
@@ -71,7 +95,7 @@ class SimulatedEstimates(SimulatedFeature):
 
     def _work_s(self, active: ActiveJob) -> float:
         """The work of a job, as far off as it is in each run with this error."""
-        return active.job.duration_s * _factor(active.position, self.settings.estimate_error)
+        return active.job.duration_s * _factor(active.position, self._error)
 
     def shown(self, active: ActiveJob, job: RunningJob) -> RunningJob:
         """With its expected end, which holds until it has passed."""

@@ -3,16 +3,26 @@
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
+from slurm_gpu_aware.features.due_dates.simulated import RunDueDates
 from slurm_gpu_aware.features.moves.declared import LOOK_S, RATE_S, MovesConfig
 from slurm_gpu_aware.features.moves.movable import MOVES, MOVING, RETURNING, Movable, Moving
-from slurm_gpu_aware.model.facets import Facet
+from slurm_gpu_aware.model.facets import Facet, Section
 from slurm_gpu_aware.planning.plan import Plan
+from slurm_gpu_aware.simulator.settings import Mode
 from slurm_gpu_aware.simulator.simulated_feature import Asked, SimulatedFeature
 from slurm_gpu_aware.simulator.trace import TraceJob
+
+
+@dataclass(frozen=True)
+class RunMoves(Section):
+    """Which jobs of a run allow moves."""
+
+    share: float = 1.0
+    """Share of those among the jobs that do not say, drawn by their ids."""
 
 
 class SimulatedMoves(SimulatedFeature):
@@ -21,7 +31,7 @@ class SimulatedMoves(SimulatedFeature):
     def prepare(self) -> None:
         """No move has begun."""
         dated = any(job.deadline_s is not None for job in self.trace.jobs)
-        self.dated = dated and self.settings.due_dates
+        self.dated = dated and self.settings.of(RunDueDates).count
         """Some jobs have due dates."""
         self.moves = self.settings.of(MovesConfig)
         self._moving: Moving | None = None
@@ -31,7 +41,7 @@ class SimulatedMoves(SimulatedFeature):
 
     def begins(self, waiting: Collection[object]) -> bool:
         """Whether moves are possible, and the round is the first one of its time."""
-        self._moving = self._found(waiting) if self.settings.moves else None
+        self._moving = self._found(waiting) if self.settings.mode in MODES else None
         return self._moving is not None
 
     def _found(self, waiting: Collection[object]) -> Moving | None:
@@ -75,7 +85,7 @@ class SimulatedMoves(SimulatedFeature):
 
     def _movable(self) -> Iterator[Movable]:
         for active in self.state.running.values():
-            if not _allows_moves(active.job, self.settings.movable_share):
+            if not _allows_moves(active.job, self.settings.of(RunMoves).share):
                 continue
             job, request = self.state.holder(active), active.request
             for feature in self.state.features:
@@ -95,3 +105,4 @@ def _allows_moves(job: TraceJob, share: float) -> bool:
 
 
 SIMULATED = SimulatedMoves
+MODES = {"moves": Mode("running jobs move to better GPUs, as the selector moves them")}

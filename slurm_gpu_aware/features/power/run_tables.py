@@ -12,10 +12,10 @@ from slurm_gpu_aware.errors import RequestError
 from slurm_gpu_aware.features.models.store import PerformanceModels, read_models
 from slurm_gpu_aware.features.models.tables import size_table
 from slurm_gpu_aware.features.power.declared import PowerConfig
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.profile import LimitRange, Profile
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.simulator.settings import PowerSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 from slurm_gpu_aware.store.database import open_for_reading
 from slurm_gpu_aware.store.profiles import load_profile
@@ -24,7 +24,7 @@ from slurm_gpu_aware.time_text import counted
 
 def simulated_power(
     config: Config, trace: Trace, cluster: Cluster, gpu_model: str | None
-) -> tuple[PowerSettings, Trace]:
+) -> tuple[RunPower, Trace]:
     """Power without a limit, and the trace with the size tables of its jobs.
 
     ``gpu_model``: of all GPUs of the cluster; None: that of the cluster itself. Raises RequestError
@@ -43,7 +43,7 @@ def simulated_power(
     for name, count in sorted(found.lacking.items()):
         them = counted(count, "job counts with its", "jobs count with their")
         say(f"{trace.name}: no performance model of {name} for {model}: {them} GPUs' limits")
-    power = PowerSettings(idle_w=min(config.of(PowerConfig).idle_watts, most_w), max_w=most_w)
+    power = RunPower(idle_w=min(config.of(PowerConfig).idle_watts, most_w), max_w=most_w)
     return power, replace(trace, jobs=jobs)
 
 

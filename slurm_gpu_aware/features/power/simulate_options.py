@@ -3,25 +3,25 @@
 import math
 from dataclasses import replace
 
-from slurm_gpu_aware.cli.run_options import Prepared, RunOptions, Runs, option, shares
+import click
+
+from slurm_gpu_aware.cli.run_options import Prepared, RunOptions, Runs, shares
 
 
 class PowerOptions(RunOptions):
     """Limits to run; energy is known with any, or with bounds on time of clocks that save it."""
 
     options = (
-        option(
-            2,
+        click.option(
             "--eta",
-            "Power limits to run each policy with, as shares of the power limits of all GPUs: "
+            help="Power limits to run each policy with, as shares of the power limits of all GPUs: "
             "none,0.8,0.6. Jobs get time, power and energy from the store's models "
             "('gpu-aware models').",
             metavar="SHARES",
         ),
-        option(
-            5,
+        click.option(
             "--gpu-model",
-            "GPU model of all nodes, for --eta and --slowdown. Default: that of the store's "
+            help="GPU model of all nodes, for --eta and --slowdown. Default: that of the store's "
             "cluster.",
             metavar="NAME",
         ),
@@ -42,15 +42,13 @@ class PowerOptions(RunOptions):
             return one
         gpu_model = self.given["gpu_model"]
         power, trace = simulated_power(self.config, one.trace, one.cluster, gpu_model)
-        return one._replace(trace=trace).but(power=power)
+        return one._replace(trace=trace).put(power)
 
     def swept(self, runs: Runs) -> Runs:
         """Each run with each limit."""
-        return tuple(
-            replace(run, power=run.power and replace(run.power, eta=eta))
-            for eta in self.etas
-            for run in runs
-        )
+        from slurm_gpu_aware.features.power.simulated import power_of
+
+        return tuple(run.put(replace(power_of(run), eta=eta)) for eta in self.etas for run in runs)
 
 
 RUN_OPTIONS = PowerOptions

@@ -9,11 +9,12 @@ class OrderOptions(RunOptions):
 
     def prepared(self, one: Prepared) -> Prepared:
         """With the site's order."""
+        from slurm_gpu_aware.features.queue_order.simulated import RunOrder
         from slurm_gpu_aware.features.queue_order.stage import rule_of
 
         factors = one.settings.multifactor
         age_per_s = None if factors is None else factors.age_per_s
-        return one.but(queue=rule_of(self.config.of(QueueConfig), age_per_s))
+        return one.put(RunOrder(rule_of(self.config.of(QueueConfig), age_per_s)))
 
 
 RUN_OPTIONS = OrderOptions

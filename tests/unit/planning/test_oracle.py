@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.placement.account import predicted_slowdown
 from slurm_gpu_aware.simulator.engine import simulate
@@ -93,7 +94,7 @@ def distances(seed):
     submitted = sum(job.submit_s for job in trace.jobs)
     ends = {}
     for policy in POLICIES:
-        settings = SimSettings(policy=policy, estimate="exact", backfill=True)
+        settings = SimSettings(policy=policy, backfill=True).put(RunEstimates("exact"))
         result = simulate(trace, cluster, settings)
         assert result.done.all()
         ends[policy] = float(result.end_s.sum())

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make import plan_round, reasons, replayed
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.queue_order.declared import ORDERS, Passes
 from slurm_gpu_aware.features.queue_order.stage import RULE, OrderRule, passes, reordered
 from slurm_gpu_aware.features.registry import FEATURES
@@ -265,7 +266,9 @@ def test_a_simulated_queue_starts_in_the_same_order() -> None:
     jobs += [TraceJob(str(n), float(n), 1, run_s) for n, run_s in ((1, 900.0), (2, 90.0), (3, 9.0))]
     cluster, trace = Cluster.uniform(1, 1), Trace("queue", tuple(jobs))
     for label, order in (("@expected=10", "0321"), ("@slurm", "0123"), ("@backfill", "0123")):
-        settings = parse_policy(f"packed{label}", SimSettings(estimate="exact", backfill=True))
+        settings = parse_policy(
+            f"packed{label}", SimSettings(backfill=True).put(RunEstimates("exact"))
+        )
         result = simulate(trace, cluster, settings)
         assert "".join(map(str, np.argsort(result.start_s))) == order, label
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from make import job_request, placements, plan_round, with_fields, with_running
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.request import NodeGroups, Postponement, PreemptionRights
 from slurm_gpu_aware.model.size_table import SizeTable
@@ -487,7 +488,7 @@ SIMULATED = Cluster.uniform(2, 2, scores={"B": SLOW}, same_indices=False)
 @pytest.mark.parametrize(("round_s", "start"), [(None, 1000.0), (300.0, 1200.0)])
 def test_a_simulated_job_waits_and_starts_on_the_better_gpus(round_s, start):
     jobs = [TraceJob("1", 0, 2, 1000), TraceJob("2", 0, 2, 10_000)]
-    settings = SimSettings(policy="eft", round_s=round_s, estimate="exact")
+    settings = SimSettings(policy="eft", round_s=round_s).put(RunEstimates("exact"))
     result = simulate(Trace.of("t", jobs), SIMULATED, settings, keep_placements=True)
     assert [(p["job_id"], p["at_s"], p["nodes"]) for p in result.placements] == [
         ("1", 0.0, ["n0"]),
@@ -503,7 +504,7 @@ def test_a_job_gives_up_when_the_end_does_not_come(backfill, longest_s):
     runs = [TraceJob(f"{i}", 60.0 * i, 2, 50, **shared) for i in range(10)]
     long = TraceJob("90", 2000.0, 2, 5000, **shared)
     after = TraceJob("91", 2001.0, 2, 1000, time_limit_s=2000, user="v", name="y")
-    settings = SimSettings(policy="eft", estimate="history", backfill=backfill)
+    settings = SimSettings(policy="eft", backfill=backfill).put(RunEstimates("history"))
     settings = replace(settings, policy_options={"longest_wait_s": longest_s})
     result = simulate(Trace.of("t", [*runs, long, after]), SIMULATED, settings)
     assert 2001.0 < result.start_s[-1] <= 2001.0 + min(longest_s, 0.5 * 2000.0)

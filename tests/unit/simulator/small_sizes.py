@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from small_traces import random_trace
 
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.size_table import SizeTable
-from slurm_gpu_aware.simulator.settings import PowerSettings
 
 IDLE_W, MAX_W = 50.0, 400.0
-POWER = PowerSettings(idle_w=IDLE_W, max_w=MAX_W)
+POWER = RunPower(idle_w=IDLE_W, max_w=MAX_W)
 SIZES = np.array([1, 2, 4, 8])
 CLOCKS = np.array([600, 900, 1200, 1410])
 

@@ -32,10 +32,10 @@ def random_scores(seed, shape=(4, 4)):
 
 
 SETTINGS = [
-    SimSettings(order=order, round_s=round_s, sticky=sticky, backfill=backfill, policy=policy)
+    SimSettings(order=order, round_s=round_s, mode=mode, backfill=backfill, policy=policy)
     for order in ("fifo", "las", "srtf")
     for round_s in (None, 300.0)
-    for sticky in (True, False)
+    for mode in ("sticky", "non-sticky")
     for backfill in (False, True)
     for policy in ("pal",)
 ]

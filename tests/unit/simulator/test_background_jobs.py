@@ -80,13 +80,13 @@ def test_a_holder_takes_its_recorded_gpus_or_the_lowest(nodes, slots, taken, exp
 
 
 @pytest.mark.parametrize("order", ["fifo", "las"])
-@pytest.mark.parametrize("sticky", [True, False])
-def test_what_is_not_free_yet_is_taken_as_soon_as_it_is(order, sticky):
+@pytest.mark.parametrize("mode", ["sticky", "non-sticky"])
+def test_what_is_not_free_yet_is_taken_as_soon_as_it_is(order, mode):
     """The holder starts at 50, finds two free GPUs, and has the others before the queue has any."""
     holder = recorded("9", 50, 400, gpus=8)
     jobs = [TraceJob("1", 0, 6, 200), TraceJob("2", 60, 4, 100), TraceJob("3", 500, 8, 10)]
     trace = replace(Trace.of("t", jobs), background=(holder,))
-    settings = SimSettings(policy="packed", order=order, sticky=sticky, migration_s=0)
+    settings = SimSettings(policy="packed", order=order, mode=mode, migration_s=0)
     result = simulate(trace, CLUSTER, settings)
     assert result.start_s.tolist() == [0, 450, 550]
     use = dict(zip(result.used_s.tolist(), result.used_gpus.tolist(), strict=True))

@@ -7,6 +7,7 @@ import pytest
 from small_sizes import IDLE_W, MAX_W, POWER, TABLES, moldable
 from small_traces import FLAT
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.power.menu import SizingJob
 from slurm_gpu_aware.features.power.powerflow import allocate
 from slurm_gpu_aware.model.cluster import Cluster
@@ -15,9 +16,10 @@ from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 
-def packed(trace, cluster=FLAT, **settings):
-    base = SimSettings(policy="packed", estimate="exact", overrun="extend", power=POWER)
-    return simulate(trace, cluster, replace(base, **settings), keep_placements=True)
+def packed(trace, cluster=FLAT, power=POWER, **settings):
+    base = SimSettings(policy="packed", overrun="extend")
+    settings = replace(base, **settings).put(RunEstimates("exact"), power)
+    return simulate(trace, cluster, settings, keep_placements=True)
 
 
 @pytest.mark.parametrize("eta", [0.4, 0.6, 0.9, np.inf])
@@ -27,7 +29,7 @@ def test_jobs_of_one_round_get_what_the_allocator_gives_them(eta):
         for i, n in enumerate("abcab")
     ]
     power = replace(POWER, eta=eta)
-    result = packed(Trace.of("t", jobs), sizing="powerflow", power=power)
+    result = packed(Trace.of("t", jobs), mode="powerflow", power=power)
     wanted = [
         SizingJob(j.job_id, j.sizes, MAX_W, j.table, work=1.0 / j.table.time_s[0, -1]) for j in jobs
     ]
@@ -44,7 +46,7 @@ def test_a_job_grows_when_gpus_become_free_and_pays_a_restart_for_it():
         TraceJob(n, 0.0, 1, d, model="a", sizes=(1, 2, 4, 8), elastic=True, table=TABLES["a"])
         for n, d in (("long", 10_000.0), ("short", 1000.0))
     ]
-    result = packed(Trace.of("t", jobs), one, sizing="powerflow", migration_s=60.0)
+    result = packed(Trace.of("t", jobs), one, mode="powerflow", migration_s=60.0)
     pace = [0.01 + 0.99 / 4, 0.01 + 0.99 / 8]
     short_end = 1000 * pace[0]
     assert result.end_s[1] == pytest.approx(short_end)
@@ -54,7 +56,7 @@ def test_a_job_grows_when_gpus_become_free_and_pays_a_restart_for_it():
 
 
 def test_a_job_that_is_not_elastic_keeps_its_size():
-    result = packed(moldable(2, elastic=False), sizing="powerflow", power=replace(POWER, eta=0.6))
+    result = packed(moldable(2, elastic=False), mode="powerflow", power=replace(POWER, eta=0.6))
     assert result.done.all()
     sizes = {}
     for placed in result.placements:
@@ -64,8 +66,8 @@ def test_a_job_that_is_not_elastic_keeps_its_size():
 
 
 def test_zeus_keeps_sizes_and_lowers_clocks():
-    asked = packed(moldable(3), sizing="as-asked")
-    zeus = packed(moldable(3), sizing="zeus")
+    asked = packed(moldable(3), mode="as-asked")
+    zeus = packed(moldable(3), mode="zeus")
     assert [p["job_id"] for p in asked.placements] == [p["job_id"] for p in zeus.placements]
     assert zeus.energy.job_j.sum() < 0.95 * asked.energy.job_j.sum()
     assert (zeus.run_s > asked.run_s).all()

@@ -25,7 +25,7 @@ def test_every_job_ends_once_with_its_work_and_its_energy(settings):
     jobs = tuple(replace(job, table=TABLES["b"]) for job in trace.jobs)
     scores = random_scores(1)
     cluster = Cluster.uniform(4, 4, scores=scores, locality_penalty=1.5, same_indices=False)
-    settings = replace(settings, power=POWER)
+    settings = settings.put(POWER)
     result = simulate(replace(trace, jobs=jobs), cluster, settings, keep_placements=True)
     assert result.infeasible == ()
     assert result.done.all()

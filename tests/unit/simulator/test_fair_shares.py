@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from slurm_gpu_aware.errors import SourceError
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
+from slurm_gpu_aware.features.queue_order.simulated import RunOrder
 from slurm_gpu_aware.features.queue_order.stage import OrderRule
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.simulator.active import FairShares
@@ -227,9 +229,7 @@ def test_an_order_of_the_queue_rests_on_these_priorities() -> None:
         order="multifactor",
         multifactor=site,
         backfill=True,
-        estimate="exact",
-        queue=OrderRule(age_per_s=site.age_per_s),
-    )
+    ).put(RunEstimates("exact"), RunOrder(OrderRule(age_per_s=site.age_per_s)))
     trace = Trace.of("users", jobs)
     assert order_of(trace, parse_policy("packed", base)) == ["0x", "1y", "2y", "3x"]
     shorter = parse_policy("packed@expected=1", base)

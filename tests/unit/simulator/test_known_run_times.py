@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from make import replayed
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.placed import Round
 from slurm_gpu_aware.planning.stages import plan_stages
@@ -81,18 +82,18 @@ def test_a_running_job_is_expected_to_end_by_its_estimate_until_it_outlives_it(r
 
 def test_kinds(rounds_seen):
     trace = Trace.of("t", [trained(1, 0, 1000), trained(2, 10, 700), trained(3, 500, 50)])
-    simulate(trace, ONE, replace(HISTORY, estimate="limit"))
+    simulate(trace, ONE, HISTORY.put(RunEstimates("limit")))
     assert {e for _, e in estimates_of(rounds_seen, "2")} == {None}
     assert {e for _, e in ends_of(rounds_seen, "1")} == {None}
     rounds_seen.clear()
-    simulate(trace, ONE, replace(HISTORY, estimate="exact"))
+    simulate(trace, ONE, HISTORY.put(RunEstimates("exact")))
     assert {e for _, e in estimates_of(rounds_seen, "2")} == {700}
     assert {e for _, e in ends_of(rounds_seen, "1")} == {1000}
     no_user = Trace.of("t", [replace(one, user=None) for one in trace.jobs])
     rounds_seen.clear()
     simulate(no_user, ONE, HISTORY)
     assert {e for _, e in estimates_of(rounds_seen, "3")} == {None}
-    simulate(no_user, ONE, replace(HISTORY, estimate="history"))
+    simulate(no_user, ONE, HISTORY.put(RunEstimates("history")))
     assert estimates_of(rounds_seen, "3")[-1][1] < 2000
 
 
@@ -108,7 +109,7 @@ def test_an_interrupted_job_is_estimated_by_the_work_it_has_left(rounds_seen):
         trained(1, 0, 9000, time_limit_s=20_000.0),
         trained(2, 5000, 300, time_limit_s=20_000.0),
     ]
-    settings = replace(HISTORY, order="las", estimate="exact", las_threshold_gpu_s=7200.0)
+    settings = replace(HISTORY, order="las", las_threshold_gpu_s=7200.0).put(RunEstimates("exact"))
     simulate(Trace.of("t", jobs), ONE, settings)
     assert estimates_of(rounds_seen, "1")[0] == (0, 9000)
     assert estimates_of(rounds_seen, "1")[-1][1] == pytest.approx(4000)

@@ -8,8 +8,10 @@ import pytest
 from make import replayed
 from small_sizes import POWER, TABLES
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.features.moves.movable import MOVING, RETURNING
+from slurm_gpu_aware.features.moves.simulated import RunMoves
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.planning.stages import plan_stages
 from slurm_gpu_aware.simulator import rounds
@@ -20,8 +22,9 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 TWO = Cluster.uniform(2, 1, scores={"A": np.array([[1.0], [2.0]])})
 
 
-def moved_by(jobs, cluster, policy, **more):
-    settings = parse_policy(policy, SimSettings(**{"estimate": "exact", **more}))
+def moved_by(jobs, cluster, policy, *sections, **more):
+    base = SimSettings(**more).put(RunEstimates("exact"), *sections)
+    settings = parse_policy(policy, base)
     return simulate(Trace.of("made up", jobs), cluster, settings, keep_placements=True)
 
 
@@ -51,7 +54,7 @@ def test_the_gpus_that_a_move_frees_are_given_at_once():
 
 def test_only_the_share_that_allows_moves_moves():
     jobs = [TraceJob("1", 0, 1, 1_000, "A"), TraceJob("2", 0, 1, 10_000, "A")]
-    assert moved_by(jobs, TWO, "pal:moves", movable_share=0.0).migrations.sum() == 0
+    assert moved_by(jobs, TWO, "pal:moves", RunMoves(0.0)).migrations.sum() == 0
     many = [
         TraceJob(str(i), 1_000.0 * i, 1, random.Random(i).uniform(3e3, 3e4), "A") for i in range(80)
     ]
@@ -61,7 +64,7 @@ def test_only_the_share_that_allows_moves_moves():
             job.job_id
             for job, n in zip(
                 many,
-                moved_by(many, cluster, "pal:moves", movable_share=share).migrations,
+                moved_by(many, cluster, "pal:moves", RunMoves(share)).migrations,
                 strict=True,
             )
             if n
@@ -83,8 +86,9 @@ def test_only_the_share_that_allows_moves_moves():
 )
 def test_what_a_job_says_itself_goes_before_its_class_and_the_share(says, share, end_s):
     jobs = [TraceJob("1", 0, 1, 1_000, "A"), TraceJob("2", 0, 1, 10_000, "A", **says)]
-    more = {"class_restart_s": {"A": 200.0}, "movable_share": share}
-    assert moved_by(jobs, TWO, "pal:moves", **more).end_s[1] == end_s
+    of_classes = {"A": 200.0}
+    result = moved_by(jobs, TWO, "pal:moves", RunMoves(share), class_restart_s=of_classes)
+    assert result.end_s[1] == end_s
 
 
 @pytest.mark.parametrize("backfill", [False, True])
@@ -124,8 +128,7 @@ def test_no_user_uses_up_the_moves_of_the_hour(user, at_s):
     jobs += [TraceJob(f"long{i}", 1, 1, 20_000.0, "A", user="alice") for i in range(2)]
     jobs.append(TraceJob("last", 1, 1, 15_000.0, "A", user=user))
     cluster = Cluster.uniform(3, 2, scores={"A": np.tile([[1.0, 2.0]], (3, 1))})
-    sections = {MovesConfig: MovesConfig(per_hour=2)}
-    base = SimSettings(estimate="exact", migration_s=10.0, sections=sections)
+    base = SimSettings(migration_s=10.0).put(RunEstimates("exact"), MovesConfig(per_hour=2))
     settings = parse_policy("pal:moves", base)
     result = simulate(Trace.of("made up", jobs), cluster, settings, keep_placements=True)
     starts = [p["at_s"] for p in result.placements if p["job_id"] == "last"]
@@ -167,7 +170,7 @@ def test_a_running_job_shrinks_so_that_another_starts(elastic):
         for n, at, s in (("1", 0.0, 9_000.0), ("2", 2_000.0, 1_000.0), ("3", 5_700.0, 10.0))
     ]
     cluster = Cluster.uniform(1, 4)
-    result = moved_by(jobs, cluster, "eft:moves", power=POWER, migration_s=10.0)
+    result = moved_by(jobs, cluster, "eft:moves", POWER, migration_s=10.0)
     sizes = [(placed["job_id"], sum(map(len, placed["slots"]))) for placed in result.placements]
     if elastic:  # an hour after its last move 1 grows again, at the end of 3
         assert sizes == [("1", 4), ("1", 2), ("2", 2), ("3", 2), ("1", 4)]

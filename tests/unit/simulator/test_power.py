@@ -9,6 +9,7 @@ from small_traces import FLAT, SETTINGS, name, random_trace
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.features.energy.declared import SLOWER, EnergyConfig
 from slurm_gpu_aware.features.energy.simulated import with_bound
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.model.assignment import Assignment
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import JobHints
@@ -19,12 +20,12 @@ from slurm_gpu_aware.simulator.cluster_state import ClusterState
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.physics import Physics
 from slurm_gpu_aware.simulator.power_meter import PowerMeter
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 
 IDLE_W = 50.0
 APART = Cluster.uniform(4, 4, locality_penalty=1.5, same_indices=False)
-POWER = PowerSettings(idle_w=IDLE_W, max_w=400.0)
+POWER = RunPower(idle_w=IDLE_W, max_w=400.0)
 TABLE = SizeTable(
     np.array([1, 2, 4, 8]),
     np.array([900, 1410]),
@@ -34,13 +35,13 @@ TABLE = SizeTable(
 
 
 def powered(jobs, cluster=FLAT, **settings):
-    return simulate(Trace.of("t", jobs), cluster, SimSettings(power=POWER, **settings))
+    return simulate(Trace.of("t", jobs), cluster, SimSettings(**settings).put(POWER))
 
 
 def entered(gpus, clock, job_gpus=1):
     """A state at time 0 with one job of 100 s on ``gpus`` GPUs of a node of 4."""
     job = TraceJob("j", 0.0, job_gpus, 100.0, table=TABLE)
-    cluster, settings = Cluster.uniform(1, 4), SimSettings(power=POWER)
+    cluster, settings = Cluster.uniform(1, 4), SimSettings().put(POWER)
     state = ClusterState(cluster, settings, Physics(cluster, settings), EventClock(None))
     state.meter = PowerMeter(4, IDLE_W)
     active = ActiveJob(0, job, Request("j", job_gpus), ((), ""), size=job_gpus)
@@ -76,7 +77,7 @@ def test_a_power_limit_has_the_pace_and_power_of_its_setting():
     assert one.at(0, None, None) == (10.0, 300.0)
     job, sections = TraceJob("j", 0.0, 1, 100.0, table=one), {EnergyConfig: EnergyConfig(0.06)}
     known = replace(one, time_error=np.zeros(2))
-    settings = SimSettings(power=replace(POWER, known={"app": known}), sections=sections)
+    settings = SimSettings(sections=sections).put(replace(POWER, known={"app": known}))
     result = simulate(Trace.of("t", [replace(job, model="app")]), Cluster.uniform(1, 1), settings)
     assert result.end_s.tolist() == [pytest.approx(105.0)]
     assert result.energy.job_j.tolist() == [pytest.approx(105 * 240)]
@@ -86,7 +87,7 @@ def test_at_default_clocks_no_job_has_a_bound_of_its_own():
     """The job says slower=50: at 900 MHz 100 s of work take 150 s."""
     known = replace(TABLE, time_error=np.zeros(2))
     job = TraceJob("j", 0.0, 1, 100.0, table=known, hints=JobHints({SLOWER.key: 50}))
-    trace, site = Trace.of("t", [job]), SimSettings(power=POWER)
+    trace, site = Trace.of("t", [job]), SimSettings().put(POWER)
     runs = (site, with_bound(site, 0.03), with_bound(site, 0.0))
     ends_s = [float(simulate(trace, Cluster.uniform(1, 1), run).end_s[0]) for run in runs]
     assert ends_s == pytest.approx([150.0, 150.0, 100.0])

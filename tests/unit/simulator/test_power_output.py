@@ -8,12 +8,13 @@ import pytest
 
 from slurm_gpu_aware.cli.simulation import Inputs
 from slurm_gpu_aware.cli.simulation_text import as_json, table_text
+from slurm_gpu_aware.features.power.simulated import RunPower
 from slurm_gpu_aware.model.arrays import area_until
 from slurm_gpu_aware.model.size_table import SizeTable
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.files import load_results, save_results
 from slurm_gpu_aware.simulator.report import write_report
-from slurm_gpu_aware.simulator.settings import PowerSettings, SimSettings
+from slurm_gpu_aware.simulator.settings import SimSettings
 from slurm_gpu_aware.simulator.simulated_site import synthetic_site
 from slurm_gpu_aware.simulator.trace import poisson_trace
 
@@ -21,7 +22,7 @@ SITE = synthetic_site(4, 4, same_indices=False)
 TABLE = SizeTable(
     np.array([1, 2, 4, 8, 16]), np.array([1410]), np.ones((5, 1)), np.full((5, 1), 1000.0)
 )
-SETTINGS = SimSettings(power=PowerSettings(idle_w=50.0, max_w=400.0, eta=0.75))
+SETTINGS = SimSettings().put(RunPower(idle_w=50.0, max_w=400.0, eta=0.75))
 
 
 def outcome(*settings, table=TABLE):
@@ -33,7 +34,7 @@ def outcome(*settings, table=TABLE):
 
 @pytest.fixture
 def saved(tmp_path):
-    head, results = outcome(SETTINGS, replace(SETTINGS, power=None))
+    head, results = outcome(SETTINGS, SimSettings())
     save_results(tmp_path, head, results)
     return tmp_path
 
@@ -59,7 +60,7 @@ def test_the_page_draws_power_only_if_it_is_known(saved, tmp_path):
     page = written[0].read_text()
     assert "<th>energy, kWh</th>" in page
     assert "<td>4800</td>" in page  # the limit: 0.75 x 16 x 400 W
-    head, results = outcome(replace(SETTINGS, power=None), replace(SETTINGS, power=None))
+    head, results = outcome(SimSettings(), SimSettings())
     save_results(tmp_path / "unknown", head, results)
     written, _ = write_report(tmp_path / "unknown")
     assert "power.png" not in {path.name for path in written}

@@ -8,6 +8,7 @@ from make import job_request, plan_round
 from small_sizes import IDLE_W, MAX_W, POWER, TABLES, check_energy, moldable
 from small_traces import FLAT
 
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.features.power.power_budget import PLANNED, PowerState
 from slurm_gpu_aware.planning.plan import PlanSettings
@@ -18,15 +19,16 @@ from slurm_gpu_aware.simulator.trace import Trace, TraceJob
 LIMITS = [0.35, 0.5, 0.8, np.inf]
 
 
-def packed(trace, **settings):
-    base = SimSettings(policy="eft", estimate="exact", overrun="extend", power=POWER)
-    return simulate(trace, FLAT, replace(base, **settings), keep_placements=True)
+def packed(trace, *sections, **settings):
+    base = SimSettings(policy="eft", overrun="extend")
+    base = replace(base, **settings).put(RunEstimates("exact"), POWER, *sections)
+    return simulate(trace, FLAT, base, keep_placements=True)
 
 
 PLANNED_ROUNDS = [{}, {"backfill": True, "round_s": 120.0}, {"order": "las", "round_s": 120.0}]
 SIZED_ROUNDS = [
-    {"policy": "packed", "sizing": sizing, "round_s": round_s}
-    for sizing in ("powerflow", "afs")
+    {"policy": "packed", "mode": mode, "round_s": round_s}
+    for mode in ("powerflow", "afs")
     for round_s in (None, 120.0)
 ]
 
@@ -35,7 +37,7 @@ SIZED_ROUNDS = [
 @pytest.mark.parametrize("settings", PLANNED_ROUNDS + SIZED_ROUNDS)
 def test_all_jobs_end_and_the_power_stays_below_the_limit(settings, eta):
     trace = moldable(1)
-    result = packed(trace, power=replace(POWER, eta=eta), **settings)
+    result = packed(trace, replace(POWER, eta=eta), **settings)
     assert result.done.all()
     assert (result.used_gpus <= 16).all()
     np.testing.assert_allclose(result.done_s, [job.duration_s for job in trace.jobs], rtol=1e-9)
@@ -55,7 +57,7 @@ def test_the_first_round_is_that_of_the_planner(eta, seed):
         for i, n in enumerate(names)
     ]
     power = replace(POWER, eta=eta)
-    result = packed(Trace.of("t", jobs), power=power)
+    result = packed(Trace.of("t", jobs), power)
     requests = [
         job_request(
             job.job_id,
@@ -94,7 +96,7 @@ def test_clocks_of_running_jobs_rise_when_power_becomes_free():
         TraceJob(n, 0.0, 4, d, model="a", table=TABLES["a"]) for n, d in (("p", 1e4), ("q", 100.0))
     ]
     limit = 12 * IDLE_W + 4 * 391.0  # a GPU at the default clock draws 391 W
-    result = packed(Trace.of("t", jobs), power=replace(POWER, eta=limit / (16 * MAX_W)))
+    result = packed(Trace.of("t", jobs), replace(POWER, eta=limit / (16 * MAX_W)))
     assert result.start_s.tolist() == [0, 0]
     slow, fast = result.placements[0]["slowdown"], 1.0
     assert slow > 1.1
@@ -108,7 +110,7 @@ def test_the_planner_may_know_another_table_than_the_one_that_runs():
     job = TraceJob("p", 0.0, 1, 1000.0, model="a", sizes=(1, 2, 4, 8), table=TABLES["a"])
     assert packed(Trace.of("t", [job])).end_s[0] < 200
     flat = replace(TABLES["a"], time_s=np.ones_like(TABLES["a"].time_s))
-    result = packed(Trace.of("t", [job]), power=replace(POWER, known={"a": flat}))
+    result = packed(Trace.of("t", [job]), replace(POWER, known={"a": flat}))
     assert result.end_s[0] == pytest.approx(1000)
 
 
@@ -121,9 +123,9 @@ def test_elastic_jobs_grow_by_moves_as_live(eta, elastic, grows):
     trace = moldable(4, elastic=elastic)
     result = packed(
         trace,
-        power=replace(POWER, eta=eta),
-        moves=True,
-        sections={MovesConfig: moves},
+        moves,
+        replace(POWER, eta=eta),
+        mode="moves",
         migration_s=10.0,
     )
     assert result.done.all()

@@ -7,6 +7,7 @@ from small_sizes import POWER
 from small_traces import FLAT
 
 from slurm_gpu_aware.errors import PolicyError
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.simulator.engine import simulate
 from slurm_gpu_aware.simulator.settings import SimSettings, parse_policy
 from slurm_gpu_aware.simulator.trace import Trace
@@ -22,25 +23,24 @@ MOVING = parse_policy("packed:moves", BASE)
         (BASE, "pal", "pal"),
         (BASE, "packed:moves", "packed:moves"),
         (BASE, "packed:non-sticky", "packed:non-sticky"),
-        (SimSettings(sticky=False), "packed:sticky", "packed"),
+        (SimSettings(mode="non-sticky"), "packed:sticky", "packed"),
         (MOVING, "packed", "packed:moves"),
         (MOVING, "packed:sticky", "packed"),
         (MOVING, "packed:non-sticky", "packed:non-sticky"),
-        (SimSettings(power=POWER), "packed:afs", "packed:afs"),
+        (BASE, "packed:afs", "packed:afs"),
         (BASE, "packed@backfill", "packed@backfill"),
         (BASE, "eft:moves@expected=0.3", "eft:moves@expected=0.3"),
     ],
 )
 def test_a_policy_is_named_with_its_mode_and_order(base, text, label):
     found = parse_policy(text, base)
-    assert (found.label, found.moves) == (label, ":moves" in label)
+    assert (found.label, found.mode == "moves") == (label, ":moves" in label)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("pal:often", "expected NAME, .*NAME:non-sticky, NAME:moves, .* or NAME:sts-preempt"),
-        ("packed:afs", "afs needs"),
         ("eft@fast", "order"),
         ("eft@expected=", "order"),
         ("eft@expected=101", "order"),
@@ -59,7 +59,6 @@ def test_an_unknown_policy_is_refused_at_once():
         simulate(Trace.of("t", []), FLAT, SimSettings(policy="pal2"))
 
 
-POWERFLOW = {"sizing": "powerflow", "power": POWER}
 BY_SHARES = {"order": "multifactor", "multifactor": Multifactor()}
 
 
@@ -67,19 +66,21 @@ BY_SHARES = {"order": "multifactor", "multifactor": Multifactor()}
     ("settings", "said"),
     [
         ({"order": "lifo"}, "unknown order"),
-        ({"estimate": "oracle"}, "unknown estimate 'oracle'; known: history, limit"),
         ({"overrun": "nothing"}, "unknown overrun 'nothing'; known: kill, extend"),
-        ({**POWERFLOW, "sizing": "other"}, "unknown sizing"),
-        ({"sticky": False, "moves": True}, "non-sticky"),
-        ({**POWERFLOW, "moves": True}, "every round of powerflow sizes all jobs anew"),
+        ({"mode": "other"}, "unknown mode"),
         ({"order": "multifactor"}, "give --fairshare"),
         ({"multifactor": Multifactor()}, "give --fairshare"),
-        ({**BY_SHARES, "sticky": False}, "only sticky"),
+        ({**BY_SHARES, "mode": "non-sticky"}, "only sticky"),
     ],
 )
 def test_settings_that_do_not_suit_each_other_are_refused(settings, said):
     with pytest.raises(PolicyError, match=said):
         SimSettings(**settings)
+
+
+def test_unknown_estimates_are_refused():
+    with pytest.raises(PolicyError, match="unknown estimate 'oracle'; known: history, limit"):
+        RunEstimates("oracle")
 
 
 @pytest.mark.parametrize("wrong", [{"idle_w": 500.0}, {"idle_w": -1.0}, {"eta": 0.0}])

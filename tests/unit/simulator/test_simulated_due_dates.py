@@ -13,6 +13,7 @@ from slurm_gpu_aware.features.due_dates.declared import DueDatesConfig
 from slurm_gpu_aware.features.due_dates.due_date import DueDate
 from slurm_gpu_aware.features.due_dates.plan import due_plan
 from slurm_gpu_aware.features.due_dates.simulated import due_numbers, parse_factors, with_due_dates
+from slurm_gpu_aware.features.estimates.simulated import RunEstimates
 from slurm_gpu_aware.features.moves.declared import MovesConfig
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_hints import JobHints
@@ -45,10 +46,9 @@ def dated_job(work_s, due_after_s, **more):
 
 
 def due_run(jobs, policy="packed", cluster=ONE, order="slurm", **more):
-    base = SimSettings(power=POWER, estimate="limit", **more)
+    base = SimSettings(**more).put(POWER, RunEstimates("limit"))
     moves = MovesConfig(first_s=0.0, margin_s=1e9, last_s=0.0)
-    sections = {MovesConfig: moves, DueDatesConfig: DueDatesConfig(order)}
-    settings = parse_policy(policy, replace(base, sections=sections))
+    settings = parse_policy(policy, base.put(moves, DueDatesConfig(order)))
     return simulate(Trace.of("t", jobs), cluster, settings, keep_placements=True)
 
 

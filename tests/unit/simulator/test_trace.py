@@ -37,6 +37,20 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
     assert len(read_trace(file).jobs) == 1
 
 
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ("class,vc,slower", None),
+        ("time_limit", "ignored column: 'time_limit' (time_limit_s?)"),
+        ("Slowr,x", "ignored columns: 'Slowr' (slower?), 'x'"),
+        (",".join("abcdefghijklm"), f"ignored columns: {str([*'abcdefghij'])[1:-1]}, 3 more"),
+    ],
+)
+def test_columns_that_are_not_known_are_named(columns, sentence):
+    text = f"{HEADER},{columns}\na,0,1,10{',' * (1 + columns.count(','))}\n"
+    assert from_text(text).missing == (() if sentence is None else (sentence,))
+
+
 def test_optional_columns_and_another_class_column():
     text = f"{HEADER},class,kind,nodes,deadline_s,weight,bw\n1,0,4,9.5,A,C,2,99,2.5,high\n"
     text += "2,0,4,9.5,A,,,,,\n"
