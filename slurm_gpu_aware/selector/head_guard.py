@@ -35,6 +35,7 @@ from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request, in_tier
+from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.gres import gpus_and_shards
@@ -201,10 +202,9 @@ def passers(
     """Pending jobs that may take GPUs of a planned node past the gate.
 
     One that is held, or waits for another job, does not count; one that waits for its time does
-    from `_SOON_S` before, as Slurm starts it at once then. Nor does one of other nodes. ``later``:
-    these count, too, as users change what they wait for.
+    from `_SOON_S` before, as Slurm starts it at once then. Nor does one of other nodes, or one that
+    is too large. ``later``: these count, too, as users change what they wait for.
     """
-    names = frozenset(context.cluster.nodes)
     there = _with_gpus(context)
     whole = {name for name in there if context.partitions[name].exclusive}
     jobs = [*jobs]
@@ -220,11 +220,18 @@ def passers(
         return found
     soon_s = context.now + _SOON_S
     eligible = [job for job in found if not job.dependency and (job.eligible_s or 0.0) <= soon_s]
-    return [
-        job
-        for job in eligible
-        if len(job.req_nodes) < job.min_nodes or not names.isdisjoint(job.req_nodes)
-    ]
+    tried = [job for job in eligible[:_MOST_OUTSIDE] if _fits_idle(job, context)]
+    return [*tried, *eligible[_MOST_OUTSIDE:]]
+
+
+def _fits_idle(job: SlurmJob, context: AdmissionContext) -> bool:
+    """Whether it has a place on the idle nodes of a round, without others.
+
+    Slurm takes a job that asks for more than there is while its user holds it.
+    """
+    if len(job.req_nodes) >= job.min_nodes and not {*job.req_nodes} & {*context.cluster.nodes}:
+        return False
+    return LeftPolicy().place(outside_request(job, context), context.empty) is not None
 
 
 def against(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:

@@ -272,6 +272,8 @@ def test_what_whole_nodes_want_is_theirs_by_priority(
         ({}, True),
         ({"req_nodes": ("x1",)}, False),
         ({"req_nodes": ("x1",), "min_nodes": 2}, True),
+        ({"min_nodes": 3}, False),
+        ({"tres_per_node": "gres/gpu:5"}, False),
         ({"req_nodes": ("x1", "n1"), "min_nodes": 2}, True),
     ],
 )
