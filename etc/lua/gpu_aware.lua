@@ -92,7 +92,7 @@ local function decide_submit(job, part_list, uid, conf)
     --- Slurm chooses the GPUs, at once.
     local function left(text)
         local new, environment = request.left_changes(job, parts, besides, conf)
-        new = request.component_tasks(job, parts[1], new)
+        new = request.component_tasks(job, parts, new)
         return { text = text, new = new, environment = environment }
     end
     --- Slurm chooses the GPUs when the job's turn comes.

@@ -265,14 +265,17 @@ function R.gated(licences, conf)
     return (own and own .. "," or "") .. conf.licence .. ":1"
 end
 
---- Write the tasks of a component with --ntasks-per-gpu by node. Slurm 24.11 else counts them anew in
---- each update, as nodes times tasks per GPU, and one that repeated them would be of all components.
-function R.component_tasks(job, part, new)
-    local size = number32(job.het_job_offset) and part and R.shape(job, part) or {}
+--- Write the tasks of a component with --ntasks-per-gpu by node, where it asks for GPUs in one way and
+--- their number on each node is known. Slurm 24.11 else counts them anew in each update, as nodes times
+--- tasks per GPU, and one that repeated them would be of all components.
+function R.component_tasks(job, parts, new)
+    local size = number32(job.het_job_offset) and #parts == 1 and R.shape(job, parts[1]) or {}
     local on_node = size.on_node or size.nodes and size.total and size.total / size.nodes
-    if size.per_gpu and on_node and on_node % 1 == 0 then
+    local whole = on_node and on_node % 1 == 0 and not size.per_node
+    local tasks = whole and size.per_gpu and number16(size.per_gpu * on_node)
+    if tasks then
         new = new or {}
-        new.ntasks_per_node = size.per_gpu * on_node
+        new.ntasks_per_node = tasks
     end
     return new
 end

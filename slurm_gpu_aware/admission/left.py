@@ -22,6 +22,7 @@ from slurm_gpu_aware.admission.fitting import (
     open_partitions,
 )
 from slurm_gpu_aware.admission.holds import Hold, is_alone, sharing_of
+from slurm_gpu_aware.admission.snapshot import is_usable
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -223,11 +224,19 @@ def hold_of_left(
 
 
 def outside_request(job: SlurmJob, context: AdmissionContext) -> Request:
-    """The request of a pending job that waits at no gate: where Slurm might start it now."""
+    """The request of a pending job that waits at no gate: where Slurm might start it now.
+
+    Without what it may get of nodes that no round knows.
+    """
     there, exclude = _of_partitions(job, context)[0], {*job.exc_nodes}
     open_to = _open_to(job, context.nodes, context.reservations, context.now) - exclude
     places = {name: i for i, name in enumerate(context.cluster.nodes)}
     part = replace(_on_nodes(job, part_of(job), context), elsewhere=False)
+    if part.min_nodes > 1 and (others := other_nodes(job, context)):
+        nodes, of = max(1, part.min_nodes - others), part.min_nodes
+        fields = ("cpus", "memory_mb", "tasks")
+        share = {name: -(-getattr(part, name) * nodes // of) for name in fields}
+        part = replace(part, min_nodes=nodes, **share)
     tiers = [context.partitions[p].priority_tier for p in job.partitions if p in context.partitions]
     return Request(
         job_id=job.id,
@@ -301,18 +310,31 @@ def _elsewhere(job: SlurmJob, context: AdmissionContext) -> bool:
     asked = job.partitions, job.features, job.req_nodes, job.exc_nodes, job.min_nodes
     key = "elsewhere", *asked
     if key not in context.idle:
-        known, wanted = frozenset(context.cluster.nodes), {*job.req_nodes}
-        named = (context.partitions[p].nodes for p in job.partitions if p in context.partitions)
-        others = frozenset[str]().union(*named).difference(known, job.exc_nodes)
-        if wanted and job.min_nodes <= len(wanted):
-            others &= wanted
-        any_features = not understood(job.features)
-        context.idle[key] = any(
-            any_features or matches(job.features, context.nodes[name].features)
-            for name in others
-            if name in context.nodes
-        )
+        context.idle[key] = bool(_others(job, context))
     return context.idle[key]
+
+
+def other_nodes(job: SlurmJob, context: AdmissionContext) -> int:
+    """Number of usable nodes that no round knows and that a job without GPUs may get."""
+    if part_of(job).gpus:
+        return 0
+    return sum(is_usable(context.nodes[name]) for name in _others(job, context))
+
+
+def _others(job: SlurmJob, context: AdmissionContext) -> list[str]:
+    """Names of the nodes that a job may get and no round knows."""
+    known, wanted = frozenset(context.cluster.nodes), {*job.req_nodes}
+    named = (context.partitions[p].nodes for p in job.partitions if p in context.partitions)
+    others = frozenset[str]().union(*named).difference(known, job.exc_nodes)
+    if wanted and job.min_nodes <= len(wanted):
+        others &= wanted
+    any_features = not understood(job.features)
+    return [
+        name
+        for name in others
+        if name in context.nodes
+        if any_features or matches(job.features, context.nodes[name].features)
+    ]
 
 
 def _own_part(job: SlurmJob, asked: OriginalRequest) -> Part:

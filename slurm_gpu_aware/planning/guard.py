@@ -58,20 +58,24 @@ def guarded(
         held_for = [one for one, nodes in ((first, gpus), (head, early)) if one and node in nodes]
         priority = max(queue[one.job_id].priority for one in held_for)
         kept[node] = Guarded(len(slots), free, len(slots) == exist, cpus), priority
-    left = _beside(kept, outside, cluster, now)
+    rest = cluster.copy()
+    for one in plan.assignments:
+        for node, slots in one.gpus if one.job_id in queue else ():
+            rest.take(node, (), *node_demand(queue[one.job_id], len(one.nodes), len(slots)))
+    left = _beside(kept, outside, rest, now)
     return {cluster.nodes[node]: one for node, one in left.items()}
 
 
 def _beside(
-    kept: _Kept, outside: Iterable[Request], cluster: Cluster, now: float
+    kept: _Kept, outside: Iterable[Request], rest: Cluster, now: float
 ) -> dict[int, Guarded]:
     """Node -> what is held there beside jobs that come before the one that it is held for.
 
     On as few nodes as such a job needs its CPUs are not held, and no more, or Slurm starts others
-    on what is left. One with GPUs or of whole nodes gets the node.
+    on what is left. One with GPUs or of whole nodes gets the node. ``rest``: what the round leaves.
     """
     given: dict[int, bool] = {}  # Whether all of the node.
-    rest, slurm = cluster.copy(), LeftPolicy()
+    slurm = LeftPolicy()
     least = min((priority for _, priority in kept.values()), default=math.inf)
     before = (job for job in outside if job.priority > least)
     for job in sorted(before, key=lambda one: -one.priority) if kept else ():
@@ -88,7 +92,7 @@ def _beside(
         taken = left_demand(job, tuple(zip(found.nodes, found.slots, strict=True)))
         for node, (cpus, memory_mb) in taken.items():
             rest.take(node, (), cpus, memory_mb)
-    for running in cluster.running:
+    for running in rest.running:
         for node, cpus in running.cpus.items() if running.end_s <= now else ():
             rest.free_cpus[node] += cpus  # it is ending
     left = {node: one for node, (one, _) in kept.items() if node not in given}

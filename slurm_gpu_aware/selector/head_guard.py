@@ -28,11 +28,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu_aware.admission.context import AdmissionContext
-from slurm_gpu_aware.admission.left import outside_request
+from slurm_gpu_aware.admission.left import other_nodes, outside_request
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN, NODES_TAKEN
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
+from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request, in_tier
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
@@ -201,9 +202,8 @@ def passers(
 ) -> list[SlurmJob]:
     """Pending jobs that may take GPUs of a planned node past the gate.
 
-    One that is held, or waits for another job, does not count; one that waits for its time does
-    from `_SOON_S` before, as Slurm starts it at once then. Nor does one of other nodes, or one that
-    is too large. ``later``: these count, too, as users change what they wait for.
+    That is now or within `_SOON_S`. ``later``: at any time, as users change what such a job waits
+    for: it counts although it is held, or waits for a time, another job or room.
     """
     there = _with_gpus(context)
     whole = {name for name in there if context.partitions[name].exclusive}
@@ -216,22 +216,21 @@ def passers(
         if job.follows not in ours  # later components start with the first
         if not there.isdisjoint(job.partitions) and passes_gate(job, whole)
     ]
-    if later:
-        return found
-    soon_s = context.now + _SOON_S
-    eligible = [job for job in found if not job.dependency and (job.eligible_s or 0.0) <= soon_s]
-    tried = [job for job in eligible[:_MOST_OUTSIDE] if _fits_idle(job, context)]
-    return [*tried, *eligible[_MOST_OUTSIDE:]]
+    cluster = context.empty
+    if not later:
+        soon_s, cluster = context.now + _SOON_S, context.cluster
+        found = [one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s]
+    tried = [job for job in found[:_MOST_OUTSIDE] if _may_take(job, context, cluster)]
+    return [*tried, *found[_MOST_OUTSIDE:]]
 
 
-def _fits_idle(job: SlurmJob, context: AdmissionContext) -> bool:
-    """Whether it has a place on the idle nodes of a round, without others.
-
-    Slurm takes a job that asks for more than there is while its user holds it.
-    """
-    if len(job.req_nodes) >= job.min_nodes and not {*job.req_nodes} & {*context.cluster.nodes}:
+def _may_take(job: SlurmJob, context: AdmissionContext, cluster: Cluster) -> bool:
+    """Whether Slurm might start it on a node of the round that is as free as in ``cluster``."""
+    if len(job.req_nodes) >= job.min_nodes and not {*job.req_nodes} & {*cluster.nodes}:
         return False
-    return LeftPolicy().place(outside_request(job, context), context.empty) is not None
+    if other_nodes(job, context):
+        return True
+    return LeftPolicy().place(outside_request(job, context), cluster) is not None
 
 
 def against(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:

@@ -101,10 +101,12 @@ class RoundPlanner:
     ) -> Round:
         """The input of the round."""
         context, config = candidates.context, self.lives.site.config
-        past = passers(view.jobs, context) if config.gate.guard_head else []
-        settings = replace(
-            self.policy.settings, guarded=bool(past), guarded_against=against(past, context)
-        )
+        guarded = config.gate.guard_head
+        settings = replace(self.policy.settings, guarded=guarded)
+        with contained("guard of the head"):
+            past = passers(view.jobs, context) if guarded else []
+            limit = against(past, context)
+            settings = replace(settings, guarded=bool(past), guarded_against=limit)
         queue: Sequence[Request] = [one.request for one in candidates.to_plan.values()]
         inputs = self.lives.inputs(Seen(view, context, profile, settings, queue))
         queue = self.lives.requests(isolation, queue, candidates.to_plan)

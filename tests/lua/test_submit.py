@@ -415,6 +415,8 @@ def test_the_first_component_of_a_heterogeneous_job_is_parked(
         ({"tres_per_job": "gres/gpu:6", **TWO_NODES}, 6),
         ({"tres_per_job": "gres/gpu:3", **TWO_NODES}, None),
         ({"tres_per_job": "gres/gpu:6"}, None),  # on a number of nodes that Slurm chooses
+        ({"tres_per_node": "gres/gpu:a100:1,gres/gpu:v100:1"}, None),
+        ({"tres_per_node": "gres/gpu:40000"}, None),  # more than Slurm's field holds
     ],
     ids=str,
 )

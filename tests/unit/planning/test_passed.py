@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make import job_request, placements, plan_round, with_running
+from make import job_request, placements, plan_round, with_fields, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
 from slurm_gpu_aware.model.node_users import NodeUsers
@@ -290,3 +290,15 @@ def test_beside_a_share_there_is_room_for_who_comes_before(cpus: int, held: Any)
     plan, others = round_plan(cluster, HEAD), [outside(9.0, cpus)]
     kept = guarded(plan, cluster, {"1": HEAD}, NOW, passing=True, outside=others)
     assert kept.get("n0") == held
+
+
+def test_what_the_round_gives_away_is_not_free_for_who_comes_before() -> None:
+    """Job 2 gets n0, so bob's four CPUs of n1 are all that there is."""
+    cluster = cluster_beside(2, passing(1))
+    head = with_fields(HEAD, eligible=np.array([False, True]))
+    second = behind(2, 0.5, 4, cpus=16, eligible=np.array([True, False]))
+    plan = round_plan(cluster, head, second)
+    assert [*placements(plan)] == ["2"]
+    queue = {"1": head, "2": second}
+    kept = guarded(plan, cluster, queue, NOW, passing=False, outside=[outside(9.0, 4)])
+    assert kept == {"n1": (0, 0, False, 0)}

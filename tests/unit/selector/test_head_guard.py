@@ -267,21 +267,26 @@ def test_what_whole_nodes_want_is_theirs_by_priority(
 
 
 @pytest.mark.parametrize(
-    ("fields", "passes"),
+    ("fields", "now", "ever"),
     [
-        ({}, True),
-        ({"req_nodes": ("x1",)}, False),
-        ({"req_nodes": ("x1",), "min_nodes": 2}, True),
-        ({"min_nodes": 3}, False),
-        ({"tres_per_node": "gres/gpu:5"}, False),
-        ({"req_nodes": ("x1", "n1"), "min_nodes": 2}, True),
+        ({}, True, True),
+        ({"req_nodes": ("x1",)}, False, False),
+        ({"req_nodes": ("x1",), "min_nodes": 2}, True, True),
+        ({"req_nodes": ("x1", "n1"), "min_nodes": 2}, True, True),
+        ({"min_nodes": 3}, True, True),  # with x1
+        ({"min_nodes": 3, "partitions": ("gpu",)}, False, False),
+        ({"tres_per_node": "gres/gpu:5"}, False, False),
+        ({"tres_per_node": "gres/gpu:4", "req_nodes": ("n2",)}, False, True),  # n2 is not free
     ],
 )
-def test_who_wants_other_nodes_ends_no_backfill(fields: dict[str, Any], passes: bool) -> None:
-    context = context_of([slurm_node("n1"), slurm_node("n2")], MIXED)
-    jobs = [slurm_job(partitions=("mixed",), exclusive=True, **fields)]
-    assert bool(passers(jobs, context)) is passes
-    assert passers(jobs, context, later=True) == jobs  # its user may change that
+def test_who_gets_no_node_of_the_round_does_not_pass(
+    fields: dict[str, Any], now: bool, ever: bool
+) -> None:
+    nodes = [slurm_node("n1"), slurm_node("n2"), slurm_node("x1", gpus=())]
+    context = context_of(nodes, MIXED)
+    context.cluster.free[1] = False
+    jobs = [slurm_job(**{"partitions": ("mixed",), "exclusive": True, **fields})]
+    assert (bool(passers(jobs, context)), bool(passers(jobs, context, later=True))) == (now, ever)
 
 
 @pytest.mark.parametrize(
@@ -310,3 +315,12 @@ def test_jobs_that_wait_at_no_gate(fields: dict[str, Any], nodes: tuple[bool, bo
     found = [*outside([slurm_job(**{"reason": "Resources", **fields})], context)]
     eligible = [tuple(map(bool, one.nodes.eligible)) for one in found]
     assert eligible == ([] if nodes is None else [nodes])
+
+
+@pytest.mark.parametrize(("states", "least"), [({"IDLE"}, 1), ({"DOWN"}, 2)])
+def test_of_a_job_on_other_nodes_too_the_rest_counts(states: set[str], least: int) -> None:
+    nodes = [slurm_node("n1"), slurm_node("n2"), slurm_node("x1", gpus=(), states=states)]
+    job = slurm_job(partitions=("mixed",), reason="Resources", min_nodes=2, cpus=8, tasks=4)
+    (found,) = outside([job], context_of(nodes, MIXED))
+    (part,) = found.left.parts
+    assert (part.min_nodes, part.cpus, part.tasks) == (least, 4 * least, 2 * least)
