@@ -223,36 +223,66 @@ def hold_of_left(
     )
 
 
-def outside_request(job: SlurmJob, context: AdmissionContext) -> Request:
-    """The request of a pending job that waits at no gate: where Slurm might start it now.
+class Outside:
+    """Pending jobs that wait at no gate. Equal ones cost little: a user may submit thousands."""
 
-    Without what it may get of nodes that no round knows.
-    """
-    there, exclude = _of_partitions(job, context)[0], {*job.exc_nodes}
-    open_to = _open_to(job, context.nodes, context.reservations, context.now) - exclude
-    places = {name: i for i, name in enumerate(context.cluster.nodes)}
-    part = replace(_on_nodes(job, part_of(job), context), elsewhere=False)
-    if part.min_nodes > 1 and (others := other_nodes(job, context)):
-        nodes, of = max(1, part.min_nodes - others), part.min_nodes
-        fields = ("cpus", "memory_mb", "tasks")
-        share = {name: -(-getattr(part, name) * nodes // of) for name in fields}
-        part = replace(part, min_nodes=nodes, **share)
-    tiers = [context.partitions[p].priority_tier for p in job.partitions if p in context.partitions]
-    return Request(
-        job_id=job.id,
-        gpus=min(max(1, part.gpus), MAX_GPUS),
-        app_class="",
-        user=job.user,
-        nodes=NodeRules(
-            there & np.array([name in open_to for name in places]),
-            required=tuple(places[name] for name in job.req_nodes if name in places),
-            whole=part.whole,
-            alone=is_alone(job, context.partitions),
-            sharing=sharing_of(job, context.partitions),
-        ),
-        priority=in_tier(min(tiers, default=0), job.priority),
-        left=LeftToSlurm("it waits at no gate", (part,)),
-    )
+    def __init__(self, context: AdmissionContext) -> None:
+        self._context = context
+        self._masks: dict[object, BoolArray] = {}
+        self._numbers: dict[object, int] = {}
+        self._places = {name: i for i, name in enumerate(context.cluster.nodes)}
+
+    def request(self, job: SlurmJob) -> Request:
+        """Where Slurm might start it now, without what it may get of nodes that no round knows."""
+        partitions, places = self._context.partitions, self._places
+        part = replace(_on_nodes(job, part_of(job), self._context), elsewhere=False)
+        if part.min_nodes > 1 and (others := self.others(job)):
+            nodes, of = max(1, part.min_nodes - others), part.min_nodes
+            fields = ("cpus", "memory_mb", "tasks")
+            share = {name: -(-getattr(part, name) * nodes // of) for name in fields}
+            part = replace(part, min_nodes=nodes, **share)
+        return Request(
+            job_id=job.id,
+            gpus=min(max(1, part.gpus), MAX_GPUS),
+            app_class="",
+            user=job.user,
+            nodes=NodeRules(
+                self._mask(job),
+                required=tuple(places[name] for name in job.req_nodes if name in places),
+                whole=part.whole,
+                alone=is_alone(job, partitions),
+                sharing=sharing_of(job, partitions),
+            ),
+            priority=self.priority(job),
+            left=LeftToSlurm("it waits at no gate", (part,)),
+        )
+
+    def priority(self, job: SlurmJob) -> float:
+        """Its priority, as of `Request`, in the highest of its partitions."""
+        known = self._context.partitions
+        tiers = [known[name].priority_tier for name in job.partitions if name in known]
+        return in_tier(max(tiers, default=0), job.priority)
+
+    def others(self, job: SlurmJob) -> int:
+        """Number of usable nodes that no round knows and that a job without GPUs may get."""
+        if part_of(job).gpus:
+            return 0
+        nodes, key = self._context.nodes, _wanted(job)
+        if key not in self._numbers:
+            there = _others(job, self._context)
+            self._numbers[key] = sum(is_usable(nodes[name]) for name in there)
+        return self._numbers[key]
+
+    def _mask(self, job: SlurmJob) -> BoolArray:
+        """(N,) nodes that it may get."""
+        context = self._context
+        key = job.partitions, job.features, job.exc_nodes, job.reservation
+        if key not in self._masks:
+            open_to = _open_to(job, context.nodes, context.reservations, context.now)
+            open_to.difference_update(job.exc_nodes)
+            there = np.array([name in open_to for name in self._places], dtype=np.bool_)
+            self._masks[key] = there & _of_partitions(job, context)[0]
+        return self._masks[key]
 
 
 def _open_to(
@@ -266,8 +296,12 @@ def _open_to(
     On one of the others its GPUs would count twice: as taken there, and as free where it starts.
     """
     able = set(nodes)
-    if understood(job.features):
-        able = {name for name, node in nodes.items() if matches(job.features, node.features)}
+    if job.features and understood(job.features):
+        kinds = {
+            node.features for node in nodes.values()
+        }  # few: a site may have thousands of nodes
+        fit = {kind for kind in kinds if matches(job.features, kind)}
+        able = {name for name, node in nodes.items() if node.features in fit}
     names = set((job.reservation or "").split(",")) - {""}
     own = [one for one in reservations if one.name in names]
     if own and all(one.nodes and "FLEX" not in one.flags for one in own):
@@ -307,18 +341,14 @@ def _gets_whole_nodes(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -
 
 def _elsewhere(job: SlurmJob, context: AdmissionContext) -> bool:
     """Whether it may get a node that no round knows, as it has no GPUs or shared ones."""
-    asked = job.partitions, job.features, job.req_nodes, job.exc_nodes, job.min_nodes
-    key = "elsewhere", *asked
+    key = "elsewhere", *_wanted(job)
     if key not in context.idle:
         context.idle[key] = bool(_others(job, context))
     return context.idle[key]
 
 
-def other_nodes(job: SlurmJob, context: AdmissionContext) -> int:
-    """Number of usable nodes that no round knows and that a job without GPUs may get."""
-    if part_of(job).gpus:
-        return 0
-    return sum(is_usable(context.nodes[name]) for name in _others(job, context))
+def _wanted(job: SlurmJob) -> tuple[object, ...]:
+    return job.partitions, job.features, job.req_nodes, job.exc_nodes, job.min_nodes
 
 
 def _others(job: SlurmJob, context: AdmissionContext) -> list[str]:

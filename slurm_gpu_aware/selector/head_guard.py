@@ -28,14 +28,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu_aware.admission.context import AdmissionContext
-from slurm_gpu_aware.admission.left import other_nodes, outside_request
+from slurm_gpu_aware.admission.left import Outside
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN, NODES_TAKEN
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
-from slurm_gpu_aware.model.request import Request, in_tier
+from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.slurm.client import SlurmClient
@@ -220,22 +220,32 @@ def passers(
     if not later:
         soon_s, cluster = context.now + _SOON_S, context.cluster
         found = [one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s]
-    tried = [job for job in found[:_MOST_OUTSIDE] if _may_take(job, context, cluster)]
+    others, known = Outside(context), dict[object, bool]()
+    tried = [job for job in found[:_MOST_OUTSIDE] if _may_take(job, others, cluster, known)]
     return [*tried, *found[_MOST_OUTSIDE:]]
 
 
-def _may_take(job: SlurmJob, context: AdmissionContext, cluster: Cluster) -> bool:
-    """Whether Slurm might start it on a node of the round that is as free as in ``cluster``."""
+def _may_take(job: SlurmJob, others: Outside, cluster: Cluster, known: dict[object, bool]) -> bool:
+    """Whether Slurm might start it on a node of the round that is as free as in ``cluster``.
+
+    ``known``: answers of this call on others like it.
+    """
     if len(job.req_nodes) >= job.min_nodes and not {*job.req_nodes} & {*cluster.nodes}:
         return False
-    if other_nodes(job, context):
+    if others.others(job):
         return True
-    return LeftPolicy().place(outside_request(job, context), cluster) is not None
+    request = others.request(job)
+    rules, left = request.nodes, request.left
+    like = left, id(rules.eligible), rules.required, rules.alone, rules.sharing, request.user
+    if like not in known:
+        known[like] = LeftPolicy().place(request, cluster) is not None
+    return known[like]
 
 
 def against(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:
     """Above which priority Slurm gives a job's nodes to none of some others beside it."""
-    found = [math.inf if not _whole(job, context) else _place(job, context) for job in passing]
+    priority = Outside(context).priority
+    found = [priority(job) if _whole(job, context) else math.inf for job in passing]
     return max(found, default=math.inf)
 
 
@@ -252,12 +262,6 @@ def _whole(job: SlurmJob, context: AdmissionContext) -> bool:
     return (job.exclusive and not job.exclusive_by) or all(one.exclusive for one in parts)
 
 
-def _place(job: SlurmJob, context: AdmissionContext) -> float:
-    """Its priority, in the highest of its partitions."""
-    parts = [context.partitions[name] for name in job.partitions if name in context.partitions]
-    return in_tier(max((one.priority_tier for one in parts), default=0), job.priority)
-
-
 def outside(jobs: Iterable[SlurmJob], context: AdmissionContext) -> Iterator[Request]:
     """Pending jobs that wait at no gate, but for room on nodes of a round only.
 
@@ -271,5 +275,6 @@ def outside(jobs: Iterable[SlurmJob], context: AdmissionContext) -> Iterator[Req
         if not (job.dependency or job.het or is_ours(job.admin_comment))
         if (job.eligible_s or 0.0) <= context.now and not there.isdisjoint(job.partitions)
     ]
-    found.sort(key=lambda job: -job.priority)
-    yield from (outside_request(job, context) for job in found[:_MOST_OUTSIDE])
+    others = Outside(context)
+    found.sort(key=lambda job: -others.priority(job))
+    yield from map(others.request, found[:_MOST_OUTSIDE])

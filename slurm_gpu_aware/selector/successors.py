@@ -143,9 +143,10 @@ class Successors:
         before, self._nodes = self._nodes, candidates.context.cluster.nodes
         may = may and before in ((), self._nodes)
         stuck = may and self._is_stuck(candidates, started=self.opened.keys() != known.keys())
-        may = may and not stuck and not passers(view.jobs, candidates.context)
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
-        wanted = self.wanted if may and (long or pending) else 0
+        wanted = self.wanted if may and not stuck and (long or pending) else 0
+        if wanted and passers(view.jobs, candidates.context):
+            wanted = 0
         first, kept = list[Candidate](), set[str]()
         if wanted:
             queue = [*pending, *view.parked]

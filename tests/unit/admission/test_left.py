@@ -125,6 +125,16 @@ def test_a_component_that_shares_no_node_with_other_users_counts_for_all(fields)
     assert not left_job(where).nodes.alone
 
 
+def test_a_component_that_shares_cpus_counts_for_all() -> None:
+    other = slurm_job(8, tres_per_node="gres/gpu:1", partitions=("shared",))
+    parts = dict.fromkeys(("gpu", "shared"), ("n1", "n2", "n3"))
+    where = context_of(NODES, parts, told={"shared": {"jobs_on_cpu": 4, "oversubscribes": True}})
+    first = as_gated(slurm_job(tres_per_node="gres/gpu:2", admin_comment=RECORD))
+    hold = hold_of_left(first, where.nodes, where.partitions, (), "B", NOW, (other,))
+    for sharing in (left_job(where, components=(other,)).nodes.sharing, hold.sharing):
+        assert sharing.shares
+
+
 @pytest.mark.parametrize(
     ("marker", "before_s"),
     [("released:0", 40.0), ("released:1", 0.0), ("parked:0", 0.0)],  # 1: before a requeue

@@ -302,3 +302,12 @@ def test_what_the_round_gives_away_is_not_free_for_who_comes_before() -> None:
     queue = {"1": head, "2": second}
     kept = guarded(plan, cluster, queue, NOW, passing=False, outside=[outside(9.0, 4)])
     assert kept == {"n1": (0, 0, False, 0)}
+
+
+def test_what_ends_is_held_too() -> None:
+    """Two CPUs are free, and two of a job that is ending; who comes before needs two."""
+    ending = RunningJob("e", (), NOW - 1.0, cpus={0: 2})
+    cluster = cluster_beside(1, passing(0), ending)
+    plan, others = round_plan(cluster, HEAD), [outside(9.0, 2)]
+    kept = guarded(plan, cluster, {"1": HEAD}, NOW, passing=False, outside=others)
+    assert kept == {"n0": (0, 0, False, 2)}

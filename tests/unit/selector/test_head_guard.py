@@ -324,3 +324,23 @@ def test_of_a_job_on_other_nodes_too_the_rest_counts(states: set[str], least: in
     (found,) = outside([job], context_of(nodes, MIXED))
     (part,) = found.left.parts
     assert (part.min_nodes, part.cpus, part.tasks) == (least, 4 * least, 2 * least)
+
+
+def test_of_many_jobs_some_are_looked_at() -> None:
+    """Of those that wait at no gate the first by tier and priority; the rest may pass."""
+    parts = dict.fromkeys(("gpu", "high"), ("n1",))
+    context = context_of([slurm_node("n1")], parts, told={"high": {"priority_tier": 9}})
+    many = [slurm_job(i, reason="Resources", priority=1000 + i) for i in range(1, 201)]
+    before = slurm_job(201, reason="Resources", priority=5, partitions=("gpu", "high"))
+    found = [job.job_id for job in outside([*many, before], context)]
+    assert (len(found), found[:2]) == (100, ["201", "200"])
+    large = [slurm_job(i, tres_per_node="gres/gpu:5") for i in range(1, 201)]
+    assert len(passers(large, context)) == 100
+
+
+def test_a_job_of_several_partitions_may_get_a_part_of_a_node() -> None:
+    parts = dict.fromkeys(("gpu", "ex"), ("n1",))
+    context = context_of([slurm_node("n1")], parts, told={"ex": {"exclusive": True}})
+    for names, above in ((("ex",), HIGH + 1), (("gpu", "ex"), math.inf)):
+        found = passers([slurm_job(partitions=names)], context)
+        assert (len(found), against(found, context)) == (1, above)
