@@ -517,21 +517,32 @@ function C.wakes(update, record, part_list, conf)
     return may and not base.is_record(record.admin_comment)
 end
 
---- The refusal of an update by which a waiting job that is not at the gate would become such a job, or,
---- where it is and stays one, ask for something else, and pass those that wait there: Slurm keeps what no
+--- Does a job pass the gate that may get whole nodes with their GPUs?
+local function passes_whole(view, part_list, conf)
+    local _, some = settings.is_managed(view, part_list, conf)
+    local _, may = settings.takes_gpus(view, part_list, conf)
+    return some and may
+end
+
+--- The refusal of an update by which a waiting job that is not at the gate would become such a job, or one
+--- of whole nodes that passes it (no reservation guards the first job against it); or, where it is at the
+--- gate and stays so, ask for something else, and pass those that wait there: Slurm keeps what no
 --- node can have as long as a hold or a limit holds it. A later component of a heterogeneous job
 --- (`follows`) waits with the first. nil: it may be updated.
 local function passes_by(update, record, part_list, conf, follows)
     local view, given = merged(update, record, {})
     setmetatable(view, { __index = record })
     local moved = given.partition and update.partition ~= record.partition or nil
+    local refusal = moved and rules.sentences.moved_in:format(base.shown(update.partition))
+        or rules.sentences.gpus_later
     if takes_gpus(update, record, view) then
         return rules.sentences.gpus_kept
     elseif not is_for_the_gate(view, record, part_list, conf) then
-        return nil -- Slurm sets the partition first, so that it never keeps the rest alone
+        -- Slurm sets the partition first, so that it never keeps the rest alone
+        local becomes = passes_whole(view, part_list, conf) and not passes_whole(record, part_list, conf)
+        return becomes and refusal or nil
     elseif not is_for_the_gate({}, record, part_list, conf) then
-        return moved and rules.sentences.moved_in:format(base.shown(update.partition))
-            or rules.sentences.gpus_later
+        return refusal
     elseif follows then
         return nil
     end

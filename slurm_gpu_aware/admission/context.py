@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import numpy as np
 
+from slurm_gpu_aware.admission.node_use import gets_whole_nodes, is_alone, sharing_of
 from slurm_gpu_aware.config.settings import Config
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -277,17 +278,17 @@ class QueueEntry:
     @property
     def whole_node(self) -> bool:
         """Whether it gets its nodes for itself."""
-        return self.original.exclusive or self.job.exclusive or self.partition.exclusive
+        return self.original.exclusive or gets_whole_nodes(self.job, self.context.partitions)
 
     @property
     def alone(self) -> bool:
         """Whether it shares its nodes with jobs of its own user only."""
-        return self.job.exclusive_user or self.partition.exclusive_user
+        return is_alone(self.job, self.context.partitions)
 
     @property
     def sharing(self) -> Sharing:
-        """How its CPUs are shared there."""
-        return self.partition.sharing(asked=self.job.oversubscribe)
+        """How its CPUs are shared, in the first of its partitions where they are."""
+        return sharing_of(self.job, self.context.partitions)
 
     @property
     def before_move(self) -> BeforeMove | None:

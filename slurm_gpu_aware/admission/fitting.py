@@ -31,7 +31,7 @@ _SHAPE = attrgetter(
 
 
 def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmPartition]:
-    """The job's partitions that take it now, as Slurm tries them. Raises CannotPlanError."""
+    """The job's partitions that take it now, highest tier first. Raises CannotPlanError."""
     known = [context.partitions[p] for p in job.partitions if p in context.partitions]
     up = [p for p in known if p.up]
     if not up:
@@ -39,7 +39,7 @@ def open_partitions(job: SlurmJob, context: AdmissionContext) -> list[SlurmParti
     fit = [p for p in up if job.time_limit_s is None or job.time_limit_s <= p.max_time_s]
     if not fit:
         raise CannotPlanError("its time limit is longer than its partition allows", leave=False)
-    return sorted(fit, key=lambda p: (-p.priority_tier, -p.job_factor))
+    return sorted(fit, key=lambda p: -p.priority_tier)
 
 
 def allowed_nodes(entry: QueueEntry, blocked: frozenset[str] = frozenset()) -> BoolArray:

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from slurm_gpu_aware.admission.fitting import binds_sockets, fills_sockets
+from slurm_gpu_aware.admission.node_use import gets_whole_nodes, is_alone, sharing_of
 from slurm_gpu_aware.admission.sizes import least_with_gpus
 from slurm_gpu_aware.bounds import slot_of
 from slurm_gpu_aware.gate.gated_job import GatedJob
@@ -85,7 +86,7 @@ def hold_of(
         memory_mb_per_node=max(job.req_tres.get("mem", 0) // nodes, memory_mb * gpus),
         end_s=gated.opened_s(now) + job.longest_s,
         app_class=app_class,
-        whole_node=original.exclusive or job.exclusive,
+        whole_node=original.exclusive or gets_whole_nodes(job, partitions),
         fills_sockets=binds_sockets(job, slurm) and fills_sockets(original, nodes),
         memory_mb_per_cpu=job.memory_mb_per_cpu or 0,
         victims=victims,
@@ -94,24 +95,6 @@ def hold_of(
         alone=is_alone(job, partitions),
         sharing=sharing_of(job, partitions),
     )
-
-
-def is_alone(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> bool:
-    """Whether it shares its nodes with jobs of its own user only, in any of its partitions."""
-    named = (partitions[name] for name in job.partitions if name in partitions)
-    return job.exclusive_user or any(one.exclusive_user for one in named)
-
-
-def sharing_of(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> Sharing:
-    """How its CPUs are shared, in the first of its partitions where they are."""
-    found = None
-    for name in job.partitions:
-        if name in partitions:
-            own = partitions[name].sharing(asked=job.oversubscribe)
-            if own.shares:
-                return own
-            found = found or own
-    return found or Sharing()
 
 
 def as_running(hold: Hold, places: Mapping[str, int], usable: BoolArray, now: float) -> RunningJob:

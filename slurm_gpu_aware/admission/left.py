@@ -21,7 +21,8 @@ from slurm_gpu_aware.admission.fitting import (
     eligible_nodes,
     open_partitions,
 )
-from slurm_gpu_aware.admission.holds import Hold, is_alone, sharing_of
+from slurm_gpu_aware.admission.holds import Hold
+from slurm_gpu_aware.admission.node_use import gets_whole_nodes, is_alone, sharing_of
 from slurm_gpu_aware.admission.snapshot import is_usable
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.filter_rules import WHOLE_NODES
@@ -203,7 +204,7 @@ def hold_of_left(
     names = tuple(name for name in nodes if name in there)
     part = _own_part(job, gated.original)
     more = sum(part_of(one).gpus for one in components)
-    whole = _gets_whole_nodes(job, partitions)
+    whole = gets_whole_nodes(job, partitions)
     fewest = min((sum(count for _, count in nodes[name].gpus) for name in names), default=0)
     return Hold(
         job_id=job.id,
@@ -253,6 +254,7 @@ class Outside:
                 alone=is_alone(job, partitions),
                 sharing=sharing_of(job, partitions),
             ),
+            time_limit_s=job.longest_s,
             priority=self.priority(job),
             left=LeftToSlurm("it waits at no gate", (part,)),
         )
@@ -330,13 +332,8 @@ def part_of(job: SlurmJob) -> Part:
 
 def _on_nodes(job: SlurmJob, part: Part, context: AdmissionContext) -> Part:
     """The part of a job with what its nodes say."""
-    whole = _gets_whole_nodes(job, context.partitions)
+    whole = gets_whole_nodes(job, context.partitions)
     return replace(part, whole=whole, elsewhere=part.gpus == 0 and _elsewhere(job, context))
-
-
-def _gets_whole_nodes(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> bool:
-    named = (partitions[name] for name in job.partitions if name in partitions)
-    return job.exclusive or any(one.exclusive for one in named)
 
 
 def _elsewhere(job: SlurmJob, context: AdmissionContext) -> bool:

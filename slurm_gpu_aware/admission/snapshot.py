@@ -7,7 +7,8 @@ import numpy as np
 
 from slurm_gpu_aware.admission.context import PreemptionRules
 from slurm_gpu_aware.admission.hints import class_of
-from slurm_gpu_aware.admission.holds import Hold, as_running, is_alone, sharing_of
+from slurm_gpu_aware.admission.holds import Hold, as_running
+from slurm_gpu_aware.admission.node_use import is_alone, sharing_of
 from slurm_gpu_aware.admission.profile_arrays import profile_arrays
 from slurm_gpu_aware.admission.shards import last_holders, shards_of_nodes
 from slurm_gpu_aware.config.settings import Config

@@ -6,6 +6,7 @@ All functions are pure.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,18 @@ from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy, left_demand
 from slurm_gpu_aware.planning.plan import Guarded, Plan, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 
-_Kept = dict[int, tuple[Guarded, float]]  # Node -> what is held, priority of the job it is for.
+
+class _Held(NamedTuple):
+    guarded: Guarded
+    priority: float  # Of the job for which it is held.
+    until_s: float  # Jobs without GPUs that end by then do not count; -inf: all do.
+
+    def yields_to(self, job: Request, now: float) -> bool:
+        """Whether it is not held against a job that Slurm places."""
+        if job.priority > self.priority:
+            return True
+        asks = job.nodes.whole or (job.left is not None and any(p.gpus for p in job.left.parts))
+        return not asks and now + job.time_limit_s <= self.until_s
 
 
 def guarded(
@@ -26,14 +38,15 @@ def guarded(
     now: float,
     *,
     passing: bool,
+    whole_only: bool = False,
     outside: Iterable[Request] = (),
 ) -> dict[str, Guarded]:
     """Node -> what jobs that do not wait at the gate must leave to the first job that waits.
 
     That is what it would start on now but for such jobs without GPUs, and if others may take GPUs
     (``passing``), also the GPUs that the plan keeps for it. Without nodes on which a placed job is
-    about to start: it needs what a reservation would take. ``outside``: pending jobs that do not
-    wait at the gate (`admission.left.outside_request`).
+    about to start: it needs what a reservation would take. ``whole_only``: the others need whole
+    nodes. ``outside``: pending jobs that do not wait at the gate (`admission.left.Outside`).
     """
     busy = np.zeros(cluster.shape[0], np.bool_)
     if cluster.starting is not None:
@@ -47,7 +60,9 @@ def guarded(
     head = next((one for one in plan.waiting if one.held_up), None)
     early = {} if head is None else dict(head.held_up)
     whole = head is not None and _lacks_memory(early, queue[head.job_id], cluster)
-    kept: _Kept = {}
+    kept: dict[int, _Held] = {}
+    # No job of whole nodes starts beside a job without GPUs, which delays no start that comes later
+    late = first.shadow_start_s if first is not None and whole_only else None
     for node, slots in (gpus | early).items():
         if busy[node]:
             continue
@@ -57,7 +72,9 @@ def guarded(
             cpus = None if whole else _cpus_on(len(slots), queue[head.job_id], len(early), cluster)
         held_for = [one for one, nodes in ((first, gpus), (head, early)) if one and node in nodes]
         priority = max(queue[one.job_id].priority for one in held_for)
-        kept[node] = Guarded(len(slots), free, len(slots) == exist, cpus), priority
+        guard = Guarded(len(slots), free, len(slots) == exist, cpus)
+        until_s = -math.inf if late is None or node in early else late
+        kept[node] = _Held(guard, priority, until_s)
     rest = cluster.copy()
     for one in plan.assignments:
         for node, slots in one.gpus if one.job_id in queue else ():
@@ -67,7 +84,7 @@ def guarded(
 
 
 def _beside(
-    kept: _Kept, outside: Iterable[Request], rest: Cluster, now: float
+    kept: Mapping[int, _Held], outside: Iterable[Request], rest: Cluster, now: float
 ) -> dict[int, Guarded]:
     """Node -> what is held there beside jobs that come before the one that it is held for.
 
@@ -76,28 +93,31 @@ def _beside(
     """
     given: dict[int, bool] = {}  # Whether all of the node.
     slurm = LeftPolicy()
-    least = min((priority for _, priority in kept.values()), default=math.inf)
-    before = (job for job in outside if job.priority > least)
-    for job in sorted(before, key=lambda one: -one.priority) if kept else ():
-        above = {node: one for node, (one, priority) in kept.items() if priority >= job.priority}
-        held = above | {node: one for node, (one, _) in kept.items() if node not in given}
+    for job in sorted(outside, key=lambda one: -one.priority) if kept else ():
+        before = {node for node, one in kept.items() if one.yields_to(job, now)}
+        if not before:
+            continue
+        above = {node: one.guarded for node, one in kept.items() if node not in before}
+        held = above | {node: one.guarded for node, one in kept.items() if node not in given}
         found = slurm.place(job, _less(rest, held))
         if found is None:
             found = slurm.place(job, _less(rest, above))
             if found is None:
                 continue
-            all_of = job.nodes.whole or any(found.slots)
             for node in held.keys() & found.nodes:
-                given[node] = given.get(node, False) or all_of
-        taken = left_demand(job, tuple(zip(found.nodes, found.slots, strict=True)))
-        for node, (cpus, memory_mb) in taken.items():
-            rest.take(node, (), cpus, memory_mb)
+                given[node] = given.get(node, False) or job.nodes.whole or any(found.slots)
+        taken = left_demand(job, found.gpus)
+        for node, slots in zip(found.nodes, found.slots, strict=True):
+            rest.free[node, list(slots)] = False
+            rest.take(node, (), *taken[node])
+            if job.nodes.whole:
+                rest.free[node], rest.free_cpus[node] = False, 0
     for running in rest.running:
         for node, cpus in running.cpus.items() if running.end_s <= now else ():
             rest.free_cpus[node] += cpus  # it is ending
-    left = {node: one for node, (one, _) in kept.items() if node not in given}
+    left = {node: one.guarded for node, one in kept.items() if node not in given}
     for node in [node for node, all_of in given.items() if not all_of]:
-        cpus, own = max(0, int(rest.free_cpus[node])), kept[node][0]
+        cpus, own = max(0, int(rest.free_cpus[node])), kept[node].guarded
         if own.cpus is not None:
             cpus = min(cpus, max(own.gpus, own.cpus))
         # With GPUs Slurm may refuse it: cores go with the GPUs of their socket

@@ -1,6 +1,7 @@
 """Rounds: read the jobs, track placed ones, plan, place."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -16,7 +17,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.head_guard import HeadGuard, outside, passers
+from slurm_gpu_aware.selector.head_guard import HeadGuard, against, outside, passers
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.job_comments import JobComments, OwnerChanges
@@ -329,9 +330,16 @@ class Rounds:
         context = candidates.context
         with contained("guard of the head"):
             queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
-            past = bool(passers(view.jobs, context, later=not self._successors.opened))
-            others = outside(view.jobs, context)
-            wanted = guarded(plan, context.cluster, queue, view.now, passing=past, outside=others)
+            past = passers(view.jobs, context, later=not self._successors.opened)
+            wanted = guarded(
+                plan,
+                context.cluster,
+                queue,
+                view.now,
+                passing=bool(past),
+                whole_only=against(past, context) < math.inf,
+                outside=outside(view.jobs, context),
+            )
             self._guard.keep(wanted, self._gate_held_until())
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}
         split = view.split | arrays

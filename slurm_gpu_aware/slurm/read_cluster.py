@@ -42,9 +42,7 @@ from slurm_gpu_aware.slurm.words import (
 log = logging.getLogger(__name__)
 
 _SETTING = re.compile(r"\s*([A-Za-z]\w*(?:\[\d+\])?)\s*=\s(.*)\Z")
-_PRINTED = re.compile(
-    r"\s(Exclusive|ExclusiveUser|JobDefaults|PreemptMode|PriorityJobFactor)=(\S+)"
-)
+_PRINTED = re.compile(r"\s(Exclusive|ExclusiveUser|JobDefaults|PreemptMode)=(\S+)")
 _PARTITION_UP = 3  # PARTITION_UP: submission and scheduling.
 _EXCLUSIVE, _FORCED = 0, 0x8000  # ``max_share`` of OverSubscribe=EXCLUSIVE; bit of FORCE.
 
@@ -135,7 +133,6 @@ def partition_of(raw: Mapping[str, Any]) -> SlurmPartition:
         default_time_s=60.0 * raw["default_time"] if raw["default_time"] >= 0 else None,
         max_nodes=raw["max_nodes"] if raw["max_nodes"] >= 0 else None,
         priority_tier=raw["priority_tier"],
-        job_factor=int(printed.get("PriorityJobFactor", 1)),
         preempt_mode=_modes(printed.get("PreemptMode", "OFF")),
         exclusive=raw["max_share"] == _EXCLUSIVE,
         jobs_on_cpu=raw["max_share"] & ~_FORCED,

@@ -275,8 +275,6 @@ class SlurmPartition:
     default_time_s: float | None = None
     max_nodes: int | None = None
     priority_tier: int = 1
-    job_factor: int = 1
-    """PriorityJobFactor: of its partitions of a tier, Slurm tries a job first in the greatest."""
     preempt_mode: frozenset[str] = frozenset({"OFF"})
     """Modes in which its jobs are preempted: ``REQUEUE``, ``CANCEL``, ..."""
     exclusive: bool = False  # Jobs get whole nodes (OverSubscribe=EXCLUSIVE).

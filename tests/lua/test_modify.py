@@ -382,6 +382,26 @@ def test_a_requeued_job_of_whole_nodes_keeps_its_delay_until_it_is_parked(
         assert filter_.modify(back, **more).rc == SUCCESS, more
 
 
+def test_no_update_makes_a_waiting_job_one_of_whole_nodes_that_passes_the_gate(
+    make_filter: MakeFilter,
+) -> None:
+    """No reservation guards the first job against it yet."""
+    filter_ = make_filter(more='partitions = { "gpu", "cpu" }, partitions_with_others = { "cpu" }')
+    waiting = {"tres_per_node": "", "partition": "gpu"}
+    for change, told in (
+        ({"partition": "cpu", "begin_time": 1}, "cannot move to partition cpu"),
+        ({"partition": "gpu,cpu", "min_nodes": 1}, "cannot move to partition gpu,cpu"),
+    ):
+        out = filter_.modify(waiting, **change, exclusive={"cpu"})
+        assert (out.rc, told in out.messages[0]) == (ERROR, True)
+        assert filter_.modify(waiting, **change).rc == SUCCESS
+        assert filter_.modify(waiting, OPERATOR, **change, exclusive={"cpu"}).rc == SUCCESS
+    out = filter_.modify(waiting | {"partition": "cpu"}, shared=0)
+    assert (out.rc, "cannot be given GPUs" in out.messages[0]) == (ERROR, True)
+    there = waiting | {"partition": "cpu"}
+    assert filter_.modify(there, min_nodes=1, partition="cpu,gpu", exclusive={"cpu"}).rc == SUCCESS
+
+
 @pytest.mark.parametrize("uid", [ALICE, OPERATOR])
 def test_a_held_job_that_may_get_whole_nodes_wakes_the_selector_when_it_is_released(
     make_filter: MakeFilter, uid: int

@@ -69,8 +69,22 @@ def test_the_first_partition_that_has_room_is_taken_in_the_order_of_the_tiers():
     above = {**where.partitions, "b": replace(where.partitions["b"], priority_tier=5)}
     where = replace(where, partitions=above)
     assert nodes_for(where, partitions=("a", "b")) == {"n3", "n4"}
-    first = {**above, "a": replace(where.partitions["a"], priority_tier=5, job_factor=9)}
-    assert nodes_for(replace(where, partitions=first), partitions=("b", "a")) == {"n1", "n2"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "rules"),
+    [
+        ({}, (False, False, False)),
+        ({"exclusive": True}, (True, False, False)),
+        ({"exclusive_user": True}, (False, True, False)),
+        ({"jobs_on_cpu": 4, "oversubscribes": True}, (False, False, True)),
+    ],
+)
+def test_what_one_partition_brings_counts_in_all(fields, rules):
+    """Slurm may start the job there, whatever the partition in which it is planned."""
+    where = context_of(FOUR, A_B, told={"b": fields})
+    nodes = request_of(slurm_job(partitions=("a", "b")), asked("gpu:1"), where).nodes
+    assert (nodes.whole, nodes.alone, nodes.sharing.shares) == rules
 
 
 # CPUs --------------------------------------------------------------------------------------------

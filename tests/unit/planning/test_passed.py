@@ -276,7 +276,7 @@ def test_no_node_is_held_against_a_job_that_comes_before_the_head(
     plan = round_plan(cluster, head)
     kept = guarded(plan, cluster, {"1": head}, NOW, passing=False, outside=others)
     assert {node: one.cpus for node, one in kept.items() if node != "n2"} == held
-    assert all(one.gpus <= (one.cpus or 4) for one in kept.values())
+    assert all(one.cpus is None or one.gpus <= one.cpus for one in kept.values())
 
 
 @pytest.mark.parametrize(
@@ -311,3 +311,32 @@ def test_what_ends_is_held_too() -> None:
     plan, others = round_plan(cluster, HEAD), [outside(9.0, 2)]
     kept = guarded(plan, cluster, {"1": HEAD}, NOW, passing=False, outside=others)
     assert kept == {"n0": (0, 0, False, 2)}
+
+
+@pytest.mark.parametrize(
+    ("hours", "whole_only", "held"),
+    [
+        (1.9, True, (0, 0, False, 2)),
+        (2.1, True, (4, 3, True, 0)),  # past the start of the head
+        (1.9, False, (4, 3, True, 0)),  # a job of one GPU could start beside it
+    ],
+)
+def test_who_ends_before_the_head_starts_is_not_kept_off_for_whole_nodes(
+    hours: float, whole_only: bool, held: tuple[int, int, bool, int]
+) -> None:
+    cluster = cluster_beside(1, holding(0, (0,), 2.0))
+    cluster.free_cpus[0] = 15
+    plan, late = round_plan(cluster, HEAD), {"passing": True, "whole_only": whole_only}
+    short = replace(outside(1.0, 13), time_limit_s=hours * HOUR)
+    kept = guarded(plan, cluster, {"1": HEAD}, NOW, **late, outside=[short])
+    assert kept == {"n0": held}
+
+
+def test_each_of_two_gpu_jobs_before_the_head_gets_a_node() -> None:
+    cluster = cluster_beside(3, passing(2))
+    head = replace(HEAD, gpus=12, min_nodes=3, max_nodes=3, cpus=Cpus(24))
+    left = LeftToSlurm("", (Part(4, 4, 1, 1, cpus=1),))
+    others = [replace(outside(9.0), job_id=job, gpus=4, left=left) for job in ("8", "9")]
+    plan = round_plan(cluster, head)
+    kept = guarded(plan, cluster, {"1": head}, NOW, passing=False, outside=others)
+    assert [*kept] == ["n2"]

@@ -172,13 +172,6 @@ def test_limits_of_partitions() -> None:
     assert (found.grace_s, found.priority_tier, found.nodes) == (20, 5, {"n1", "n2", "n3", "n4"})
 
 
-def test_the_order_in_which_slurm_tries_the_partitions_of_a_job() -> None:
-    assert partition().job_factor == 1
-    assert (
-        partition(line="PartitionName=gpu PriorityJobFactor=1000 PriorityTier=1").job_factor == 1000
-    )
-
-
 @pytest.mark.parametrize(("state", "up"), [(3, True), (1, False), (2, False), (0, False)])
 def test_only_a_partition_that_is_up_starts_jobs(state: int, up: bool) -> None:
     assert partition(state_up=state).up is up
