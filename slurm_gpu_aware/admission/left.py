@@ -228,15 +228,17 @@ class Outside:
     """Pending jobs that wait at no gate. Equal ones cost little: a user may submit thousands."""
 
     def __init__(self, context: AdmissionContext) -> None:
-        self._context = context
+        self.context = context
         self._masks: dict[object, BoolArray] = {}
         self._numbers: dict[object, int] = {}
         self._places = {name: i for i, name in enumerate(context.cluster.nodes)}
 
     def request(self, job: SlurmJob) -> Request:
         """Where Slurm might start it now, without what it may get of nodes that no round knows."""
-        partitions, places = self._context.partitions, self._places
-        part = replace(_on_nodes(job, part_of(job), self._context), elsewhere=False)
+        partitions, places = self.context.partitions, self._places
+        part = replace(_on_nodes(job, part_of(job), self.context), elsewhere=False)
+        if not part.gpus:
+            part = replace(part, cpus=max(part.cpus, job.min_cpus_node * part.min_nodes))
         if part.min_nodes > 1 and (others := self.others(job)):
             nodes, of = max(1, part.min_nodes - others), part.min_nodes
             fields = ("cpus", "memory_mb", "tasks")
@@ -261,7 +263,7 @@ class Outside:
 
     def priority(self, job: SlurmJob) -> float:
         """Its priority, as of `Request`, in the highest of its partitions."""
-        known = self._context.partitions
+        known = self.context.partitions
         tiers = [known[name].priority_tier for name in job.partitions if name in known]
         return in_tier(max(tiers, default=0), job.priority)
 
@@ -269,15 +271,15 @@ class Outside:
         """Number of usable nodes that no round knows and that a job without GPUs may get."""
         if part_of(job).gpus:
             return 0
-        nodes, key = self._context.nodes, _wanted(job)
+        nodes, key = self.context.nodes, _wanted(job)
         if key not in self._numbers:
-            there = _others(job, self._context)
+            there = _others(job, self.context)
             self._numbers[key] = sum(is_usable(nodes[name]) for name in there)
         return self._numbers[key]
 
     def _mask(self, job: SlurmJob) -> BoolArray:
         """(N,) nodes that it may get."""
-        context = self._context
+        context = self.context
         key = job.partitions, job.features, job.exc_nodes, job.reservation
         if key not in self._masks:
             open_to = _open_to(job, context.nodes, context.reservations, context.now)

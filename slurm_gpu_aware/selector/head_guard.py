@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.left import Outside
-from slurm_gpu_aware.admission.snapshot import NODE_TAKEN, NODES_TAKEN
+from slurm_gpu_aware.admission.snapshot import NODES_TAKEN, is_usable
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
@@ -50,8 +50,9 @@ _MOST = 64  # nodes with a reservation; 5 ms each
 _BUSY = "Requested nodes are busy"
 _SOON_S = 10.0  # two rounds (`selector.round_s`)
 _MOST_OUTSIDE = 100
-_FOR_ROOM = frozenset({"None", "Priority", "Resources", NODE_TAKEN, NODES_TAKEN})
-"""Reasons of jobs that wait for nodes, or that Slurm has not tried."""
+_FOR_ROOM = "None", "Priority", "Resources", "ReqNodeNotAvail", NODES_TAKEN
+"""Starts of the reasons of jobs that wait for nodes, or that Slurm has not tried. It names nodes
+that are down (``ReqNodeNotAvail,_UnavailableNodes:n9``) where others are reserved, too."""
 _AGAIN_S = 10.0  # pause of a node for which Slurm refused a reservation, as of one that ends there
 
 
@@ -230,7 +231,10 @@ def _may_take(job: SlurmJob, others: Outside, cluster: Cluster, known: dict[obje
 
     ``known``: answers of this call on others like it.
     """
-    if len(job.req_nodes) >= job.min_nodes and not {*job.req_nodes} & {*cluster.nodes}:
+    named, nodes = {*job.req_nodes}, others.context.nodes
+    if len(job.req_nodes) >= job.min_nodes and named.isdisjoint(cluster.nodes):
+        return False
+    if not all(name in nodes and is_usable(nodes[name]) for name in named):
         return False
     if others.others(job):
         return True
@@ -271,7 +275,7 @@ def outside(jobs: Iterable[SlurmJob], context: AdmissionContext) -> Iterator[Req
     found = [
         job
         for job in jobs
-        if job.state == "PENDING" and job.priority and job.reason in _FOR_ROOM
+        if job.state == "PENDING" and job.priority and job.reason.startswith(_FOR_ROOM)
         if not (job.dependency or job.het or is_ours(job.admin_comment))
         if (job.eligible_s or 0.0) <= context.now and not there.isdisjoint(job.partitions)
     ]

@@ -274,6 +274,7 @@ def test_what_whole_nodes_want_is_theirs_by_priority(
         ({"req_nodes": ("x1",), "min_nodes": 2}, True, True),
         ({"req_nodes": ("x1", "n1"), "min_nodes": 2}, True, True),
         ({"min_nodes": 3}, True, True),  # with x1
+        ({"min_nodes": 2, "req_nodes": ("n1", "x2")}, False, False),  # x2 is down
         ({"min_nodes": 3, "partitions": ("gpu",)}, False, False),
         ({"tres_per_node": "gres/gpu:5"}, False, False),
         ({"tres_per_node": "gres/gpu:4", "req_nodes": ("n2",)}, False, True),  # n2 is not free
@@ -283,7 +284,8 @@ def test_who_gets_no_node_of_the_round_does_not_pass(
     fields: dict[str, Any], now: bool, ever: bool
 ) -> None:
     nodes = [slurm_node("n1"), slurm_node("n2"), slurm_node("x1", gpus=())]
-    context = context_of(nodes, MIXED)
+    nodes.append(slurm_node("x2", gpus=(), states=frozenset({"DOWN"})))
+    context = context_of(nodes, {**MIXED, "mixed": ("n1", "n2", "x1", "x2")})
     context.cluster.free[1] = False
     jobs = [slurm_job(**{"partitions": ("mixed",), "exclusive": True, **fields})]
     assert (bool(passers(jobs, context)), bool(passers(jobs, context, later=True))) == (now, ever)
@@ -294,6 +296,7 @@ def test_who_gets_no_node_of_the_round_does_not_pass(
     [
         ({}, (True, True)),
         ({"reason": NODE_TAKEN}, (True, True)),
+        ({"reason": "ReqNodeNotAvail,_UnavailableNodes:n9"}, (True, True)),
         ({"exc_nodes": ("n1",)}, (False, True)),
         ({"features": "a100"}, (True, False)),
         ({"reason": "AssocGrpCpuLimit"}, None),
@@ -324,6 +327,8 @@ def test_of_a_job_on_other_nodes_too_the_rest_counts(states: set[str], least: in
     (found,) = outside([job], context_of(nodes, MIXED))
     (part,) = found.left.parts
     assert (part.min_nodes, part.cpus, part.tasks) == (least, 4 * least, 2 * least)
+    (found,) = outside([replace(job, min_cpus_node=16)], context_of(nodes, MIXED))
+    assert found.left.parts[0].cpus == 16 * least
 
 
 def test_of_many_jobs_some_are_looked_at() -> None:
