@@ -237,8 +237,9 @@ class Outside:
         """Where Slurm might start it now, without what it may get of nodes that no round knows."""
         partitions, places = self.context.partitions, self._places
         part = replace(_on_nodes(job, part_of(job), self.context), elsewhere=False)
-        if not part.gpus:
-            part = replace(part, cpus=max(part.cpus, job.min_cpus_node * part.min_nodes))
+        if not part.gpus:  # of sockets and cores in other words it may need all
+            cpus = max(part.cpus, job.min_cpus_node * part.min_nodes)
+            part = replace(part, cpus=cpus, whole=part.whole or bool(job.unsupported))
         if part.min_nodes > 1 and (others := self.others(job)):
             nodes, of = max(1, part.min_nodes - others), part.min_nodes
             fields = ("cpus", "memory_mb", "tasks")
@@ -279,12 +280,14 @@ class Outside:
 
     def _mask(self, job: SlurmJob) -> BoolArray:
         """(N,) nodes that it may get."""
-        context = self.context
-        key = job.partitions, job.features, job.exc_nodes, job.reservation
+        context, lone = self.context, is_alone(job, self.context.partitions)
+        key = job.partitions, job.features, job.exc_nodes, job.reservation, lone and job.user
         if key not in self._masks:
             open_to = _open_to(job, context.nodes, context.reservations, context.now)
             open_to.difference_update(job.exc_nodes)
             there = np.array([name in open_to for name in self._places], dtype=np.bool_)
+            others = (one for one in context.cluster.running if lone and one.user != job.user)
+            there[[node for one in others for node in one.on_nodes]] = False
             self._masks[key] = there & _of_partitions(job, context)[0]
         return self._masks[key]
 

@@ -89,7 +89,8 @@ def _beside(
     """Node -> what is held there beside jobs that come before the one that it is held for.
 
     On as few nodes as such a job needs its CPUs are not held, and no more, or Slurm starts others
-    on what is left. One with GPUs or of whole nodes gets the node. ``rest``: what the round leaves.
+    on what is left. One with GPUs, of whole nodes or alone gets the node. ``rest``: what the round
+    leaves.
     """
     given: dict[int, bool] = {}  # Whether all of the node.
     slurm = LeftPolicy()
@@ -105,7 +106,8 @@ def _beside(
             if found is None:
                 continue
             for node in held.keys() & found.nodes:
-                given[node] = given.get(node, False) or job.nodes.whole or any(found.slots)
+                all_of = job.nodes.whole or job.nodes.alone or any(found.slots)
+                given[node] = given.get(node, False) or all_of
         taken = left_demand(job, found.gpus)
         for node, slots in zip(found.nodes, found.slots, strict=True):
             rest.free[node, list(slots)] = False

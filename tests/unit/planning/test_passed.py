@@ -259,6 +259,7 @@ def outside(priority: float, cpus: int = 1, **fields: Any) -> Request:
             {"n0": 4, "n1": None},
         ),  # one node has room for both
         ([outside(HEAD.priority + 1.0, whole=True)], {"n1": None}),
+        ([replace(outside(HEAD.priority + 1.0), nodes=NodeRules(alone=True))], {"n1": None}),
         (
             [outside(HEAD.priority - 1.0, 16), outside(HEAD.priority + 1.0, 16)],
             {"n0": 0, "n1": None},

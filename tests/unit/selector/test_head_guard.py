@@ -17,7 +17,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.request import in_tier
 from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.selector.head_guard import HeadGuard, against, outside, passers
-from slurm_gpu_aware.slurm.records import SlurmReservation
+from slurm_gpu_aware.slurm.records import NodeShare, SlurmReservation
 from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
 
@@ -329,6 +329,8 @@ def test_of_a_job_on_other_nodes_too_the_rest_counts(states: set[str], least: in
     assert (part.min_nodes, part.cpus, part.tasks) == (least, 4 * least, 2 * least)
     (found,) = outside([replace(job, min_cpus_node=16)], context_of(nodes, MIXED))
     assert found.left.parts[0].cpus == 16 * least
+    (found,) = outside([replace(job, unsupported=("--contiguous",))], context_of(nodes, MIXED))
+    assert found.left.parts[0].whole
 
 
 def test_of_many_jobs_some_are_looked_at() -> None:
@@ -349,3 +351,11 @@ def test_a_job_of_several_partitions_may_get_a_part_of_a_node() -> None:
     for names, above in ((("ex",), HIGH + 1), (("gpu", "ex"), math.inf)):
         found = passers([slurm_job(partitions=names)], context)
         assert (len(found), against(found, context)) == (1, above)
+
+
+def test_a_job_that_shares_no_node_with_other_users_gets_none_of_theirs() -> None:
+    running = slurm_job(1, state="RUNNING", user="bob", shares=(NodeShare("n1", 1, 0, ()),))
+    nodes = [slurm_node("n1"), slurm_node("n2")]
+    context = context_of(nodes, jobs=[running])
+    (found,) = outside([slurm_job(reason="Resources", exclusive_user=True)], context)
+    assert [*map(bool, found.nodes.eligible)] == [False, True]
