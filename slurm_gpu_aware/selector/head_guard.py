@@ -23,8 +23,8 @@ needs are not held against it (`outside`).
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from slurm_gpu_aware.admission.context import AdmissionContext
@@ -32,7 +32,8 @@ from slurm_gpu_aware.admission.left import Outside
 from slurm_gpu_aware.admission.snapshot import NODES_TAKEN, is_usable
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
-from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of
+from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of, parse
+from slurm_gpu_aware.gate.typed_requests import can_start
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
@@ -40,8 +41,8 @@ from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.gres import gpus_and_shards
-from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation
-from slurm_gpu_aware.slurm.updates import NewReservation
+from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, components_of
+from slurm_gpu_aware.slurm.updates import TRES_FIELDS, NewReservation
 
 log = logging.getLogger(__name__)
 
@@ -183,19 +184,34 @@ def _share_of(reservation: SlurmReservation) -> _Share | None:
     return None if reservation.gpus is None else _Share(reservation.gpus, reservation.cpus or 0)
 
 
-def passes_gate(job: SlurmJob, exclusive: Set[str] = frozenset()) -> bool:
+def passes_gate(
+    job: SlurmJob, exclusive: Set[str] = frozenset(), components: Sequence[SlurmJob] = ()
+) -> bool:
     """Whether it is a pending job with an open gate that gets GPUs, also in unmanaged partitions.
 
     Slurm gives a job of whole nodes all GPUs there. ``exclusive``: partitions of such jobs.
+    ``components``: the other ones of a heterogeneous job.
     """
     if job.state != "PENDING":
         return False
-    if is_ours(job.admin_comment):  # whatever Slurm shows of its GPUs
-        marker = marker_of(job.admin_comment)
-        return marker is not None and marker.phase is JobPhase.LEFT
+    if is_ours(job.admin_comment):
+        marker, record = marker_of(job.admin_comment), parse(job.admin_comment)
+        if marker is None or marker.phase is not JobPhase.LEFT:
+            return False
+        if record is None or record.partial:
+            return True
+        # Slurm hides the GPUs of a job in an update that it refuses
+        texts = {name: getattr(record, name) for name in TRES_FIELDS.values()}
+        components = *components, replace(job, req_tres={}, **texts)
+    return any(
+        _asks_gpus(one) or one.exclusive or not exclusive.isdisjoint(one.partitions)
+        for one in (job, *components)
+    )
+
+
+def _asks_gpus(job: SlurmJob) -> bool:
     asked = job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
-    gpus = job.req_tres.get("gres/gpu", 0) > 0 or any(any(gpus_and_shards(one)) for one in asked)
-    return gpus or job.exclusive or not exclusive.isdisjoint(job.partitions)
+    return job.req_tres.get("gres/gpu", 0) > 0 or any(any(gpus_and_shards(one)) for one in asked)
 
 
 def passers(
@@ -210,12 +226,14 @@ def passers(
     whole = {name for name in there if context.partitions[name].exclusive}
     jobs = [*jobs]
     ours = {job.raw_id for job in jobs if is_ours(job.admin_comment)}
+    components = components_of(jobs)
     found = [
         job
         for job in jobs
         if job.state == "PENDING" and (job.priority or later)
         if job.follows not in ours  # later components start with the first
-        if not there.isdisjoint(job.partitions) and passes_gate(job, whole)
+        if not there.isdisjoint(job.partitions)
+        if passes_gate(job, whole, components.get(job.raw_id, ()))
     ]
     cluster = context.empty
     if not later:
@@ -236,6 +254,8 @@ def _may_take(job: SlurmJob, others: Outside, cluster: Cluster, known: dict[obje
         return False
     if not all(name in nodes and is_usable(nodes[name]) for name in named):
         return False
+    if not can_start(job, [nodes[name] for name in cluster.nodes]):
+        return False
     if others.others(job):
         return True
     request = others.request(job)
@@ -249,7 +269,7 @@ def _may_take(job: SlurmJob, others: Outside, cluster: Cluster, known: dict[obje
 def against(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:
     """Above which priority Slurm gives a job's nodes to none of some others beside it."""
     priority = Outside(context).priority
-    found = [priority(job) if _whole(job, context) else math.inf for job in passing]
+    found = [priority(job) if _whole(job) else math.inf for job in passing]
     return max(found, default=math.inf)
 
 
@@ -260,10 +280,15 @@ def _with_gpus(context: AdmissionContext) -> frozenset[str]:
     return frozenset(name for name, one in parts if not names.isdisjoint(one.nodes))
 
 
-def _whole(job: SlurmJob, context: AdmissionContext) -> bool:
-    """Whether it gets whole nodes in each of its partitions."""
-    parts = [context.partitions[name] for name in job.partitions if name in context.partitions]
-    return (job.exclusive and not job.exclusive_by) or all(one.exclusive for one in parts)
+def _whole(job: SlurmJob) -> bool:
+    """Whether it gets GPUs with whole nodes only."""
+    return not _asks_gpus(job) or (job.exclusive and not job.exclusive_by)
+
+
+def _is_left_bare(job: SlurmJob) -> bool:
+    """Whether it is a component without GPUs of a job that is left to Slurm."""
+    marker = marker_of(job.admin_comment) if job.het and not _asks_gpus(job) else None
+    return marker is not None and marker.phase is JobPhase.LEFT
 
 
 def outside(jobs: Iterable[SlurmJob], context: AdmissionContext) -> Iterator[Request]:
@@ -276,7 +301,7 @@ def outside(jobs: Iterable[SlurmJob], context: AdmissionContext) -> Iterator[Req
         job
         for job in jobs
         if job.state == "PENDING" and job.priority and job.reason.startswith(_FOR_ROOM)
-        if not (job.dependency or job.het or is_ours(job.admin_comment))
+        if not (job.dependency or (is_ours(job.admin_comment) and not _is_left_bare(job)))
         if (job.eligible_s or 0.0) <= context.now and not there.isdisjoint(job.partitions)
     ]
     others = Outside(context)

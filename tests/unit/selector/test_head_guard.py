@@ -254,7 +254,9 @@ HIGH = in_tier(1, 0)
         ([], math.inf),
         ([{"exclusive": True, "priority": 5}], HIGH + 5),
         ([{"exclusive": True, "priority": 5}, {"exclusive": True, "priority": 9}], HIGH + 9),
-        ([{"exclusive": True, "exclusive_by": "topo"}], math.inf),
+        ([{"exclusive": True, "exclusive_by": "topo"}], HIGH + 1),
+        ([{"exclusive": True, "exclusive_by": "topo", "tres_per_node": "gres/gpu:1"}], math.inf),
+        ([{"exclusive": True, "tres_per_node": "gres/gpu:1"}], HIGH + 1),
         ([{"exclusive": True}, {"tres_per_node": "gres/gpu:1"}], math.inf),  # it takes a part
     ],
 )
@@ -277,6 +279,7 @@ def test_what_whole_nodes_want_is_theirs_by_priority(
         ({"min_nodes": 2, "req_nodes": ("n1", "x2")}, False, False),  # x2 is down
         ({"min_nodes": 3, "partitions": ("gpu",)}, False, False),
         ({"tres_per_node": "gres/gpu:5"}, False, False),
+        ({"tres_per_node": "gres/gpu:zzz:1"}, False, False),
         ({"tres_per_node": "gres/gpu:4", "req_nodes": ("n2",)}, False, True),  # n2 is not free
     ],
 )
@@ -305,7 +308,7 @@ def test_who_gets_no_node_of_the_round_does_not_pass(
         ({"eligible_s": NOW + 1.0}, None),
         ({"partitions": ("cpu",)}, None),
         (PARKED, None),
-        ({"het_id": 7}, None),
+        ({"het_id": 7}, (True, True)),
     ],
 )
 def test_jobs_that_wait_at_no_gate(fields: dict[str, Any], nodes: tuple[bool, bool] | None) -> None:
@@ -345,12 +348,24 @@ def test_of_many_jobs_some_are_looked_at() -> None:
     assert len(passers(large, context)) == 100
 
 
-def test_a_job_of_several_partitions_may_get_a_part_of_a_node() -> None:
+def test_a_job_of_several_partitions_gets_gpus_with_whole_nodes_only() -> None:
     parts = dict.fromkeys(("gpu", "ex"), ("n1",))
     context = context_of([slurm_node("n1")], parts, told={"ex": {"exclusive": True}})
-    for names, above in ((("ex",), HIGH + 1), (("gpu", "ex"), math.inf)):
+    for names in (("ex",), ("gpu", "ex")):
         found = passers([slurm_job(partitions=names)], context)
-        assert (len(found), against(found, context)) == (1, above)
+        assert (len(found), against(found, context)) == (1, HIGH + 1)
+
+
+BARE = {"admin_comment": "gpuaware/1;mc=1;lf=het;sel=left:0:1790000000", "het_id": 7}
+
+
+@pytest.mark.parametrize("more", [{}, {"tres_per_node": "gres/gpu:1"}], ids=str)
+def test_an_opened_heterogeneous_job_passes_with_gpus_only(more: dict[str, Any]) -> None:
+    """Without any it comes before the head like other jobs that wait at no gate."""
+    context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
+    jobs = [slurm_job(7, reason="None", **BARE), slurm_job(8, reason="None", **{**BARE, **more})]
+    assert bool(passers(jobs, context)) is bool(more)
+    assert [job.job_id for job in outside(jobs, context)] == (["7"] if more else ["7", "8"])
 
 
 def test_a_job_that_shares_no_node_with_other_users_gets_none_of_theirs() -> None:
