@@ -219,8 +219,9 @@ def passers(
 ) -> list[SlurmJob]:
     """Pending jobs that may take GPUs of a planned node past the gate.
 
-    That is now or within `_SOON_S`. ``later``: at any time, as users change what such a job waits
-    for: it counts although it is held, or waits for a time, another job or room.
+    That is now or within `_SOON_S`, also when its user ends others. ``later``: at any time, as
+    users change what such a job waits for: it counts although it is held, or waits for a time,
+    another job or room.
     """
     there = _with_gpus(context)
     whole = {name for name in there if context.partitions[name].exclusive}
@@ -235,13 +236,29 @@ def passers(
         if not there.isdisjoint(job.partitions)
         if passes_gate(job, whole, components.get(job.raw_id, ()))
     ]
-    cluster = context.empty
-    if not later:
-        soon_s, cluster = context.now + _SOON_S, context.cluster
-        found = [one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s]
     others, known = Outside(context), dict[object, bool]()
-    tried = [job for job in found[:_MOST_OUTSIDE] if _may_take(job, others, cluster, known)]
+    if later:
+        room = dict.fromkeys((job.user for job in found), context.empty)
+    else:
+        soon_s = context.now + _SOON_S
+        found = [one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s]
+        users = {job.user for job in found[:_MOST_OUTSIDE]}
+        room = {user: _emptied(context.cluster, user, soon_s) for user in users}
+    tried = [job for job in found[:_MOST_OUTSIDE] if _may_take(job, others, room[job.user], known)]
     return [*tried, *found[_MOST_OUTSIDE:]]
+
+
+def _emptied(cluster: Cluster, user: str, soon_s: float) -> Cluster:
+    """The cluster without the jobs that a user may end now, and those that end soon."""
+    room = cluster.copy()
+    for job in cluster.running:
+        if job.user == user or job.end_s <= soon_s:
+            for node, slots in job.gpus:
+                room.give_back(node, slots)
+            for node, cpus in job.cpus.items():
+                room.free_cpus[node] += cpus
+                room.free_memory_mb[node] += job.memory_mb.get(node, 0)
+    return room
 
 
 def _may_take(job: SlurmJob, others: Outside, cluster: Cluster, known: dict[object, bool]) -> bool:

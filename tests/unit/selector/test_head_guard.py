@@ -374,3 +374,16 @@ def test_a_job_that_shares_no_node_with_other_users_gets_none_of_theirs() -> Non
     context = context_of(nodes, jobs=[running])
     (found,) = outside([slurm_job(reason="Resources", exclusive_user=True)], context)
     assert [*map(bool, found.nodes.eligible)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("user", "limit_s", "passes"),
+    [("bob", 600.0, False), ("alice", 600.0, True), ("bob", 5.0, True)],
+)
+def test_a_job_passes_in_the_room_of_those_that_its_user_may_end(
+    user: str, limit_s: float, passes: bool
+) -> None:
+    shares = (NodeShare("n1", 16, 0, (0, 1, 2, 3)),)
+    running = slurm_job(1, state="RUNNING", user=user, shares=shares, end_s=NOW + limit_s)
+    context = context_of([slurm_node("n1", (0, 1, 2, 3), cpus_used=16)], jobs=[running])
+    assert bool(passers([slurm_job(tres_per_node="gres/gpu:1")], context)) is passes
