@@ -21,14 +21,20 @@ from slurm_gpu_aware.planning.postponing import row_of
 class _Held(NamedTuple):
     guarded: Guarded
     priority: float  # Of the job for which it is held.
-    until_s: float  # Jobs without GPUs that end by then do not count; -inf: all do.
+    above: float  # Of those against which it is held, but for jobs of whole nodes.
+    until_s: float  # When the job is to start; -inf: at any time.
 
     def yields_to(self, job: Request, now: float) -> bool:
-        """Whether it is not held against a job that Slurm places."""
+        """Whether it is not held against a job that Slurm places.
+
+        One without GPUs that ends before delays nothing, and none of those gets a GPU in its place:
+        they come after it, or need the whole node.
+        """
         if job.priority > self.priority:
             return True
         asks = job.nodes.whole or (job.left is not None and any(p.gpus for p in job.left.parts))
-        return not asks and now + job.time_limit_s <= self.until_s
+        ends = now + job.time_limit_s <= self.until_s
+        return ends and not asks and job.priority > self.above
 
 
 def guarded(
@@ -38,15 +44,16 @@ def guarded(
     now: float,
     *,
     passing: bool,
-    whole_only: bool = False,
+    above: float = -math.inf,
     outside: Iterable[Request] = (),
 ) -> dict[str, Guarded]:
     """Node -> what jobs that do not wait at the gate must leave to the first job that waits.
 
     That is what it would start on now but for such jobs without GPUs, and if others may take GPUs
     (``passing``), also the GPUs that the plan keeps for it. Without nodes on which a placed job is
-    about to start: it needs what a reservation would take. ``whole_only``: the others need whole
-    nodes. ``outside``: pending jobs that do not wait at the gate (`admission.left.Outside`).
+    about to start: it needs what a reservation would take. ``above``: highest priority of those
+    that need a part of a node only. ``outside``: pending jobs that do not wait at the gate
+    (`admission.left.Outside`).
     """
     busy = np.zeros(cluster.shape[0], np.bool_)
     if cluster.starting is not None:
@@ -61,8 +68,7 @@ def guarded(
     early = {} if head is None else dict(head.held_up)
     whole = head is not None and _lacks_memory(early, queue[head.job_id], cluster)
     kept: dict[int, _Held] = {}
-    # No job of whole nodes starts beside a job without GPUs, which delays no start that comes later
-    late = first.shadow_start_s if first is not None and whole_only else None
+    late = None if first is None else first.shadow_start_s
     for node, slots in (gpus | early).items():
         if busy[node]:
             continue
@@ -74,7 +80,7 @@ def guarded(
         priority = max(queue[one.job_id].priority for one in held_for)
         guard = Guarded(len(slots), free, len(slots) == exist, cpus)
         until_s = -math.inf if late is None or node in early else late
-        kept[node] = _Held(guard, priority, until_s)
+        kept[node] = _Held(guard, priority, above, until_s)
     rest = cluster.copy()
     for one in plan.assignments:
         for node, slots in one.gpus if one.job_id in queue else ():

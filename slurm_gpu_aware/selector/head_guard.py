@@ -290,6 +290,13 @@ def against(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:
     return max(found, default=math.inf)
 
 
+def highest(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:
+    """Highest priority of those that need a part of a node only and are not held; -inf: none is."""
+    priority = Outside(context).priority
+    found = (priority(job) for job in passing if job.priority and not _whole(job))
+    return max(found, default=-math.inf)
+
+
 def _with_gpus(context: AdmissionContext) -> frozenset[str]:
     """Partitions that have nodes of a round."""
     names = frozenset(context.cluster.nodes)

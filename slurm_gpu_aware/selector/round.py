@@ -1,7 +1,6 @@
 """Rounds: read the jobs, track placed ones, plan, place."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -17,7 +16,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.head_guard import HeadGuard, against, outside, passers
+from slurm_gpu_aware.selector.head_guard import HeadGuard, highest, outside, passers
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.job_comments import JobComments, OwnerChanges
@@ -337,7 +336,7 @@ class Rounds:
                 queue,
                 view.now,
                 passing=bool(past),
-                whole_only=against(past, context) < math.inf,
+                above=highest(past, context),
                 outside=outside(view.jobs, context),
             )
             self._guard.keep(wanted, self._gate_held_until())

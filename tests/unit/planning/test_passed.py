@@ -1,5 +1,6 @@
 """Jobs without GPUs wait for no turn: what they delay is kept for who came before them."""
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -315,21 +316,22 @@ def test_what_ends_is_held_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hours", "whole_only", "held"),
+    ("hours", "above", "held"),
     [
-        (1.9, True, (0, 0, False, 2)),
-        (2.1, True, (4, 3, True, 0)),  # past the start of the head
-        (1.9, False, (4, 3, True, 0)),  # a job of one GPU could start beside it
+        (1.9, -math.inf, (0, 0, False, 2)),
+        (1.9, 0.5, (0, 0, False, 2)),
+        (2.1, -math.inf, (4, 3, True, 0)),  # past the start of the head
+        (1.9, 1.0, (4, 3, True, 0)),  # a job of one GPU could start in its place
     ],
 )
-def test_who_ends_before_the_head_starts_is_not_kept_off_for_whole_nodes(
-    hours: float, whole_only: bool, held: tuple[int, int, bool, int]
+def test_who_ends_before_the_head_starts_is_not_kept_off(
+    hours: float, above: float, held: tuple[int, int, bool, int]
 ) -> None:
     cluster = cluster_beside(1, holding(0, (0,), 2.0))
     cluster.free_cpus[0] = 15
-    plan, late = round_plan(cluster, HEAD), {"passing": True, "whole_only": whole_only}
+    plan, queue = round_plan(cluster, HEAD), {"1": HEAD}
     short = replace(outside(1.0, 13), time_limit_s=hours * HOUR)
-    kept = guarded(plan, cluster, {"1": HEAD}, NOW, **late, outside=[short])
+    kept = guarded(plan, cluster, queue, NOW, passing=True, above=above, outside=[short])
     assert kept == {"n0": held}
 
 

@@ -16,7 +16,7 @@ from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.request import in_tier
 from slurm_gpu_aware.planning.plan import Guarded
-from slurm_gpu_aware.selector.head_guard import HeadGuard, against, outside, passers
+from slurm_gpu_aware.selector.head_guard import HeadGuard, against, highest, outside, passers
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmReservation
 from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
@@ -266,6 +266,23 @@ def test_what_whole_nodes_want_is_theirs_by_priority(
     context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
     found = passers([slurm_job(**fields) for fields in jobs], context)
     assert (len(found), against(found, context)) == (len(jobs), above)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "above"),
+    [
+        ([], -math.inf),
+        ([{"exclusive": True}], -math.inf),
+        ([{"tres_per_node": "gres/gpu:1", "priority": 0}], -math.inf),  # it is held
+        ([{"tres_per_node": "gres/gpu:1", "priority": 7}, {"exclusive": True}], HIGH + 7),
+    ],
+)
+def test_who_takes_a_part_of_a_node_comes_by_priority(
+    jobs: list[dict[str, Any]], above: float
+) -> None:
+    context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
+    found = passers([slurm_job(**fields) for fields in jobs], context, later=True)
+    assert (len(found), highest(found, context)) == (len(jobs), above)
 
 
 @pytest.mark.parametrize(
