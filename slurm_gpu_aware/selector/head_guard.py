@@ -220,8 +220,8 @@ def passers(
     """Pending jobs that may take GPUs of a planned node past the gate.
 
     That is now or within `_SOON_S`, also when its user ends others. ``later``: at any time, as
-    users change what such a job waits for: it counts although it is held, or waits for a time,
-    another job or room.
+    users change what such a job waits for, or its nodes: it counts although it is held, or waits
+    for a time, another job or room, or asks for other nodes.
     """
     there = _with_gpus(context)
     whole = {name for name in there if context.partitions[name].exclusive}
@@ -236,14 +236,13 @@ def passers(
         if not there.isdisjoint(job.partitions)
         if passes_gate(job, whole, components.get(job.raw_id, ()))
     ]
-    others, known = Outside(context), dict[object, bool]()
     if later:
-        room = dict.fromkeys((job.user for job in found), context.empty)
-    else:
-        soon_s = context.now + _SOON_S
-        found = [one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s]
-        users = {job.user for job in found[:_MOST_OUTSIDE]}
-        room = {user: _emptied(context.cluster, user, soon_s) for user in users}
+        return found
+    soon_s = context.now + _SOON_S
+    found = [one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s]
+    others, known = Outside(context), dict[object, bool]()
+    users = {job.user for job in found[:_MOST_OUTSIDE]}
+    room = {user: _emptied(context.cluster, user, soon_s) for user in users}
     tried = [job for job in found[:_MOST_OUTSIDE] if _may_take(job, others, room[job.user], known)]
     return [*tried, *found[_MOST_OUTSIDE:]]
 
