@@ -23,7 +23,7 @@ from slurm_gpu_aware.admission.fitting import (
 )
 from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.node_use import gets_whole_nodes, is_alone, sharing_of
-from slurm_gpu_aware.admission.snapshot import is_usable
+from slurm_gpu_aware.admission.snapshot import is_usable, standing_of
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -37,7 +37,6 @@ from slurm_gpu_aware.model.request import (
     NodeRules,
     Part,
     Request,
-    in_tier,
 )
 from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmPartition, SlurmReservation
@@ -258,15 +257,9 @@ class Outside:
                 sharing=sharing_of(job, partitions),
             ),
             time_limit_s=job.longest_s,
-            priority=self.priority(job),
+            priority=standing_of(job, partitions),
             left=LeftToSlurm("it waits at no gate", (part,)),
         )
-
-    def priority(self, job: SlurmJob) -> float:
-        """Its priority, as of `Request`, in the highest of its partitions."""
-        known = self.context.partitions
-        tiers = [known[name].priority_tier for name in job.partitions if name in known]
-        return in_tier(max(tiers, default=0), job.priority)
 
     def others(self, job: SlurmJob) -> int:
         """Number of usable nodes that no round knows and that a job without GPUs may get."""
@@ -304,9 +297,7 @@ def _open_to(
     """
     able = set(nodes)
     if job.features and understood(job.features):
-        kinds = {
-            node.features for node in nodes.values()
-        }  # few: a site may have thousands of nodes
+        kinds = {node.features for node in nodes.values()}  # fewer than nodes
         fit = {kind for kind in kinds if matches(job.features, kind)}
         able = {name for name, node in nodes.items() if node.features in fit}
     names = set((job.reservation or "").split(",")) - {""}

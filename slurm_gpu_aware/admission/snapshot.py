@@ -308,7 +308,7 @@ def _running_jobs(
             alone=lone or (not ends and is_alone(job, rules.partitions)),
             lone=lone,
             sharing=None if ends else sharing_of(job, rules.partitions),
-            standing=in_tier(_tier(job, rules.partitions), job.priority),
+            standing=standing_of(job, rules.partitions),
         )
         if any(share.shards for _, share in shares):
             running.append(one)  # its end alone frees no GPU, so it is no victim
@@ -317,8 +317,10 @@ def _running_jobs(
     return running
 
 
-def _tier(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> int:
-    return max((partitions[p].priority_tier for p in job.partitions if p in partitions), default=1)
+def standing_of(job: SlurmJob, partitions: Mapping[str, SlurmPartition]) -> float:
+    """Its priority, as of `Request`, in the highest of its partitions."""
+    tiers = (partitions[p].priority_tier for p in job.partitions if p in partitions)
+    return in_tier(max(tiers, default=1), job.priority)
 
 
 def _working(node: SlurmNode) -> set[int]:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.left import Outside
-from slurm_gpu_aware.admission.snapshot import NODES_TAKEN, is_usable
+from slurm_gpu_aware.admission.snapshot import NODES_TAKEN, is_usable, standing_of
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of, parse
@@ -39,6 +39,7 @@ from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Guarded
+from slurm_gpu_aware.planning.timeline import Timeline
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.gres import gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmReservation, components_of
@@ -195,9 +196,9 @@ def passes_gate(
     if job.state != "PENDING":
         return False
     if is_ours(job.admin_comment):
-        marker, record = marker_of(job.admin_comment), parse(job.admin_comment)
-        if marker is None or marker.phase is not JobPhase.LEFT:
+        if not _is_left(job):
             return False
+        record = parse(job.admin_comment)
         if record is None or record.partial:
             return True
         # Slurm hides the GPUs of a job in an update that it refuses
@@ -242,22 +243,12 @@ def passers(
     found = [one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s]
     others, known = Outside(context), dict[object, bool]()
     users = {job.user for job in found[:_MOST_OUTSIDE]}
-    room = {user: _emptied(context.cluster, user, soon_s) for user in users}
+    running, room = context.cluster.running, dict[str, Cluster]()
+    for user in users:  # without the jobs that the user may end now, and those that end soon
+        gone = [job for job in running if job.user == user or job.end_s <= soon_s]
+        room[user] = Timeline(gone, context.now).at(context.cluster, math.inf)
     tried = [job for job in found[:_MOST_OUTSIDE] if _may_take(job, others, room[job.user], known)]
     return [*tried, *found[_MOST_OUTSIDE:]]
-
-
-def _emptied(cluster: Cluster, user: str, soon_s: float) -> Cluster:
-    """The cluster without the jobs that a user may end now, and those that end soon."""
-    room = cluster.copy()
-    for job in cluster.running:
-        if job.user == user or job.end_s <= soon_s:
-            for node, slots in job.gpus:
-                room.give_back(node, slots)
-            for node, cpus in job.cpus.items():
-                room.free_cpus[node] += cpus
-                room.free_memory_mb[node] += job.memory_mb.get(node, 0)
-    return room
 
 
 def _may_take(job: SlurmJob, others: Outside, cluster: Cluster, known: dict[object, bool]) -> bool:
@@ -284,15 +275,15 @@ def _may_take(job: SlurmJob, others: Outside, cluster: Cluster, known: dict[obje
 
 def against(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:
     """Above which priority Slurm gives a job's nodes to none of some others beside it."""
-    priority = Outside(context).priority
-    found = [priority(job) if _whole(job) else math.inf for job in passing]
+    parts = context.partitions
+    found = [standing_of(job, parts) if _whole(job) else math.inf for job in passing]
     return max(found, default=math.inf)
 
 
 def highest(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:
     """Highest priority of those that need a part of a node only and are not held; -inf: none is."""
-    priority = Outside(context).priority
-    found = (priority(job) for job in passing if job.priority and not _whole(job))
+    parts = [job for job in passing if job.priority and not _whole(job)]
+    found = (standing_of(job, context.partitions) for job in parts)
     return max(found, default=-math.inf)
 
 
@@ -308,10 +299,14 @@ def _whole(job: SlurmJob) -> bool:
     return not _asks_gpus(job) or (job.exclusive and not job.exclusive_by)
 
 
+def _is_left(job: SlurmJob) -> bool:
+    marker = marker_of(job.admin_comment)
+    return marker is not None and marker.phase is JobPhase.LEFT
+
+
 def _is_left_bare(job: SlurmJob) -> bool:
     """Whether it is a component without GPUs of a job that is left to Slurm."""
-    marker = marker_of(job.admin_comment) if job.het and not _asks_gpus(job) else None
-    return marker is not None and marker.phase is JobPhase.LEFT
+    return job.het and not _asks_gpus(job) and _is_left(job)
 
 
 def outside(jobs: Iterable[SlurmJob], context: AdmissionContext) -> Iterator[Request]:
@@ -327,6 +322,5 @@ def outside(jobs: Iterable[SlurmJob], context: AdmissionContext) -> Iterator[Req
         if not (job.dependency or (is_ours(job.admin_comment) and not _is_left_bare(job)))
         if (job.eligible_s or 0.0) <= context.now and not there.isdisjoint(job.partitions)
     ]
-    others = Outside(context)
-    found.sort(key=lambda job: -others.priority(job))
-    yield from map(others.request, found[:_MOST_OUTSIDE])
+    found.sort(key=lambda job: -standing_of(job, context.partitions))
+    yield from map(Outside(context).request, found[:_MOST_OUTSIDE])
