@@ -4,7 +4,8 @@
 
 Parts: ``drain``, 160 jobs of 2 s that one user submits one after the other, from the first
 submission to the last end; ``apart``, the same, each submitted by a process from outside, so that
-the GPUs are mostly free; ``behind``, starts of 5 s jobs within 36 s from a queue of 3,000;
+the GPUs are mostly free; ``behind``, starts of 5 s jobs from a queue of 3,000 within 90 s: all
+GPUs become free at once, so they start in waves, of which a short window counts one more or none;
 ``limit``, how long a job of another user waits beside 400 that a limit of their account holds;
 ``keys``, the rounds beside 1,000 jobs with every key of the comment (no plain turn).
 Plain turns run without filter, selector and hooks (``services mode plain``). Each
@@ -266,7 +267,7 @@ def main() -> None:
     asked = "of the jobs of drain and apart; class=A has a clock, which its hooks set and reset"
     parser.add_argument("--comment", default="class=A", help=asked)
     parser.add_argument("--queue", type=int, default=3000, help="jobs of behind")
-    parser.add_argument("--window", type=int, default=36, help="seconds of behind")
+    parser.add_argument("--window", type=int, default=90, help="seconds of behind")
     parser.add_argument("--limited", type=int, default=400, help="jobs of limit")
     parser.add_argument("--keyed", type=int, default=1000, help="jobs of keys")
     parser.add_argument("--json", action="store_true", help="all figures as one JSON object")

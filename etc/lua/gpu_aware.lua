@@ -87,7 +87,9 @@ local function decide_submit(job, part_list, uid, conf)
     asks = asks or whole or leader
     local all, some = settings.is_managed(job, part_list, conf)
     if not asks or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
-        return { wakes = may and some } -- it must take no GPU that is kept for the first job that waits
+        -- It must take no GPU that is kept for the first job that waits.
+        local wakes = may and some
+        return { wakes = wakes, new = { begin_time = wakes and defer.behind_waiting(job, conf) or nil } }
     end
     --- Slurm chooses the GPUs, at once.
     local function left(text)

@@ -1,16 +1,17 @@
 --[[
 A begin time some seconds ahead, for batch jobs that arrive while others wait in the holding pool, and
-for those that pass the gate: by then the selector guards the GPUs that are kept for the first job.
+for jobs that pass the gate: by then the selector guards the GPUs that are kept for the first job.
 
 Slurm's main scheduler tries each new job on every node of its partition before it checks the gate's
 licence: 15 ms on 2,000 nodes, with slurmctld's locks held. It does not try a job
 that may not begin yet, and by then the selector has put it in the holding pool, or placed it and let
-it begin at once. The selector writes beside submit_file until when jobs wait there, and renews the
-time while it runs. Lua does not see --deadline.
+it begin at once. The selector writes beside submit_file until when jobs wait there, and at the gate, and
+renews the time while it runs. Lua does not see --deadline.
 ]]
 
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
-local text_of = dofile(here .. "gpu_aware_base.lua").text_of
+local base = dofile(here .. "gpu_aware_base.lua")
+local text_of, number16 = base.text_of, base.number16
 
 local D = {}
 
@@ -18,39 +19,42 @@ local SOON_S = 10 -- several rounds of the selector
 local GUARD_S = 5 -- the round that the submission starts
 local LONGEST_S = 3600 -- the selector writes no later time
 
---- Time until which new jobs are deferred; nil: none are. "r+" and seeking: see append_byte.
-local function until_s(path)
+--- Is a time still ahead that the selector wrote? "r+" and seeking: see append_byte.
+local function is_ahead(path)
     local file = io.open(path, "r+")
     if not file then
-        return nil
+        return false
     end
-    local number = file:seek("set", 0) and file:read("*n")
+    local last = file:seek("set", 0) and file:read("*n")
     file:close()
-    return type(number) == "number" and number or nil
+    local now = os.time()
+    return type(last) == "number" and now < last and last < now + LONGEST_S
 end
 
---- Is it a batch job that nothing else holds?
+--- Does nothing else hold it?
 local function may_begin_later(job, conf)
     return conf.submit_file
         and (job.begin_time or 0) == 0
         and not text_of(job.dependency)
         and not text_of(job.reservation)
         and job.priority ~= 0 -- --hold
-        and text_of(job.script)
 end
 
 --- Begin time to give to a job that is parked now; nil: none.
 function D.begin_time(job, conf)
-    if not may_begin_later(job, conf) then
-        return nil
-    end
-    local now, last = os.time(), until_s(conf.submit_file .. ".defer")
-    return last and now < last and last < now + LONGEST_S and now + SOON_S or nil
+    local deferred = may_begin_later(job, conf) and text_of(job.script)
+    return deferred and is_ahead(conf.submit_file .. ".defer") and os.time() + SOON_S or nil
 end
 
 --- Begin time to give to a job that passes the gate; nil: none.
 function D.behind_guard(job, conf)
-    return may_begin_later(job, conf) and os.time() + GUARD_S or nil
+    return may_begin_later(job, conf) and text_of(job.script) and os.time() + GUARD_S or nil
+end
+
+--- Begin time to give to a job that Slurm starts at its submission, while others wait; nil: none.
+function D.behind_waiting(job, conf)
+    local may = may_begin_later(job, conf) and (number16(job.immediate) or 0) == 0
+    return may and is_ahead(conf.submit_file .. ".waiting") and os.time() + GUARD_S or nil
 end
 
 return D

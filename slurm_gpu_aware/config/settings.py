@@ -196,6 +196,11 @@ class EventsConfig:
         return self.submit_file.with_name(f"{self.submit_file.name}.defer")
 
     @property
+    def waiting_file(self) -> Path:
+        """File by which it defers jobs that pass the gate (`selector.head_guard`)."""
+        return self.submit_file.with_name(f"{self.submit_file.name}.waiting")
+
+    @property
     def runs_folder(self) -> Path:
         """Folder of what the filter knows of earlier runs (`selector.shortest_runs`)."""
         return self.submit_file.with_name(f"{self.submit_file.name}{RUNS_FOLDER}")

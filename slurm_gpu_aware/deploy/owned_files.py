@@ -292,7 +292,8 @@ class Events(Owned):
     def files(self, site: Site) -> list[Path]:
         """What the filter and the selector write there."""
         events = site.config.events
-        return [events.submit_file, events.defer_file, *events.runs_folder.glob("*")]
+        told = events.defer_file, events.waiting_file
+        return [events.submit_file, *told, *events.runs_folder.glob("*")]
 
     def folders(self, site: Site) -> list[Path]:
         """The folder, and that of earlier runs in it."""

@@ -314,7 +314,7 @@ def leave_pool_fields(job: SlurmJob) -> tuple[tuple[str, str], ...]:
 def defer_until(file: Path, until_s: float) -> None:
     """Let the filter defer new jobs until ``until_s`` (Unix seconds). Raises OSError.
 
-    ``file``: ``EventsConfig.defer_file``.
+    ``file``: ``EventsConfig.defer_file`` or ``waiting_file``.
     """
     new = file.with_name(f"{file.name}.new")
     new.write_text(f"{int(until_s)}\n")

@@ -5,8 +5,9 @@ filter does not see all that get whole nodes with their GPUs. Slurm starts none 
 while a job of higher priority waits, but soon after, as soon as GPUs are free. So while such a job
 is pending or soon due, a reservation holds the head's number of GPUs on each node, also those that
 running jobs still use, and as many cores. Before the next round has made it, Slurm may give such a
-job what is free. Slurm 26.05 refuses to reserve GPUs that are in use: there the whole node is held
-if the head gets all its GPUs, else only the free ones, from the next round on.
+job what is free; those that the filter sees begin some seconds later while a job waits
+(`HeadGuard.keep`). Slurm 26.05 refuses to reserve GPUs that are in use: there the whole node is
+held if the head gets all its GPUs, else only the free ones, from the next round on.
 
 Jobs without GPUs start at their submission. While nothing but such jobs holds up the head
 (`Waiting.held_up`), its GPUs and CPUs are held, so that no more of them come.
@@ -25,6 +26,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from slurm_gpu_aware.admission.context import AdmissionContext
@@ -33,6 +35,7 @@ from slurm_gpu_aware.admission.snapshot import NODES_TAKEN, is_usable, standing_
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of, parse
+from slurm_gpu_aware.gate.licence_gate import defer_until
 from slurm_gpu_aware.gate.typed_requests import can_start
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
@@ -76,6 +79,9 @@ class HeadGuard:
     client: SlurmClient
     enabled: bool = True
     timer: Callable[[], float] = time.monotonic
+    waiting_file: Path | None = None
+    _told: bool | None = True
+    """Whether that file says that a job waits; None: it cannot be written."""
     _held: dict[str, _Held] = field(default_factory=dict)
     _doubled: set[str] = field(default_factory=set)
     """Names of those beside one that is known, as a selector left them that ended meanwhile."""
@@ -113,11 +119,13 @@ class HeadGuard:
             return False
         return True
 
-    def keep(self, kept: Mapping[str, Guarded], until_s: float) -> None:
+    def keep(self, kept: Mapping[str, Guarded], until_s: float, *, waits: bool = False) -> None:
         """Hold what a round keeps for the head, until a time.
 
-        ``kept``: by node. ``until_s``: end of the gate's lease, Unix seconds.
+        ``kept``: by node. ``until_s``: end of the gate's lease, Unix seconds. ``waits``: whether a
+        job waits, so that the filter defers those that Slurm starts at their submission.
         """
+        self._tell(until_s if waits else 0.0)
         self._busy &= kept.keys()
         wanted: dict[str, _Share | None] = {}
         for node, (gpus, free, every, cpus) in kept.items():
@@ -143,6 +151,17 @@ class HeadGuard:
                 if node in self._held and _exceeds(self._held[node].share, wanted[node]):
                     self.drop([node])
                 log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
+
+    def _tell(self, until_s: float) -> None:
+        if self.waiting_file is None or not (self.enabled and (until_s or self._told)):
+            return
+        try:
+            defer_until(self.waiting_file, until_s)
+            self._told = until_s > 0.0
+        except OSError as exc:
+            if self._told is not None:
+                log.warning("Slurm starts jobs of whole nodes before GPUs are guarded: %s", exc)
+            self._told = None
 
     def _hold(self, node: str, share: _Share | None, until_s: float) -> None:
         """Make a reservation, or put its end off. Raises SourceError."""

@@ -92,7 +92,8 @@ class Rounds:
             on_move=lambda job_id: self.lives.any(lambda one: one.requeued(job_id)),
             is_ahead=lambda i: i in self._successors.opened or i in self._turns.lasting,
         )
-        self._guard = HeadGuard(client, config.gate.guard_head, timer)
+        told = config.events.waiting_file
+        self._guard = HeadGuard(client, config.gate.guard_head, timer, told)
         called = timer, clock, self.start_monitor.add, self._guard.drop
         self._placer = Placer(client, config.gate, self.tracker, *called)
         self.policy = PolicyInForce(config)
@@ -339,7 +340,7 @@ class Rounds:
                 above=highest(past, context),
                 outside=outside(view.jobs, context),
             )
-            self._guard.keep(wanted, self._gate_held_until())
+            self._guard.keep(wanted, self._gate_held_until(), waits=bool(plan.waiting))
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}
         split = view.split | arrays
         room = self._config.gate.queue_tests // max(1, len(context.nodes))

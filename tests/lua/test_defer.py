@@ -56,6 +56,30 @@ def test_a_job_that_passes_the_gate_begins_when_the_first_job_is_guarded(filter_
         assert begin_of(filter_.submit(**OR, **fields).job) == fields.get("begin_time")
 
 
+MIXED = 'partitions = { "gpu", "mixed" }, partitions_with_others = { "mixed" }'
+WHOLE = {"partition": "mixed", "shared": 0, "tres_per_node": None}
+
+
+@pytest.mark.parametrize("script", ["#!/bin/sh\n", None])
+def test_whole_nodes_that_start_at_once_begin_when_the_first_job_is_guarded(
+    make_filter: MakeFilter, script: str | None
+) -> None:
+    filter_ = make_filter(more=MIXED)
+    waiting = EventsConfig(filter_.folder / "submitted").waiting_file
+    asked = {**WHOLE, "script": script}
+    assert begin_of(filter_.submit(**asked).job) is None
+    defer_until(waiting, time.time() + 90)
+    before = int(time.time())
+    begin = begin_of(filter_.submit(**asked).job)
+    assert begin is not None
+    assert before + 5 <= begin <= int(time.time()) + 5
+    others = ({"immediate": 1}, {"shared": 1}, {"partition": "elsewhere"}, {"reservation": "class"})
+    for fields in others:
+        assert filter_.submit(**asked | fields).written == []
+    defer_until(waiting, 0.0)
+    assert begin_of(filter_.submit(**asked).job) is None
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -1,11 +1,12 @@
 """Rounds over a Slurm of our own, with clocks of the test's own."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from slurm_folder import SlurmFolder, parked
 
-from slurm_gpu_aware.config.settings import Config
+from slurm_gpu_aware.config.settings import Config, EventsConfig
 from slurm_gpu_aware.features.estimates.history import RunHistory
 from slurm_gpu_aware.features.estimates.live import Estimates
 from slurm_gpu_aware.selector.holding_pool import HoldingPool
@@ -42,9 +43,13 @@ class RoundsBench:
         self.pool = HoldingPool(
             client, clock=lambda: self.wall, timer=lambda: self.steady, saved_s=0.0
         )
+        config = config or Config()
+        if config.events == EventsConfig():  # a site may have a selector on this host
+            config = replace(config, events=EventsConfig(slurm.home / "submitted"))
+        self.config = config
         self.rounds = Rounds(
             client,
-            config or Config(),
+            config,
             self.ledger,
             gate_held_until=lambda: self.wall + 60.0,
             pool=self.pool,

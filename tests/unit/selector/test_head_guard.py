@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,6 +14,7 @@ from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
+from slurm_gpu_aware.config.settings import Config, EventsConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.request import in_tier
 from slurm_gpu_aware.planning.plan import Guarded
@@ -65,6 +67,26 @@ class Reservations:
         self.guard.take_over(self.shown())
         self.guard.keep({"n1": Guarded(gpus, free, whole, cpus)}, 100.0)
         return self.held
+
+
+def test_the_filter_is_told_whether_a_job_waits(
+    slurm: SlurmFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Jobs of whole nodes that Slurm starts at their submission begin some seconds later then."""
+    events = EventsConfig(submit_file=tmp_path / "submitted")
+    slurm.add(*(parked(one, gpus=4) for one in "789"))
+    bench = RoundsBench(slurm, Config(events=events))
+    bench.run()
+    assert float(events.waiting_file.read_text()) == int(bench.wall + 60.0)
+    slurm.change("9", state="CANCELLED")
+    bench.run(1.0)
+    assert float(events.waiting_file.read_text()) == 0.0
+    events.waiting_file.unlink()
+    bench.run(1.0)
+    assert not events.waiting_file.exists()
+    lost = RoundsBench(slurm, Config(events=EventsConfig(submit_file=tmp_path / "gone" / "file")))
+    assert [lost.run().placed for _ in range(2)] == [[], []]
+    assert caplog.text.count("Slurm starts jobs of whole nodes before GPUs are guarded") == 1
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -62,7 +62,7 @@ def full_node(slurm: SlurmFolder, *more: dict[str, Any]) -> RoundsBench:
 
 
 def heartbeat_of(bench: RoundsBench, config: Config | None = None) -> Heartbeat:
-    return Heartbeat(bench.client, config or Config(), bench.pool, clock=lambda: bench.wall)
+    return Heartbeat(bench.client, config or bench.config, bench.pool, clock=lambda: bench.wall)
 
 
 def end(slurm: SlurmFolder, job_id: str) -> None:
