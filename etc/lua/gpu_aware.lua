@@ -89,7 +89,7 @@ local function decide_submit(job, part_list, uid, conf)
     if not asks or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
         -- It must take no GPU that is kept for the first job that waits.
         local wakes = may and some
-        return { wakes = wakes, new = { begin_time = wakes and defer.behind_waiting(job, conf) or nil } }
+        return { wakes = wakes, new = { begin_time = wakes and defer.behind_guard(job, conf) or nil } }
     end
     --- Slurm chooses the GPUs, at once.
     local function left(text)

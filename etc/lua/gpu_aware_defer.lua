@@ -31,30 +31,25 @@ local function is_ahead(path)
     return type(last) == "number" and now < last and last < now + LONGEST_S
 end
 
---- Does nothing else hold it?
-local function may_begin_later(job, conf)
-    return conf.submit_file
+--- Begin time to give to a job that is parked now; nil: none.
+function D.begin_time(job, conf)
+    local deferred = conf.submit_file
+        and text_of(job.script)
         and (job.begin_time or 0) == 0
         and not text_of(job.dependency)
         and not text_of(job.reservation)
         and job.priority ~= 0 -- --hold
-end
-
---- Begin time to give to a job that is parked now; nil: none.
-function D.begin_time(job, conf)
-    local deferred = may_begin_later(job, conf) and text_of(job.script)
     return deferred and is_ahead(conf.submit_file .. ".defer") and os.time() + SOON_S or nil
 end
 
---- Begin time to give to a job that passes the gate; nil: none.
+--- Begin time to give to a job that passes the gate, while jobs wait there; nil: none.
 function D.behind_guard(job, conf)
-    return may_begin_later(job, conf) and text_of(job.script) and os.time() + GUARD_S or nil
-end
-
---- Begin time to give to a job that Slurm starts at its submission, while others wait; nil: none.
-function D.behind_waiting(job, conf)
-    local may = may_begin_later(job, conf) and (number16(job.immediate) or 0) == 0
-    return may and is_ahead(conf.submit_file .. ".waiting") and os.time() + GUARD_S or nil
+    local soon = os.time() + GUARD_S
+    local may = conf.submit_file
+        and (job.begin_time or 0) < soon
+        and not text_of(job.reservation)
+        and (number16(job.immediate) or 0) == 0
+    return may and is_ahead(conf.submit_file .. ".waiting") and soon or nil
 end
 
 return D

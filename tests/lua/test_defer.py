@@ -41,43 +41,44 @@ def test_a_job_begins_soon_and_the_record_says_so(filter_: Filter, submitted: Pa
 
 
 OR = {**NODE, "licenses": "a|b"}
-
-
-def test_a_job_that_passes_the_gate_begins_when_the_first_job_is_guarded(filter_: Filter) -> None:
-    for asked in (OR, {"licenses": "a|b", "shared": 0}):
-        before = int(time.time())
-        begin = begin_of(filter_.submit(**asked).job)
-        assert begin is not None
-        assert before + 5 <= begin <= int(time.time()) + 5
-    several = filter_.submit(**NODE, clusters="a,b").job
-    assert begin_of(several) is None  # sbatch would choose the cluster that starts it sooner
-    assert begin_of(filter_.submit(**OR, comment="gpu:test-only").job) is None
-    for fields in ({"begin_time": 1_900_000_000}, {"priority": 0}, {"script": None}):
-        assert begin_of(filter_.submit(**OR, **fields).job) == fields.get("begin_time")
-
-
 MIXED = 'partitions = { "gpu", "mixed" }, partitions_with_others = { "mixed" }'
 WHOLE = {"partition": "mixed", "shared": 0, "tres_per_node": None}
 
 
-@pytest.mark.parametrize("script", ["#!/bin/sh\n", None])
-def test_whole_nodes_that_start_at_once_begin_when_the_first_job_is_guarded(
-    make_filter: MakeFilter, script: str | None
+@pytest.mark.parametrize("asked", [OR, {**OR, "shared": 0}, WHOLE])
+@pytest.mark.parametrize(
+    "fields", [{}, {"script": None}, {"begin_time": 1_600_000_000}, {"dependency": "afterok:7"}]
+)
+def test_a_job_that_passes_the_gate_begins_when_the_first_job_is_guarded(
+    make_filter: MakeFilter, asked: dict[str, Any], fields: dict[str, Any]
 ) -> None:
+    """While a job waits; on an idle cluster it starts at once."""
     filter_ = make_filter(more=MIXED)
     waiting = EventsConfig(filter_.folder / "submitted").waiting_file
-    asked = {**WHOLE, "script": script}
-    assert begin_of(filter_.submit(**asked).job) is None
+    given = begin_of(filter_.submit(**asked, **fields).job)
+    assert given == fields.get("begin_time")
     defer_until(waiting, time.time() + 90)
     before = int(time.time())
-    begin = begin_of(filter_.submit(**asked).job)
+    begin = begin_of(filter_.submit(**asked, **fields).job)
     assert begin is not None
     assert before + 5 <= begin <= int(time.time()) + 5
-    others = ({"immediate": 1}, {"shared": 1}, {"partition": "elsewhere"}, {"reservation": "class"})
-    for fields in others:
-        assert filter_.submit(**asked | fields).written == []
     defer_until(waiting, 0.0)
-    assert begin_of(filter_.submit(**asked).job) is None
+    assert begin_of(filter_.submit(**asked, **fields).job) == given
+
+
+def test_other_jobs_that_pass_the_gate_begin_as_they_say(make_filter: MakeFilter) -> None:
+    filter_ = make_filter(more=MIXED)
+    defer_until(EventsConfig(filter_.folder / "submitted").waiting_file, time.time() + 90)
+    several = filter_.submit(**NODE, clusters="a,b").job
+    assert begin_of(several) is None  # sbatch would choose the cluster that starts it sooner
+    assert begin_of(filter_.submit(**OR, comment="gpu:test-only").job) is None
+    later = {"begin_time": 1_900_000_000}
+    for fields in (later, {"immediate": 1}, {"reservation": "class"}):
+        for asked in (OR, WHOLE):
+            job = filter_.submit(**asked, **fields).job
+            assert begin_of(job) == fields.get("begin_time")
+    for fields in ({"shared": 1}, {"partition": "elsewhere"}):
+        assert filter_.submit(**WHOLE | fields).written == []
 
 
 @pytest.mark.parametrize(
