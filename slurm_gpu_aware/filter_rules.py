@@ -54,6 +54,8 @@ SENTENCES = {
     " write something else there",
     "no_scrontab": "gpu-aware: scrontab is not enabled here; after enabling it an admin runs"
     " 'gpu-aware setup --install'",
+    "moved_whole": "gpu-aware: while GPU jobs wait, a waiting job cannot move to partition %s: it"
+    " might get whole nodes before them; cancel it and submit it again there",
     "moved_in": "gpu-aware: a waiting job that gets GPUs cannot move to partition %s; cancel it and"
     " submit it again there",
 }

@@ -102,6 +102,7 @@ local function decide_submit(job, part_list, uid, conf)
         local verdict = left(text)
         local new = verdict.new or {}
         request.park_left(job, new, reason, defer.begin_time(job, conf), conf)
+        new.begin_time = new.begin_time or leader and may and defer.behind_guard(job, conf) or nil
         verdict.new, verdict.parked = new, true
         return verdict
     end

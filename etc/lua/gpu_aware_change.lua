@@ -20,6 +20,7 @@ the open gate also what makes the job larger (time limit, memory): the licence c
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local base = dofile(here .. "gpu_aware_base.lua")
 local comment = dofile(here .. "gpu_aware_comment.lua")
+local defer = dofile(here .. "gpu_aware_defer.lua")
 local forbidden = dofile(here .. "gpu_aware_forbidden.lua")
 local request = dofile(here .. "gpu_aware_request.lua")
 local rules = dofile(here .. "gpu_aware_rules.lua")
@@ -524,6 +525,21 @@ local function passes_whole(view, part_list, conf)
     return some and may
 end
 
+--- May a job without GPUs get whole nodes with their GPUs? Its record does not show --exclusive.
+local function may_be_whole(record, part_list, conf)
+    local whole, may = gets_whole_nodes(record, part_list, conf)
+    return whole or may
+end
+
+--- Begin time in place of that of an update, for a waiting job that passes the gate; nil: as it says.
+local function begins_later(update, record, part_list, conf)
+    local moved = { partition = text_of(update.partition) }
+    local view = setmetatable(moved, { __index = record })
+    local passes = starts_sooner(update)
+        and (may_be_whole(view, part_list, conf) or is_for_the_gate({}, record, part_list, conf))
+    return passes and defer.behind_guard({ begin_time = base.number32(update.begin_time) }, conf) or nil
+end
+
 --- The refusal of an update by which a waiting job that is not at the gate would become such a job, or one
 --- of whole nodes that passes it (no reservation guards the first job against it); or, where it is at the
 --- gate and stays so, ask for something else, and pass those that wait there: Slurm keeps what no
@@ -540,7 +556,12 @@ local function passes_by(update, record, part_list, conf, follows)
     elseif not is_for_the_gate(view, record, part_list, conf) then
         -- Slurm sets the partition first, so that it never keeps the rest alone
         local becomes = passes_whole(view, part_list, conf) and not passes_whole(record, part_list, conf)
-        return becomes and refusal or nil
+        if becomes then
+            return refusal
+        end
+        local enters = moved and may_be_whole(view, part_list, conf) and not may_be_whole(record, part_list, conf)
+        return enters and defer.jobs_wait(conf) and rules.sentences.moved_whole:format(base.shown(update.partition))
+            or nil
     elseif not is_for_the_gate({}, record, part_list, conf) then
         return refusal
     elseif follows then
@@ -637,6 +658,10 @@ function C.decide(job, record, part_list, uid, conf)
         if wrong then
             local soon = back and not follows and comes_back(record)
             return { refuse = true, text = soon and ON_ITS_WAY or wrong }
+        end
+        local begin = begins_later(update, record, part_list, conf)
+        if begin then
+            return { new = { begin_time = begin }, changed = true }
         end
     end
     local _, clock = extra_parts(record)

@@ -42,14 +42,16 @@ function D.begin_time(job, conf)
     return deferred and is_ahead(conf.submit_file .. ".defer") and os.time() + SOON_S or nil
 end
 
+--- Do jobs wait at the gate?
+function D.jobs_wait(conf)
+    return conf.submit_file ~= nil and is_ahead(conf.submit_file .. ".waiting")
+end
+
 --- Begin time to give to a job that passes the gate, while jobs wait there; nil: none.
 function D.behind_guard(job, conf)
     local soon = os.time() + GUARD_S
-    local may = conf.submit_file
-        and (job.begin_time or 0) < soon
-        and not text_of(job.reservation)
-        and (number16(job.immediate) or 0) == 0
-    return may and is_ahead(conf.submit_file .. ".waiting") and soon or nil
+    local may = (job.begin_time or 0) < soon and (number16(job.immediate) or 0) == 0
+    return may and D.jobs_wait(conf) and soon or nil
 end
 
 return D

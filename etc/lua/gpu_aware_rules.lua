@@ -30,6 +30,7 @@ return {
         test_held = "gpu-aware: with gpu:test-only in its comment Slurm only tests this job; cancel it and submit it again without",
         marked = "gpu-aware: gpu:test-only at the end of a comment is for --test-only; write something else there",
         no_scrontab = "gpu-aware: scrontab is not enabled here; after enabling it an admin runs 'gpu-aware setup --install'",
+        moved_whole = "gpu-aware: while GPU jobs wait, a waiting job cannot move to partition %s: it might get whole nodes before them; cancel it and submit it again there",
         moved_in = "gpu-aware: a waiting job that gets GPUs cannot move to partition %s; cancel it and submit it again there",
         gpus_outside = "gpu-aware: gpus=%s does not hold %d, the number of GPUs that Slurm's options ask for; valid: a number or range with %d in it",
         gpus_fixed = "gpu-aware: gpus=%s: the number of GPUs cannot change with %s; valid: %s",

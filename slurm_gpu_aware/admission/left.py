@@ -329,14 +329,25 @@ def part_of(job: SlurmJob) -> Part:
 def _on_nodes(job: SlurmJob, part: Part, context: AdmissionContext) -> Part:
     """The part of a job with what its nodes say."""
     whole = gets_whole_nodes(job, context.partitions)
-    return replace(part, whole=whole, elsewhere=part.gpus == 0 and _elsewhere(job, context))
+    elsewhere = part.gpus == 0 and _elsewhere(job, context, whole=whole)
+    return replace(part, whole=whole, elsewhere=elsewhere)
 
 
-def _elsewhere(job: SlurmJob, context: AdmissionContext) -> bool:
-    """Whether it may get a node that no round knows, as it has no GPUs or shared ones."""
-    key = "elsewhere", *_wanted(job)
+def _elsewhere(job: SlurmJob, context: AdmissionContext, *, whole: bool) -> bool:
+    """Whether it may get a node that no round knows, as it has no GPUs or shared ones.
+
+    ``whole``: it gets whole nodes. As long as the others have no room for all of these it needs
+    nodes of rounds, with their GPUs, unless these are too few.
+    """
+    key = "elsewhere", whole and context.now, *_wanted(job)  # these answers outlast a round
     if key not in context.idle:
-        context.idle[key] = bool(_others(job, context))
+        found = _others(job, context)
+        if whole and job.min_nodes <= np.count_nonzero(_of_partitions(job, context)[0]):
+            nodes = (context.nodes[name] for name in found)
+            idle = sum(is_usable(node) and not node.cpus_used for node in nodes)
+            context.idle[key] = idle >= job.min_nodes
+        else:
+            context.idle[key] = bool(found)
     return context.idle[key]
 
 

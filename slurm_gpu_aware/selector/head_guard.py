@@ -214,8 +214,15 @@ def passes_gate(
     """
     if job.state != "PENDING":
         return False
+    whole = [
+        one
+        for one in (job, *components)
+        if one.exclusive or not exclusive.isdisjoint(one.partitions)
+    ]
     if is_ours(job.admin_comment):
-        if not _is_left(job):
+        if _is_in(JobPhase.RELEASED, job) and components:  # planned with them, but these anywhere
+            return not all(_asks_gpus(one) for one in whole)
+        if not _is_in(JobPhase.LEFT, job):
             return False
         record = parse(job.admin_comment)
         if record is None or record.partial:
@@ -223,10 +230,7 @@ def passes_gate(
         # Slurm hides the GPUs of a job in an update that it refuses
         texts = {name: getattr(record, name) for name in TRES_FIELDS.values()}
         components = *components, replace(job, req_tres={}, **texts)
-    return any(
-        _asks_gpus(one) or one.exclusive or not exclusive.isdisjoint(one.partitions)
-        for one in (job, *components)
-    )
+    return bool(whole) or any(_asks_gpus(one) for one in (job, *components))
 
 
 def _asks_gpus(job: SlurmJob) -> bool:
@@ -318,14 +322,14 @@ def _whole(job: SlurmJob) -> bool:
     return not _asks_gpus(job) or (job.exclusive and not job.exclusive_by)
 
 
-def _is_left(job: SlurmJob) -> bool:
+def _is_in(phase: JobPhase, job: SlurmJob) -> bool:
     marker = marker_of(job.admin_comment)
-    return marker is not None and marker.phase is JobPhase.LEFT
+    return marker is not None and marker.phase is phase
 
 
 def _is_left_bare(job: SlurmJob) -> bool:
     """Whether it is a component without GPUs of a job that is left to Slurm."""
-    return job.het and not _asks_gpus(job) and _is_left(job)
+    return job.het and not _asks_gpus(job) and _is_in(JobPhase.LEFT, job)
 
 
 def outside(jobs: Iterable[SlurmJob], context: AdmissionContext) -> Iterator[Request]:

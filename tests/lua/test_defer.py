@@ -72,6 +72,21 @@ def test_a_job_that_passes_the_gate_begins_when_the_first_job_is_guarded(
     assert begin_of(filter_.submit(**asked, **fields).job) == given
 
 
+def test_a_heterogeneous_job_begins_so_if_a_component_gets_whole_nodes_there(
+    make_filter: MakeFilter,
+) -> None:
+    filter_ = make_filter(more=MIXED)
+    defer_until(EventsConfig(filter_.folder / "submitted").waiting_file, time.time() + 90)
+    for component in (0, 1):
+        before = time.time()
+        job = filter_.submit(**WHOLE, het_job_offset=component).job
+        assert is_ahead(begin_of(job), 5, before)
+        record = parse(job.get("admin_comment"))
+        assert (record is None) == (component == 1)
+        assert record is None or record.begin_s is None  # it is planned when it begins
+    assert begin_of(filter_.submit(**WHOLE | {"shared": 1}, het_job_offset=0).job) is None
+
+
 def test_other_jobs_that_pass_the_gate_begin_as_they_say(make_filter: MakeFilter) -> None:
     filter_ = make_filter(more=MIXED)
     defer_until(EventsConfig(filter_.folder / "submitted").waiting_file, time.time() + 90)
@@ -79,7 +94,7 @@ def test_other_jobs_that_pass_the_gate_begin_as_they_say(make_filter: MakeFilter
     assert begin_of(several) is None  # sbatch would choose the cluster that starts it sooner
     assert begin_of(filter_.submit(**OR, comment="gpu:test-only").job) is None
     later = {"begin_time": 1_900_000_000}
-    for fields in (later, {"immediate": 1}, {"reservation": "class"}):
+    for fields in (later, {"immediate": 1}):
         for asked in (OR, WHOLE):
             job = filter_.submit(**asked, **fields).job
             assert begin_of(job) == fields.get("begin_time")

@@ -8,8 +8,10 @@ from urllib.parse import quote
 import pytest
 from luafilter import ALICE, ERROR, OPERATOR, SUCCESS, Filter, MakeFilter
 
+from slurm_gpu_aware.config.settings import EventsConfig
 from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest, noted_record, parse
+from slurm_gpu_aware.gate.licence_gate import defer_until
 
 NO_VAL, NO_VAL16 = 4294967294, 65534
 RECORD = "gpuaware/1;tn=gres/gpu:2;lic=matlab:1;mc=1"
@@ -400,6 +402,65 @@ def test_no_update_makes_a_waiting_job_one_of_whole_nodes_that_passes_the_gate(
     assert (out.rc, "cannot be given GPUs" in out.messages[0]) == (ERROR, True)
     there = waiting | {"partition": "cpu"}
     assert filter_.modify(there, min_nodes=1, partition="cpu,gpu", exclusive={"cpu"}).rc == SUCCESS
+
+
+MIXED = (
+    'partitions = { "gpu", "mixed", "cpu" }, partitions_with_others = { "mixed", "cpu" },'
+    ' partitions_without_gpus = { "cpu" }'
+)
+
+
+def test_no_waiting_job_without_gpus_moves_to_nodes_with_gpus_while_others_wait_there(
+    make_filter: MakeFilter,
+) -> None:
+    """Its record does not show ``--exclusive``, and no reservation guards the first job yet."""
+    filter_ = make_filter(more=MIXED)
+    waiting = EventsConfig(filter_.folder / "submitted").waiting_file
+    job = {"tres_per_node": "", "partition": "cpu"}
+    for ahead_s in (-1, 90):
+        defer_until(waiting, time.time() + ahead_s)
+        for other, change in (
+            (job, {"partition": "gpu"}),
+            (job, {"partition": "cpu,mixed", "req_nodes": "n4"}),
+            (job | {"partition": "elsewhere"}, {"partition": "mixed"}),
+        ):
+            out = filter_.modify(other, **change)
+            assert (out.rc, out.written) == (ERROR if ahead_s > 0 else SUCCESS, [])
+            assert all("while GPU jobs wait" in text for text in out.messages)
+            assert filter_.modify(other, OPERATOR, **change).rc == SUCCESS
+        for other, change in (
+            (job | {"partition": "mixed"}, {"partition": "gpu"}),
+            (job, {"partition": "elsewhere"}),
+            (job, {"time_limit": 5}),
+        ):
+            assert filter_.modify(other, **change).rc == SUCCESS, change
+
+
+@pytest.mark.parametrize(
+    ("job", "later"),
+    [
+        ({"tres_per_node": "", "partition": "mixed"}, True),
+        ({"tres_per_node": "gres/gpu:1", "partition": "gpu", "licenses": "a|b"}, True),
+        ({"tres_per_node": "", "partition": "cpu"}, False),
+        ({"tres_per_node": "", "partition": "elsewhere"}, False),
+    ],
+)
+def test_no_update_starts_a_job_that_passes_the_gate_before_the_first_job_is_guarded(
+    make_filter: MakeFilter, job: dict[str, Any], *, later: bool
+) -> None:
+    filter_ = make_filter(more=MIXED)
+    waiting = EventsConfig(filter_.folder / "submitted").waiting_file
+    for ahead_s in (-1, 90):
+        defer_until(waiting, time.time() + ahead_s)
+        out = filter_.modify(job, begin_time=int(time.time()))
+        assert out.written == (["begin_time"] if later and ahead_s > 0 else [])
+        assert (int(out.job["begin_time"]) - time.time() > 3) == bool(out.written)
+        for uid, change in (
+            (OPERATOR, {"begin_time": 1}),
+            (ALICE, {"begin_time": 1_900_000_000}),
+            (ALICE, {"time_limit": 5}),
+        ):
+            assert filter_.modify(job, uid, **change).written == [], change
 
 
 @pytest.mark.parametrize("uid", [ALICE, OPERATOR])

@@ -281,6 +281,31 @@ def test_nodes_without_gpus_may_have_room(fields, elsewhere: bool) -> None:
     assert [(part.whole, part.elsewhere) for part in found.left.parts] == [(True, False)]
 
 
+@pytest.mark.parametrize(
+    ("used", "fields", "elsewhere"),
+    [
+        (0, {}, True),
+        (1, {}, False),
+        (1, {"min_nodes": 2}, True),  # more than have GPUs
+        (1, {"exclusive": False}, True),
+    ],
+)
+def test_whole_nodes_without_gpus_have_room_while_they_are_idle(
+    used: int, fields: dict[str, object], elsewhere: bool
+) -> None:
+    """Else Slurm gives the component a node with GPUs, past the jobs that wait for it."""
+    here = slurm_node("n1")
+    idle = context_of([here, slurm_node("c1", gpus=())])
+    now = context_of([here, slurm_node("c1", gpus=(), cpus_used=used)])
+    now = replace(now, now=NOW + 1.0, idle=idle.idle)  # what is kept of the site
+    other = slurm_job(8, cpus=9, **{"exclusive": True, **fields})
+    assert left_job(idle, components=(other,)).left.parts[1].elsewhere
+    assert left_job(now, components=(other,)).left.parts[1].elsewhere is elsewhere
+    down = replace(slurm_node("c1", gpus=()), states=frozenset({"DOWN"}))
+    lost = left_job(context_of([here, down]), components=(slurm_job(8, cpus=9, exclusive=True),))
+    assert not lost.left.parts[1].elsewhere
+
+
 def test_a_released_job_of_whole_nodes_holds_the_emptiest() -> None:
     nodes = [slurm_node("n1", used=[0]), slurm_node("n2"), slurm_node("n3", used=[1, 2])]
     where = context_of(nodes)

@@ -226,6 +226,25 @@ def test_later_components_start_with_the_first(first: dict[str, Any], expected: 
     assert bool(passers(jobs, context)) is expected
 
 
+@pytest.mark.parametrize(
+    ("phase", "fields", "expected"),
+    [
+        ("released", {"exclusive": True}, True),
+        ("released", {"exclusive": True, "tres_per_node": "gres/gpu:4"}, False),  # on its nodes
+        ("released", {}, False),
+        ("waiting", {"exclusive": True}, False),
+    ],
+)
+def test_components_of_whole_nodes_pass_when_their_job_is_opened(
+    phase: str, fields: dict[str, Any], expected: bool
+) -> None:
+    """It is opened while nodes without GPUs have room for it, but Slurm may give it others."""
+    context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
+    record = f"gpuaware/1;mc=1;lf=het;sel={phase}:0:1790000000"
+    jobs = [slurm_job(7, het_id=7, admin_comment=record), slurm_job(8, het_id=7, **fields)]
+    assert bool(passers(jobs, context)) is expected
+
+
 @pytest.mark.parametrize("why", [{}, {"6": "refused"}], ids=["opened", "refused"])
 def test_a_job_is_released_before_its_guard_goes(
     slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]
