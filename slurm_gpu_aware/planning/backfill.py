@@ -46,16 +46,18 @@ class BackfillRoom:
         shadow: Shadow | None,
         *,
         guarded: float = -math.inf,
+        guarded_slow: bool = False,
         most: int = 1,
     ) -> None:
         """Keep the reservation of the head.
 
         ``guarded``: no job up to this priority gets a part of the head's nodes
-        (`PlanSettings.guarded`). ``most``: so many reservations are kept.
+        (`PlanSettings.guarded`); ``guarded_slow``: nor one that starts some seconds after its
+        gate is open. ``most``: so many reservations are kept.
         """
         self.now = cluster
         """All free resources."""
-        self.guarded = guarded
+        self.guarded, self.guarded_slow = guarded, guarded_slow
         self.head = head
         self.shadow = shadow
         self._outside = cluster
@@ -162,7 +164,8 @@ class BackfillRoom:
     def beside(self, request: Request, now_s: float) -> Cluster:
         """The same by the reservation of the room's head alone."""
         view = self._beside(request, now_s)
-        if self.shadow is None or request.priority > self.guarded:
+        slow = self.guarded_slow and request.left is not None and len(request.left.parts) > 1
+        if self.shadow is None or (request.priority > self.guarded and not slow):
             return view
         return _without(view, np.isin(np.arange(view.shape[0]), [n for n, _ in self.shadow.gpus]))
 

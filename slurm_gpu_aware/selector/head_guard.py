@@ -36,7 +36,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.filter_rules import HEAD, guards_head
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of, parse
 from slurm_gpu_aware.gate.licence_gate import defer_until
-from slurm_gpu_aware.gate.typed_requests import can_start
+from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.model.request import Request
@@ -263,7 +263,8 @@ def passers(
     if later:
         return found
     soon_s = context.now + _SOON_S
-    found = [one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s]
+    due = (one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s)
+    found = _with_nodes(due, context)
     others, known = Outside(context), dict[object, bool]()
     users = {job.user for job in found[:_MOST_OUTSIDE]}
     running, room = context.cluster.running, dict[str, Cluster]()
@@ -274,16 +275,25 @@ def passers(
     return [*tried, *found[_MOST_OUTSIDE:]]
 
 
+def _with_nodes(jobs: Iterable[SlurmJob], context: AdmissionContext) -> list[SlurmJob]:
+    """Those whose nodes and GPU types are there: no number of others may hide one that is."""
+    nodes, there = context.nodes, frozenset(context.cluster.nodes)
+    usable = {name for name, node in nodes.items() if is_usable(node)}
+    types = {kind for name in there for kind, _ in nodes[name].gpus}
+    return [
+        job
+        for job in jobs
+        if len(job.req_nodes) < job.min_nodes or not there.isdisjoint(job.req_nodes)
+        if usable.issuperset(job.req_nodes) and types.issuperset(gpu_types(job))
+    ]
+
+
 def _may_take(job: SlurmJob, others: Outside, cluster: Cluster, known: dict[object, bool]) -> bool:
     """Whether Slurm might start it on a node of the round that is as free as in ``cluster``.
 
     ``known``: answers of this call on others like it.
     """
-    named, nodes = {*job.req_nodes}, others.context.nodes
-    if len(job.req_nodes) >= job.min_nodes and named.isdisjoint(cluster.nodes):
-        return False
-    if not all(name in nodes and is_usable(nodes[name]) for name in named):
-        return False
+    nodes = others.context.nodes
     if not can_start(job, [nodes[name] for name in cluster.nodes]):
         return False
     if others.others(job):

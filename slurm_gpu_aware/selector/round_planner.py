@@ -105,8 +105,12 @@ class RoundPlanner:
         settings = replace(self.policy.settings, guarded=guarded)
         with contained("guard of the head"):
             past = passers(view.jobs, context) if guarded else []
-            limit = against(past, context)
-            settings = replace(settings, guarded=bool(past), guarded_against=limit)
+            settings = replace(
+                settings,
+                guarded=bool(past),
+                guarded_against=against(past, context),
+                guarded_slow=guarded and bool(passers(view.jobs, context, later=True)),
+            )
         queue: Sequence[Request] = [one.request for one in candidates.to_plan.values()]
         inputs = self.lives.inputs(Seen(view, context, profile, settings, queue))
         queue = self.lives.requests(isolation, queue, candidates.to_plan)

@@ -8,7 +8,7 @@ import pytest
 from make import job_request, placements, plan_round, reasons, with_held, with_running
 
 from slurm_gpu_aware.model.cluster import Cluster, RunningJob
-from slurm_gpu_aware.model.request import PreemptionRights, Request
+from slurm_gpu_aware.model.request import LeftToSlurm, Part, PreemptionRights, Request
 from slurm_gpu_aware.placement.facts import Woken
 from slurm_gpu_aware.planning import backfill
 from slurm_gpu_aware.planning import round as planning
@@ -337,3 +337,20 @@ def test_no_job_is_backfilled_on_guarded_nodes():
         ordered = [replace(one, priority=1.0) for one in queue]
         found = plan_round(ordered, cluster, whole, 0.0).assignments
         assert {one.job_id for one in found} == expected
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_no_job_that_starts_seconds_later_is_backfilled_there_if_one_may_be_due(slow: bool) -> None:
+    """Its guard is gone in between."""
+    held = RunningJob("r", ((0, (0, 1)),), 3600.0)
+    cluster = with_running(Cluster.uniform(2, 4), held)
+    head = job_request("1", 8, max_nodes=2, time_limit_s=3600.0)
+    part = Part(1, 1, cpus=1)
+    het = job_request("2", 2, max_nodes=2, time_limit_s=60.0)
+    queue = [
+        head,
+        replace(het, left=LeftToSlurm("a heterogeneous job", (part, part))),
+        job_request("3", 1, max_nodes=1, time_limit_s=60.0),
+    ]
+    found = plan_round(queue, cluster, PlanSettings(policy="packed", guarded_slow=slow), 0.0)
+    assert {one.job_id for one in found.assignments} == ({"3"} if slow else {"2"})

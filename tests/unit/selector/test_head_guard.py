@@ -219,6 +219,22 @@ def test_who_waits_for_something_may_start_at_any_time(fields: dict[str, Any]) -
     assert not passers(jobs, context)  # backfill goes on beside the head
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"tres_per_node": "gres/gpu:zzz:1"}, {"req_nodes": ("d1",)}, {"req_nodes": ("c1",)}],
+    ids=str,
+)
+def test_no_number_of_jobs_that_can_take_none_counts(fields: dict[str, Any]) -> None:
+    nodes = [slurm_node("n1"), slurm_node("c1", gpus=())]
+    nodes.append(slurm_node("d1", states=frozenset({"DOWN"})))
+    context = context_of(nodes)
+    usual: dict[str, Any] = {"tres_per_node": "gres/gpu:1", **fields}
+    jobs = [slurm_job(i, **usual) for i in range(1, 150)]
+    assert passers(jobs, context) == []
+    last = slurm_job(150, tres_per_node="gres/gpu:1")
+    assert passers([*jobs, last], context) == [last]
+
+
 @pytest.mark.parametrize(("first", "expected"), [(PARKED, False), ({}, True)])
 def test_later_components_start_with_the_first(first: dict[str, Any], expected: bool) -> None:
     context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
