@@ -297,6 +297,16 @@ local function grows(update, record)
     return more or is_set(update.threads_per_core, U16) or text_of(update.mem_per_tres) ~= nil
 end
 
+--- What `settings.takes_gpus` says of a job in managed partitions, if it has whole nodes: a record does not
+--- show --exclusive.
+local function gets_whole_nodes(record, part_list, conf)
+    local _, some = settings.is_managed(record, part_list, conf)
+    if some then
+        return settings.takes_gpus(setmetatable({ shared = 0 }, { __index = record }), part_list, conf)
+    end
+    return false, false
+end
+
 --- What becomes of an update of a pending gated job: {refuse=, text=, new=, changed=}. `new`: fields
 --- to assign. `changed`: the selector must read the job.
 local function decide(job, record, part_list, conf)
@@ -316,6 +326,10 @@ local function decide(job, record, part_list, conf)
     end
     if original.left == rules.whole_nodes and not has_gpus(view) then
         hints, sentence = nil, nil -- they are about GPUs
+        local _, passes = gets_whole_nodes(view, part_list, conf)
+        if passes and given.partition then -- its gate would open before the first job is guarded
+            return { refuse = true, text = rules.sentences.moved_in:format(base.shown(job.partition)) }
+        end
     end
     local bare = request.bare_entry(job)
     if bare then
@@ -490,16 +504,6 @@ end
 --- The same, or one that gets GPUs with whole nodes. A record does not show --exclusive.
 local function is_for_the_gate(fields, record, part_list, conf)
     return is_managed_gpu_job(fields, record, part_list, conf, true)
-end
-
---- What `settings.takes_gpus` says of a job in managed partitions, if it has whole nodes: a record does not
---- show --exclusive.
-local function gets_whole_nodes(record, part_list, conf)
-    local _, some = settings.is_managed(record, part_list, conf)
-    if some then
-        return settings.takes_gpus(setmetatable({ shared = 0 }, { __index = record }), part_list, conf)
-    end
-    return false, false
 end
 
 --- Would an update end the delay of a job that was requeued just now, and that may get whole nodes

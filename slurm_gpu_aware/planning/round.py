@@ -277,8 +277,10 @@ class _Placing:
             self._wait_as_head(head, shadow)
         most = max(self.settings.reservations, 1 if wait is None else 2)
         guarded = self.settings.guarded_against if self.settings.guarded else -math.inf
-        given = {"guarded": guarded, "guarded_slow": self.settings.guarded_slow, "most": most}
-        room = BackfillRoom(self.cluster, head, shadow, **given)
+        slow = self.settings.guarded_slow
+        room = BackfillRoom(
+            self.cluster, head, shadow, guarded=guarded, guarded_slow=slow, most=most
+        )
         depth, why = 0, waits_behind(head.job_id)
         if self.settings.backfill:
             depth = self.settings.backfill_depth

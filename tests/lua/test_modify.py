@@ -1001,6 +1001,17 @@ def test_a_waiting_job_of_whole_nodes_may_be_changed(make_filter: MakeFilter) ->
     assert (outcome.rc, outcome.written) == (SUCCESS, [])
 
 
+@pytest.mark.parametrize("partition", ["mixed", "gpu,mixed"])
+def test_a_waiting_job_of_whole_nodes_stays_at_the_gate(
+    make_filter: MakeFilter, partition: str
+) -> None:
+    """Where nodes without GPUs may have room it would be opened before the first job is guarded."""
+    out = make_filter(more=MIXED).modify(WHOLE, partition=partition)
+    assert (out.rc, out.written) == (ERROR, [])
+    assert f"cannot move to partition {partition}; cancel it" in out.messages[0]
+    assert make_filter(more=MIXED).modify(WHOLE, partition="cpu").rc == SUCCESS
+
+
 def test_no_waiting_job_moves_to_a_partition_of_whole_nodes(make_filter: MakeFilter) -> None:
     filter_, waiting = make_filter(), {"partition": "cpu"}
     assert filter_.modify(waiting, partition="gpu").rc == SUCCESS
