@@ -41,6 +41,11 @@ class PlanSettings:
     due_order: str = "slurm"
     """How neighbours in Slurm's order with due dates exchange places (`due_dates.in_order`)."""
 
+    @property
+    def guarded_to(self) -> float:
+        """Priority up to which no job is backfilled on the head's nodes; -inf: each may be."""
+        return self.guarded_against if self.guarded else -math.inf
+
     def frees_clock(self, asked: str | int | None) -> bool:
         """Say whether a round under a power limit may choose the clock; ``asked``: ``freq``."""
         return asked == "auto" or (asked is None and self.auto_clocks)

@@ -276,11 +276,9 @@ class _Placing:
         else:
             self._wait_as_head(head, shadow)
         most = max(self.settings.reservations, 1 if wait is None else 2)
-        guarded = self.settings.guarded_against if self.settings.guarded else -math.inf
-        slow = self.settings.guarded_slow
-        room = BackfillRoom(
-            self.cluster, head, shadow, guarded=guarded, guarded_slow=slow, most=most
-        )
+        guarded, slow = self.settings.guarded_to, self.settings.guarded_slow
+        given = self.cluster, head, shadow
+        room = BackfillRoom(*given, guarded=guarded, guarded_slow=slow, most=most)
         depth, why = 0, waits_behind(head.job_id)
         if self.settings.backfill:
             depth = self.settings.backfill_depth
