@@ -12,7 +12,9 @@ __all__ = [
     "SLURM_CONF",
     "TOPOLOGY",
     "configured",
+    "filter_says",
     "kept",
+    "mixed_partition",
     "new_store",
     "restart",
     "several_clusters",
@@ -66,16 +68,35 @@ def configured(cluster: Cluster, settings: str, *paths: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def several_clusters(cluster: Cluster) -> Iterator[None]:
-    """In the block the filter lets jobs of ``sbatch -M`` pass, as a site with a second cluster."""
+def filter_says(cluster: Cluster, **entries: str) -> Iterator[None]:
+    """In the block the filter's configuration has these entries in place of its own."""
     script = "/etc/slurm/job_submit.lua"
-    turn = "sed -i 's/several_clusters = .*/several_clusters = {},/' " + FILTER_CONF
     again = f"touch -d @$(($(stat -c %Y {script})+1)) {script}"  # slurmctld looks at the second
-    cluster.sh("ctl", f"{turn.format('true')}; {again}")
+    turns = " ".join(f"-e 's/^  {name} = .*/  {name} = {text},/'" for name, text in entries.items())
+    cluster.sh("ctl", f"cp {FILTER_CONF} {FILTER_CONF}.kept; sed -i {turns} {FILTER_CONF}; {again}")
     try:
         yield
     finally:
-        cluster.sh("ctl", f"{turn.format('false')}; {again}")
+        cluster.sh("ctl", f"mv {FILTER_CONF}.kept {FILTER_CONF}; {again}")
+
+
+def several_clusters(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
+    """In the block the filter lets jobs of ``sbatch -M`` pass, as a site with a second cluster."""
+    return filter_says(cluster, several_clusters="true")
+
+
+@contextlib.contextmanager
+def mixed_partition(cluster: Cluster) -> Iterator[None]:
+    """In the block jobs of ``mixed`` may get nodes without GPUs; those of ``cpus`` wait for one."""
+    mixed = "partitionname=mixed nodes=n[1-4] defaulttime=60"
+    cluster.sh("ctl", f"scontrol create {mixed}; scontrol create partitionname=cpus state=down")
+    lists = {"with_others": '{ "mixed", "cpus" }', "without_gpus": '{ "cpus" }'}
+    try:
+        with filter_says(cluster, **{f"partitions_{name}": text for name, text in lists.items()}):
+            yield
+    finally:
+        cluster.end_all()
+        cluster.sh("ctl", "for p in mixed cpus; do scontrol delete partitionname=$p; done")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from cluster import NODES, Cluster
 from idle_clock import Stopwatch
-from site_files import several_clusters
+from site_files import mixed_partition, several_clusters
 from test_limits import WAIT
 from test_power import limited, plan_takes, power, power_for
 from test_way_of_a_job import GATE_LICENCE, end_job, let_go
@@ -252,6 +252,34 @@ def test_a_job_of_whole_nodes_waits_for_its_turn(
     for job in full[other]:
         end_job(cluster, "bob", job)
     cluster.wait(again, "COMPLETED")
+
+
+def test_no_job_of_whole_nodes_passes_where_some_nodes_have_no_gpus(
+    cluster: Cluster, full: dict[str, list[str]]
+) -> None:
+    """It does not wait at the gate, but begins when a reservation keeps it off the head's nodes."""
+    free, busy = NODES[0], NODES[1]
+    whole = ["-p", "mixed", "--exclusive", *LOWER]
+    with mixed_partition(cluster):
+        head = cluster.submit("alice", ["-N2", "--gres=gpu:4", "-t", "60", "-w", f"{free},{busy}"])
+        for job in full[free]:
+            end_job(cluster, "bob", job)
+        cluster.wait_until(lambda: told_to_wait(cluster, head), 60, "a reservation for the head")
+        moved = cluster.submit("bob", ["-p", "cpus", "--exclusive", *LOWER])
+        told = cluster.run("ctl", ["scontrol", "update", f"jobid={moved}", "partition=gpu"], "bob")
+        assert b"while GPU jobs wait" in told.stderr
+        past = [cluster.submit("bob", [*whole, "-w", free]) for _ in range(2)]
+        change = ["scontrol", "update", f"jobid={past[0]}", "starttime=now"]
+        assert cluster.run("ctl", change, "bob").returncode == 0
+        het = HET.replace("--gres=gpu:1 -t 60\nsleep", f"{' '.join(whole)}\nsleep")
+        past.append(cluster.submit("bob", LOWER, het.replace("--gres=gpu:1 -t 60", "-n1")))
+        time.sleep(10)
+        states = {job: cluster.job(job)["JobState"] for job in (head, *past)}
+        assert set(states.values()) == {"PENDING"}, story(cluster, [head, *past])
+        for job in full[busy]:
+            end_job(cluster, "bob", job)
+        cluster.wait(head, {"RUNNING", "COMPLETED"})
+        cluster.wait_all((head, *past), "COMPLETED", 120)
 
 
 def test_a_job_of_whole_nodes_starts_as_soon_as_a_gpu_job(cluster: Cluster) -> None:
