@@ -177,8 +177,8 @@ class AdmissionContext:
     eligible: dict[object, BoolArray] = field(default_factory=dict)
     """Cache of node masks by their inputs. Jobs with equal masks share the array, by which the
     planner sees that they fit alike."""
-    idle: dict[object, bool] = field(default_factory=dict)
-    """Cache of `fitting.fits_idle` by its inputs."""
+    idle: dict[object, int] = field(default_factory=dict)
+    """Cache of `fitting.fits_idle`, and of numbers of nodes, by their inputs."""
 
     @cached_property
     def groups(self) -> NodeGroups | None:

@@ -185,7 +185,7 @@ def fits_idle(request: Request, context: AdmissionContext, *, repaired: bool = F
     key = (_SHAPE(request), id(request.nodes.eligible), *kind)
     if key not in context.idle:
         context.idle[key] = fits(request, where)
-    return context.idle[key]
+    return bool(context.idle[key])
 
 
 def _by_group(here: BoolArray, request: Request, nodes: int) -> Iterator[BoolArray]:

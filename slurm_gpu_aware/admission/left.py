@@ -235,15 +235,13 @@ class Outside:
     def request(self, job: SlurmJob) -> Request:
         """Where Slurm might start it now, without what it may get of nodes that no round knows."""
         partitions, places = self.context.partitions, self._places
-        part = replace(_on_nodes(job, part_of(job), self.context), elsewhere=False)
+        whole = gets_whole_nodes(job, partitions)
+        part = replace(part_of(job), whole=whole)
         if not part.gpus:  # of sockets and cores in other words it may need all
             cpus = max(part.cpus, job.min_cpus_node * part.min_nodes)
             part = replace(part, cpus=cpus, whole=part.whole or bool(job.unsupported))
         if part.min_nodes > 1 and (others := self.others(job)):
-            nodes, of = max(1, part.min_nodes - others), part.min_nodes
-            fields = ("cpus", "memory_mb", "tasks")
-            share = {name: -(-getattr(part, name) * nodes // of) for name in fields}
-            part = replace(part, min_nodes=nodes, **share)
+            part = _spread(part, max(1, part.min_nodes - others))
         return Request(
             job_id=job.id,
             gpus=min(max(1, part.gpus), MAX_GPUS),
@@ -267,7 +265,7 @@ class Outside:
             return 0
         nodes, key = self.context.nodes, _wanted(job)
         if key not in self._numbers:
-            there = _others(job, self.context)
+            _, there = _may_get(job, self.context)
             self._numbers[key] = sum(is_usable(nodes[name]) for name in there)
         return self._numbers[key]
 
@@ -329,46 +327,44 @@ def part_of(job: SlurmJob) -> Part:
 def _on_nodes(job: SlurmJob, part: Part, context: AdmissionContext) -> Part:
     """The part of a job with what its nodes say."""
     whole = gets_whole_nodes(job, context.partitions)
-    elsewhere = part.gpus == 0 and _elsewhere(job, context, whole=whole)
-    return replace(part, whole=whole, elsewhere=elsewhere)
+    if part.gpus:
+        return replace(part, whole=whole)
+    key = _wanted(job)
+    if ("here", key) not in context.idle:
+        here, others = _may_get(job, context)
+        context.idle["here", key], context.idle["others", key] = len(here), len(others)
+    most = context.idle["here", key]
+    if whole and most:  # with their GPUs: they wait for as many as there are
+        return replace(_spread(part, min(part.min_nodes, most)), whole=True)
+    return replace(part, whole=whole, elsewhere=context.idle["others", key] > 0)
 
 
-def _elsewhere(job: SlurmJob, context: AdmissionContext, *, whole: bool) -> bool:
-    """Whether it may get a node that no round knows, as it has no GPUs or shared ones.
-
-    ``whole``: it gets whole nodes. As long as the others have no room for all of these it needs
-    nodes of rounds, with their GPUs, unless these are too few.
-    """
-    key = "elsewhere", whole and context.now, *_wanted(job)  # these answers outlast a round
-    if key not in context.idle:
-        found = _others(job, context)
-        if whole and job.min_nodes <= np.count_nonzero(_of_partitions(job, context)[0]):
-            nodes = (context.nodes[name] for name in found)
-            idle = sum(is_usable(node) and not node.cpus_used for node in nodes)
-            context.idle[key] = idle >= job.min_nodes
-        else:
-            context.idle[key] = bool(found)
-    return context.idle[key]
+def _spread(part: Part, nodes: int) -> Part:
+    """What of a part is on so many of its nodes."""
+    of, fields = max(1, part.min_nodes), ("cpus", "memory_mb", "tasks")
+    share = {name: -(-getattr(part, name) * nodes // of) for name in fields}
+    return replace(part, min_nodes=nodes, **share)
 
 
 def _wanted(job: SlurmJob) -> tuple[object, ...]:
     return job.partitions, job.features, job.req_nodes, job.exc_nodes, job.min_nodes
 
 
-def _others(job: SlurmJob, context: AdmissionContext) -> list[str]:
-    """Names of the nodes that a job may get and no round knows."""
+def _may_get(job: SlurmJob, context: AdmissionContext) -> tuple[list[str], list[str]]:
+    """Names of the nodes that a job may get: those of rounds, and those that no round knows."""
     known, wanted = frozenset(context.cluster.nodes), {*job.req_nodes}
     named = (context.partitions[p].nodes for p in job.partitions if p in context.partitions)
-    others = frozenset[str]().union(*named).difference(known, job.exc_nodes)
+    names = frozenset[str]().union(*named).difference(job.exc_nodes)
     if wanted and job.min_nodes <= len(wanted):
-        others &= wanted
+        names &= wanted
     any_features = not understood(job.features)
-    return [
+    fit = [
         name
-        for name in others
+        for name in names
         if name in context.nodes
         if any_features or matches(job.features, context.nodes[name].features)
     ]
+    return [one for one in fit if one in known], [one for one in fit if one not in known]
 
 
 def _own_part(job: SlurmJob, asked: OriginalRequest) -> Part:

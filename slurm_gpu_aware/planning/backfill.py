@@ -52,8 +52,9 @@ class BackfillRoom:
         """Keep the reservation of the head.
 
         ``guarded``: no job up to this priority gets a part of the head's nodes
-        (`PlanSettings.guarded`); ``guarded_slow``: nor one that starts some seconds after its
-        gate is open. ``most``: so many reservations are kept.
+        (`PlanSettings.guarded`); ``guarded_slow``: nor one that Slurm places. Never a heterogeneous
+        one, which Slurm starts seconds after its gate is open. ``most``: so many reservations are
+        kept.
         """
         self.now = cluster
         """All free resources."""
@@ -164,7 +165,8 @@ class BackfillRoom:
     def beside(self, request: Request, now_s: float) -> Cluster:
         """The same by the reservation of the room's head alone."""
         view = self._beside(request, now_s)
-        slow = self.guarded_slow and request.left is not None and len(request.left.parts) > 1
+        left = request.left
+        slow = left is not None and (self.guarded_slow or len(left.parts) > 1)
         if self.shadow is None or (request.priority > self.guarded and not slow):
             return view
         return _without(view, np.isin(np.arange(view.shape[0]), [n for n, _ in self.shadow.gpus]))

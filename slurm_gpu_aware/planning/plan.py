@@ -36,8 +36,8 @@ class PlanSettings:
     """Highest priority of these jobs, as of `in_tier`, if all need whole nodes. A job of a higher
     one is backfilled there: Slurm tries it first, and none of them gets its nodes beside it."""
     guarded_slow: bool = False
-    """Such a job may be due at any time: none that Slurm starts by backfill only, seconds after its
-    gate is open (a heterogeneous job), is backfilled on the head's nodes."""
+    """Such a job may be due at any time: none that Slurm places, which may not start there after
+    all, is backfilled on the head's nodes."""
     due_order: str = "slurm"
     """How neighbours in Slurm's order with due dates exchange places (`due_dates.in_order`)."""
 

@@ -47,7 +47,7 @@ class KeptCandidates:
         self._last: dict[tuple[int, str], tuple[GatedJob, Candidate]] = {}
         self._next: dict[tuple[int, str], tuple[GatedJob, Candidate]] = {}
         self._eligible: dict[object, BoolArray] = {}
-        self._idle: dict[object, bool] = {}
+        self._idle: dict[object, int] = {}
 
     def renew(self, context: AdmissionContext) -> AdmissionContext:
         """Begin a round; returns its context with what is kept of the site.

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -273,37 +274,30 @@ def test_nodes_without_gpus_may_have_room(fields, elsewhere: bool) -> None:
     other = slurm_job(8, cpus=9, **fields)
     found = left_job(where, components=(other,))
     assert [part.elsewhere for part in found.left.parts] == [False, elsewhere]
-    if elsewhere:
+    if fields == {"req_nodes": ("c1",)}:
         with pytest.raises(CannotPlanError, match="nodes without GPUs may have room") as left:
             left_job(where, exclusive=True, reason=WHOLE_NODES, **WHOLE, **fields)
         assert left.value.leave
+    else:  # it may get one with them
+        alone = left_job(where, exclusive=True, reason=WHOLE_NODES, **WHOLE, **fields)
+        assert not alone.left.parts[0].elsewhere
     found = left_job(where, exclusive=True, tres_per_node=None, record=RECORD_OF_A_PART, **fields)
     assert [(part.whole, part.elsewhere) for part in found.left.parts] == [(True, False)]
 
 
 @pytest.mark.parametrize(
-    ("used", "fields", "elsewhere"),
-    [
-        (0, {}, True),
-        (1, {}, False),
-        (1, {"min_nodes": 2}, True),  # more than have GPUs
-        (1, {"exclusive": False}, True),
-    ],
+    ("fields", "nodes"),
+    [({}, (1, 9)), ({"min_nodes": 3, "tasks": 3}, (1, 3)), ({"req_nodes": ("c1",)}, None)],
 )
-def test_whole_nodes_without_gpus_have_room_while_they_are_idle(
-    used: int, fields: dict[str, object], elsewhere: bool
+def test_whole_nodes_wait_for_those_with_gpus(
+    fields: dict[str, Any], nodes: tuple[int, int] | None
 ) -> None:
-    """Else Slurm gives the component a node with GPUs, past the jobs that wait for it."""
-    here = slurm_node("n1")
-    idle = context_of([here, slurm_node("c1", gpus=())])
-    now = context_of([here, slurm_node("c1", gpus=(), cpus_used=used)])
-    now = replace(now, now=NOW + 1.0, idle=idle.idle)  # what is kept of the site
+    """Slurm may give them a node with GPUs, past the jobs that wait for it, also beside others."""
+    where = context_of([slurm_node("n1"), *(slurm_node(f"c{i}", gpus=()) for i in range(3))])
     other = slurm_job(8, cpus=9, **{"exclusive": True, **fields})
-    assert left_job(idle, components=(other,)).left.parts[1].elsewhere
-    assert left_job(now, components=(other,)).left.parts[1].elsewhere is elsewhere
-    down = replace(slurm_node("c1", gpus=()), states=frozenset({"DOWN"}))
-    lost = left_job(context_of([here, down]), components=(slurm_job(8, cpus=9, exclusive=True),))
-    assert not lost.left.parts[1].elsewhere
+    (_, part) = left_job(where, components=(other,)).left.parts
+    assert part.whole
+    assert (None if part.elsewhere else (part.min_nodes, part.cpus)) == nodes
 
 
 def test_a_released_job_of_whole_nodes_holds_the_emptiest() -> None:

@@ -339,18 +339,20 @@ def test_no_job_is_backfilled_on_guarded_nodes():
         assert {one.job_id for one in found} == expected
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_no_job_that_starts_seconds_later_is_backfilled_there_if_one_may_be_due(slow: bool) -> None:
-    """Its guard is gone in between."""
+@pytest.mark.parametrize(
+    ("parts", "slow", "starts"), [(1, False, True), (1, True, False), (2, False, False)]
+)
+def test_no_job_that_may_not_start_at_once_is_backfilled_on_the_nodes_of_the_head(
+    parts: int, slow: bool, starts: bool
+) -> None:
+    """The guard of the head is gone in between."""
     held = RunningJob("r", ((0, (0, 1)),), 3600.0)
     cluster = with_running(Cluster.uniform(2, 4), held)
-    head = job_request("1", 8, max_nodes=2, time_limit_s=3600.0)
     part = Part(1, 1, cpus=1)
-    het = job_request("2", 2, max_nodes=2, time_limit_s=60.0)
+    left = job_request("2", parts, max_nodes=2, time_limit_s=60.0)
     queue = [
-        head,
-        replace(het, left=LeftToSlurm("a heterogeneous job", (part, part))),
-        job_request("3", 1, max_nodes=1, time_limit_s=60.0),
+        job_request("1", 8, max_nodes=2, time_limit_s=3600.0),
+        replace(left, left=LeftToSlurm("its form", (part,) * parts)),
     ]
     found = plan_round(queue, cluster, PlanSettings(policy="packed", guarded_slow=slow), 0.0)
-    assert {one.job_id for one in found.assignments} == ({"3"} if slow else {"2"})
+    assert {one.job_id for one in found.assignments} == ({"2"} if starts else set())
