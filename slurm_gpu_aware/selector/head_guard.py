@@ -25,7 +25,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -266,13 +267,33 @@ def passers(
     due = (one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s)
     found = _with_nodes(due, context)
     others, known = Outside(context), dict[object, bool]()
-    users = {job.user for job in found[:_MOST_OUTSIDE]}
     running, room = context.cluster.running, dict[str, Cluster]()
-    for user in users:  # without the jobs that the user may end now, and those that end soon
-        gone = [job for job in running if job.user == user or job.end_s <= soon_s]
-        room[user] = Timeline(gone, context.now).at(context.cluster, math.inf)
-    tried = [job for job in found[:_MOST_OUTSIDE] if _may_take(job, others, room[job.user], known)]
-    return [*tried, *found[_MOST_OUTSIDE:]]
+    answers, passing = dict[object, bool](), list[SlurmJob]()
+    for job in found:
+        if (like := _asked(job)) not in answers:
+            if len(answers) == _MOST_OUTSIDE:
+                passing.append(job)
+                continue
+            if (user := job.user) not in room:  # without what the user may end now, or ends soon
+                gone = [one for one in running if one.user == user or one.end_s <= soon_s]
+                room[user] = Timeline(gone, context.now).at(context.cluster, math.inf)
+            answers[like] = _may_take(job, others, room[user], known)
+        if answers[like]:
+            passing.append(job)
+    return passing
+
+
+_OWN = {
+    *("id", "raw_id", "name", "reason", "priority", "submit_s", "eligible_s", "start_s"),
+    *("accrue_s", "tried_at_s", "comment", "submitted_with", "array_id", "array_tasks"),
+    "req_tres",  # it cannot be hashed
+}
+_ASKED = attrgetter(*(one.name for one in fields(SlurmJob) if one.name not in _OWN))
+
+
+def _asked(job: SlurmJob) -> object:
+    """What a job asks for, and who: of thousands of equal ones one is looked at."""
+    return _ASKED(job), tuple(sorted(job.req_tres.items()))
 
 
 def _with_nodes(jobs: Iterable[SlurmJob], context: AdmissionContext) -> list[SlurmJob]:

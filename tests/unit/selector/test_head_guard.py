@@ -221,7 +221,10 @@ def test_who_waits_for_something_may_start_at_any_time(fields: dict[str, Any]) -
 
 @pytest.mark.parametrize(
     "fields",
-    [{"tres_per_node": "gres/gpu:zzz:1"}, {"req_nodes": ("d1",)}, {"req_nodes": ("c1",)}],
+    [
+        *({"tres_per_node": "gres/gpu:zzz:1"}, {"tres_per_node": "gres/gpu:5"}),
+        *({"req_nodes": ("d1",)}, {"req_nodes": ("c1",)}, {"cpus": 17}, {"features": "none"}),
+    ],
     ids=str,
 )
 def test_no_number_of_jobs_that_can_take_none_counts(fields: dict[str, Any]) -> None:
@@ -417,7 +420,7 @@ def test_of_many_jobs_some_are_looked_at() -> None:
     before = slurm_job(201, reason="Resources", priority=5, partitions=("gpu", "high"))
     found = [job.job_id for job in outside([*many, before], context)]
     assert (len(found), found[:2]) == (100, ["201", "200"])
-    large = [slurm_job(i, tres_per_node="gres/gpu:5") for i in range(1, 201)]
+    large = [slurm_job(i, tres_per_node="gres/gpu:5", cpus=i) for i in range(1, 201)]
     assert len(passers(large, context)) == 100
 
 

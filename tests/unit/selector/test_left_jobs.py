@@ -373,9 +373,9 @@ def test_what_holds_a_later_component_at_the_open_gate_is_seen_at_once(
 
 
 def beside_a_whole_node(slurm: SlurmFolder, *more: dict[str, Any]) -> RoundsBench:
-    """Job 5 runs for an hour, so that job 6, the first, waits; the short het job 7 is opened."""
+    """Job 5 runs for an hour, so that job 6, which comes when the het job 7 is opened, waits."""
     times = {"start_time": 1_789_999_000, "end_time": 1_790_003_600}
-    jobs = [run_by_slurm("5", slots=[0], **times), parked("6", 4, priority=900, stuck=True), *more]
+    jobs = [run_by_slurm("5", slots=[0], **times)]
     times["end_time"] += 3600
     jobs.append(run_by_slurm("4", "n2", slots=[0, 1], **times))
     one = {"tres_per_node": "gres/gpu:1", "tres_req_str": "gres/gpu=1"}
@@ -383,6 +383,7 @@ def beside_a_whole_node(slurm: SlurmFolder, *more: dict[str, Any]) -> RoundsBenc
     bench = bench_of(slurm, [*jobs, first | {"time_limit": 1}, other], ["n1", "n2"])
     assert bench.run().placed == ["7"]
     slurm.change("7", reason="Resources")
+    slurm.add(parked("6", 4, priority=900, stuck=True), *more)
     return bench
 
 
