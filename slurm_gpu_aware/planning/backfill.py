@@ -46,19 +46,19 @@ class BackfillRoom:
         shadow: Shadow | None,
         *,
         guarded: float = -math.inf,
-        guarded_slow: bool = False,
+        guarded_left: bool = False,
         most: int = 1,
     ) -> None:
         """Keep the reservation of the head.
 
         ``guarded``: no job up to this priority gets a part of the head's nodes
-        (`PlanSettings.guarded`); ``guarded_slow``: nor one that Slurm places. Never a heterogeneous
+        (`PlanSettings.guarded`); ``guarded_left``: nor one that Slurm places. Never a heterogeneous
         one, which Slurm starts seconds after its gate is open. ``most``: so many reservations are
         kept.
         """
         self.now = cluster
         """All free resources."""
-        self.guarded, self.guarded_slow = guarded, guarded_slow
+        self.guarded, self.guarded_left = guarded, guarded_left
         self.head = head
         self.shadow = shadow
         self._outside = cluster
@@ -166,7 +166,7 @@ class BackfillRoom:
         """The same by the reservation of the room's head alone."""
         view = self._beside(request, now_s)
         left = request.left
-        slow = left is not None and (self.guarded_slow or len(left.parts) > 1)
+        slow = left is not None and (self.guarded_left or len(left.parts) > 1)
         if self.shadow is None or (request.priority > self.guarded and not slow):
             return view
         return _without(view, np.isin(np.arange(view.shape[0]), [n for n, _ in self.shadow.gpus]))

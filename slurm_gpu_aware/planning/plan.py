@@ -35,7 +35,7 @@ class PlanSettings:
     guarded_against: float = math.inf
     """Highest priority of these jobs, as of `in_tier`, if all need whole nodes. A job of a higher
     one is backfilled there: Slurm tries it first, and none of them gets its nodes beside it."""
-    guarded_slow: bool = False
+    guarded_left: bool = False
     """Such a job may be due at any time: none that Slurm places, which may not start there after
     all, is backfilled on the head's nodes."""
     due_order: str = "slurm"

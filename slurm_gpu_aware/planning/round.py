@@ -276,9 +276,9 @@ class _Placing:
         else:
             self._wait_as_head(head, shadow)
         most = max(self.settings.reservations, 1 if wait is None else 2)
-        guarded, slow = self.settings.guarded_to, self.settings.guarded_slow
+        guarded, left = self.settings.guarded_to, self.settings.guarded_left
         given = self.cluster, head, shadow
-        room = BackfillRoom(*given, guarded=guarded, guarded_slow=slow, most=most)
+        room = BackfillRoom(*given, guarded=guarded, guarded_left=left, most=most)
         depth, why = 0, waits_behind(head.job_id)
         if self.settings.backfill:
             depth = self.settings.backfill_depth

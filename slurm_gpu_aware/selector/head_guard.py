@@ -266,8 +266,7 @@ def passers(
     soon_s = context.now + _SOON_S
     due = (one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s)
     found = _with_nodes(due, context)
-    others, known = Outside(context), dict[object, bool]()
-    running, room = context.cluster.running, dict[str, Cluster]()
+    others, running, room = Outside(context), context.cluster.running, dict[str, Cluster]()
     answers, passing = dict[object, bool](), list[SlurmJob]()
     for job in found:
         if (like := _asked(job)) not in answers:
@@ -277,7 +276,7 @@ def passers(
             if (user := job.user) not in room:  # without what the user may end now, or ends soon
                 gone = [one for one in running if one.user == user or one.end_s <= soon_s]
                 room[user] = Timeline(gone, context.now).at(context.cluster, math.inf)
-            answers[like] = _may_take(job, others, room[user], known)
+            answers[like] = _may_take(job, others, room[user])
         if answers[like]:
             passing.append(job)
     return passing
@@ -309,22 +308,14 @@ def _with_nodes(jobs: Iterable[SlurmJob], context: AdmissionContext) -> list[Slu
     ]
 
 
-def _may_take(job: SlurmJob, others: Outside, cluster: Cluster, known: dict[object, bool]) -> bool:
-    """Whether Slurm might start it on a node of the round that is as free as in ``cluster``.
-
-    ``known``: answers of this call on others like it.
-    """
+def _may_take(job: SlurmJob, others: Outside, cluster: Cluster) -> bool:
+    """Whether Slurm might start it on a node of the round that is as free as in ``cluster``."""
     nodes = others.context.nodes
     if not can_start(job, [nodes[name] for name in cluster.nodes]):
         return False
     if others.others(job):
         return True
-    request = others.request(job)
-    rules, left = request.nodes, request.left
-    like = left, id(rules.eligible), rules.required, rules.alone, rules.sharing, request.user
-    if like not in known:
-        known[like] = LeftPolicy().place(request, cluster) is not None
-    return known[like]
+    return LeftPolicy().place(others.request(job), cluster) is not None
 
 
 def against(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:

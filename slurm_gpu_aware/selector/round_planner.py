@@ -109,7 +109,7 @@ class RoundPlanner:
                 settings,
                 guarded=bool(past),
                 guarded_against=against(past, context),
-                guarded_slow=guarded and bool(passers(view.jobs, context, later=True)),
+                guarded_left=guarded and bool(passers(view.jobs, context, later=True)),
             )
         queue: Sequence[Request] = [one.request for one in candidates.to_plan.values()]
         inputs = self.lives.inputs(Seen(view, context, profile, settings, queue))

@@ -354,5 +354,5 @@ def test_no_job_that_may_not_start_at_once_is_backfilled_on_the_nodes_of_the_hea
         job_request("1", 8, max_nodes=2, time_limit_s=3600.0),
         replace(left, left=LeftToSlurm("its form", (part,) * parts)),
     ]
-    found = plan_round(queue, cluster, PlanSettings(policy="packed", guarded_slow=slow), 0.0)
+    found = plan_round(queue, cluster, PlanSettings(policy="packed", guarded_left=slow), 0.0)
     assert {one.job_id for one in found.assignments} == ({"2"} if starts else set())
