@@ -293,11 +293,7 @@ def _open_to(
 
     On one of the others its GPUs would count twice: as taken there, and as free where it starts.
     """
-    able = set(nodes)
-    if job.features and understood(job.features):
-        kinds = {node.features for node in nodes.values()}  # fewer than nodes
-        fit = {kind for kind in kinds if matches(job.features, kind)}
-        able = {name for name, node in nodes.items() if node.features in fit}
+    able = _with_features(job, nodes)
     names = set((job.reservation or "").split(",")) - {""}
     own = [one for one in reservations if one.name in names]
     if own and all(one.nodes and "FLEX" not in one.flags for one in own):
@@ -306,6 +302,15 @@ def _open_to(
     partial = partial_reservations(shut, nodes)
     whole = (one.nodes for one in shut if one.name not in partial)
     return able if names else able.difference(*whole)
+
+
+def _with_features(job: SlurmJob, nodes: Mapping[str, SlurmNode]) -> set[str]:
+    """Names of those that have the features that a job asks for, as far as these are understood."""
+    if not (job.features and understood(job.features)):
+        return set(nodes)
+    kinds = {node.features for node in nodes.values()}  # fewer than nodes
+    fit = {kind for kind in kinds if matches(job.features, kind)}
+    return {name for name, node in nodes.items() if node.features in fit}
 
 
 def part_of(job: SlurmJob) -> Part:
@@ -357,13 +362,7 @@ def _may_get(job: SlurmJob, context: AdmissionContext) -> tuple[list[str], list[
     names = frozenset[str]().union(*named).difference(job.exc_nodes)
     if wanted and job.min_nodes <= len(wanted):
         names &= wanted
-    any_features = not understood(job.features)
-    fit = [
-        name
-        for name in names
-        if name in context.nodes
-        if any_features or matches(job.features, context.nodes[name].features)
-    ]
+    fit = _with_features(job, {one: context.nodes[one] for one in names if one in context.nodes})
     return [one for one in fit if one in known], [one for one in fit if one not in known]
 
 
