@@ -88,8 +88,8 @@ class HeadGuard:
     """Names of those beside one that is known, as a selector left them that ended meanwhile."""
     _refused: dict[str, float] = field(default_factory=dict)
     """Node -> when Slurm refused one, in seconds of the timer."""
-    _busy: set[str] = field(default_factory=set)
-    """Nodes of which Slurm reserves no GPUs that are in use."""
+    _busy: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Node -> (how many of its `_shares` Slurm refused as they are in use, when the last one)."""
 
     def take_over(self, reservations: Iterable[SlurmReservation]) -> None:
         """Note those that Slurm has, also of an earlier selector."""
@@ -127,31 +127,35 @@ class HeadGuard:
         job waits, so that the filter defers those that Slurm starts at their submission.
         """
         self._tell(until_s if waits else 0.0)
-        self._busy &= kept.keys()
-        wanted: dict[str, _Share | None] = {}
-        for node, (gpus, free, every, cpus) in kept.items():
-            refused = node in self._busy and gpus > 0
-            held = free if refused else gpus
-            if cpus is None or (refused and (every or cpus > held)):
-                wanted[node] = None
-            elif held or cpus:
-                wanted[node] = _Share(held, max(held, cpus))
+        now = self.timer()
+        busy = {node: one for node, one in self._busy.items() if node in kept}
+        self._busy = {i: (n, at) for i, (n, at) in busy.items() if n < 2 or now - at < _AGAIN_S}
+        tried = {node: self._busy.get(node, (0, now))[0] for node in kept}
+        shares = {node: _shares(guarded, tried[node]) for node, guarded in kept.items()}
+        wanted = {node: left for node, left in shares.items() if left}
         self.drop([node for node in self._held if node not in wanted])
         self._doubled = {name for name in self._doubled if not self._delete(name)}
-        now = self.timer()
         self._refused = {node: at for node, at in self._refused.items() if now - at < _AGAIN_S}
         accepted = [node for node in wanted if self.enabled and node not in self._refused]
         for node in accepted[:_MOST]:
+            if not (why := self._hold_one(node, wanted[node], until_s)):
+                continue
+            self._refused[node] = now
+            if node in self._held and _exceeds(self._held[node].share, wanted[node][0]):
+                self.drop([node])
+            log.info("GPUs of %s that the first job waits for are not guarded: %s", node, why)
+
+    def _hold_one(self, node: str, shares: Sequence[_Share | None], until_s: float) -> str:
+        """Hold the first of some shares that Slurm reserves; return why it refuses them, or ""."""
+        for share in shares:
             try:
-                self._hold(node, wanted[node], until_s)
+                self._hold(node, share, until_s)
+                return ""
             except SourceError as exc:
-                if _BUSY in str(exc) and node not in self._busy:
-                    self._busy.add(node)
-                    continue
-                self._refused[node] = now
-                if node in self._held and _exceeds(self._held[node].share, wanted[node]):
-                    self.drop([node])
-                log.info("GPUs of %s that the first job waits for are not guarded: %s", node, exc)
+                if _BUSY not in str(exc) or share is None or not share.gpus:
+                    return str(exc)
+                self._busy[node] = self._busy.get(node, (0, 0.0))[0] + 1, self.timer()
+        return ""  # no GPU is free there
 
     def _tell(self, until_s: float) -> None:
         if self.waiting_file is None or not (self.enabled and (until_s or self._told)):
@@ -187,6 +191,22 @@ class HeadGuard:
         self._held[node] = _Held(share, until_s, name)
         if held is not None and not self._delete(held.name):
             self._doubled.add(held.name)
+
+
+def _shares(guarded: Guarded, tried: int) -> Sequence[_Share | None]:
+    """What to hold of a node, the first that Slurm reserves. Slurm 26.05 refuses GPUs and cores
+    that are in use, as it did ``tried`` shares: then only the free GPUs, or the whole node."""
+    gpus, free, every, cpus = guarded
+    if cpus is None:
+        return [None]
+    if not gpus:
+        return [_Share(0, cpus)] if cpus else []
+    shares: list[_Share | None] = [_Share(gpus, max(gpus, cpus))]
+    if every or cpus > free:
+        shares.append(None)
+    elif free:
+        shares += [_Share(free, max(free, cpus)), None]
+    return shares[tried:]
 
 
 def _tres(share: _Share) -> str:
@@ -244,9 +264,11 @@ def passers(
 ) -> list[SlurmJob]:
     """Pending jobs that may take GPUs of a planned node past the gate.
 
-    That is now or within `_SOON_S`, also when its user ends others. ``later``: at any time, as
-    users change what such a job waits for, or its nodes: it counts although it is held, or waits
-    for a time, another job or room, or asks for other nodes.
+    That is now or within `_SOON_S`, also when its user ends others. One of a managed partition
+    that needs a part of a node counts although it is held or waits for another job: its user lets
+    it go in the moment in which a node is not guarded. ``later``: at any time, as users change what
+    such a job waits for, or its nodes: each counts although it is held, or waits for a time,
+    another job or room, or asks for other nodes.
     """
     there = _with_gpus(context)
     whole = {name for name in there if context.partitions[name].exclusive}
@@ -256,7 +278,7 @@ def passers(
     found = [
         job
         for job in jobs
-        if job.state == "PENDING" and (job.priority or later)
+        if job.state == "PENDING"
         if job.follows not in ours  # later components start with the first
         if not there.isdisjoint(job.partitions)
         if passes_gate(job, whole, components.get(job.raw_id, ()))
@@ -264,7 +286,14 @@ def passers(
     if later:
         return found
     soon_s = context.now + _SOON_S
-    due = (one for one in found if not one.dependency and (one.eligible_s or 0.0) <= soon_s)
+    managed = {*(context.config.site.partitions or there)}
+    due = (
+        one
+        for one in found
+        if (one.priority and not one.dependency)
+        or not (_whole(one) or managed.isdisjoint(one.partitions))
+        if (one.eligible_s or 0.0) <= soon_s
+    )
     found = _with_nodes(due, context)
     others, running, room = Outside(context), context.cluster.running, dict[str, Cluster]()
     answers, passing = dict[object, bool](), list[SlurmJob]()

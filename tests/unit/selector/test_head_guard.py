@@ -14,7 +14,7 @@ from rounds_bench import RoundsBench
 from slurm_folder import SlurmFolder, parked
 
 from slurm_gpu_aware.admission.snapshot import NODE_TAKEN
-from slurm_gpu_aware.config.settings import Config, EventsConfig
+from slurm_gpu_aware.config.settings import Config, EventsConfig, SiteConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.request import in_tier
 from slurm_gpu_aware.planning.plan import Guarded
@@ -28,6 +28,8 @@ class Reservations:
 
     def __init__(self, free: int, *, whole: bool = False) -> None:
         self.free, self.whole, self.guard = free, whole, HeadGuard(self)
+        self.cores = 16
+        """Free ones."""
         self.there: dict[str, str] = {}
         self.created = self.gaps = 0
 
@@ -35,7 +37,8 @@ class Reservations:
         gpus = int(found[1]) if (found := re.search(r"gpu=(\d+)", wanted.tres)) else 0
         if self.there and "OVERLAP" not in wanted.flags:
             raise SourceError("Slurm, create reservation: Requested nodes not available")
-        if gpus > self.free and not self.whole:
+        cpus = int(found[1]) if (found := re.search(r"cpu=(\d+)", wanted.tres)) else 0
+        if (gpus > self.free or cpus > self.cores) and not self.whole:
             raise SourceError("Slurm, create reservation: Requested nodes are busy")
         self.there[wanted.name] = str(wanted.tres)
         self.created += 1
@@ -160,8 +163,8 @@ def test_what_is_held_goes_where_slurm_refuses_another_share() -> None:
     slurm = Reservations(4)
     slurm.guarded(4, 4, True, None)
     slurm.free = 0
-    for held in ([""], []):  # 26.05 may refuse those in use; the next round asks for the free ones
-        assert slurm.guarded(3, 1) == held
+    for held in ([""], []):  # 26.05 refuses those in use
+        assert slurm.guarded(3, 0) == held
 
 
 PARKED = {"admin_comment": "gpuaware/1;tn=gres/gpu:1;mc=1", "tres_per_node": "gres/gpu:1"}
@@ -217,6 +220,20 @@ def test_who_waits_for_something_may_start_at_any_time(fields: dict[str, Any]) -
     jobs = [slurm_job(exclusive=True, **fields)]
     assert passers(jobs, context, later=True)
     assert not passers(jobs, context)  # backfill goes on beside the head
+
+
+@pytest.mark.parametrize(("managed", "counts"), [((), True), (("gpu",), True), (("a",), False)])
+def test_who_needs_a_part_of_a_node_is_let_go_in_a_moment(
+    managed: tuple[str, ...], counts: bool
+) -> None:
+    """Another job backfilled on the node takes its guard away; of whole nodes none fits beside."""
+    context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
+    context = replace(context, config=Config(site=SiteConfig(partitions=managed)))
+    for waits in ({"priority": 0}, {"dependency": "afterany:5(unfulfilled)"}):
+        job = slurm_job(tres_per_node="gres/gpu:1", **waits)
+        assert bool(passers([job], context)) is counts
+        assert not passers([replace(job, eligible_s=NOW + 60.0)], context)
+        assert not passers([replace(job, tres_per_node="gres/gpu:5")], context)
 
 
 @pytest.mark.parametrize(
@@ -299,9 +316,20 @@ def test_a_node_of_which_slurm_gives_no_share_with_more_cpus_is_held() -> None:
     """It reserves the cores of one socket with one GPU."""
     slurm = Reservations(4)
     slurm.free = 0
-    for held in ([], [""]):
-        assert slurm.guarded(1, 1, cpus=9) == held
+    assert slurm.guarded(1, 1, cpus=9) == [""]
     assert slurm.guarded(0, 0, cpus=12) == ["cpu=12"]  # without GPUs it does
+
+
+def test_a_node_is_held_as_long_as_it_has_too_few_cores_for_its_gpus() -> None:
+    """A job without GPUs has them. 26.05 refuses cores in use, too."""
+    slurm, now = Reservations(4), 0.0
+    slurm.guard.timer = lambda: now
+    slurm.cores = 2
+    assert slurm.guarded(3, 4) == [""]
+    slurm.cores = 16
+    for now, held in ((5.0, ""), (20.0, "gres/gpu=3,cpu=3")):
+        assert slurm.guarded(3, 4) == [held]
+    assert slurm.gaps == 0
 
 
 MIXED = {"gpu": ("n1", "n2"), "mixed": ("n1", "n2", "x1")}
