@@ -25,6 +25,8 @@ from slurm_gpu_aware.placement.account import set_words
 from slurm_gpu_aware.placement.left_to_slurm import fits_anyhow
 from slurm_gpu_aware.planning.dispatcher import Dispatcher, shape_of
 from slurm_gpu_aware.planning.facts import Reserved
+from slurm_gpu_aware.planning.guard import leaves_core
+from slurm_gpu_aware.planning.plan import PlanSettings
 from slurm_gpu_aware.planning.reservation import Shadow, reserve
 from slurm_gpu_aware.planning.timeline import NodeShare, Timeline, keep_least, take
 
@@ -45,20 +47,18 @@ class BackfillRoom:
         head: Request,
         shadow: Shadow | None,
         *,
-        guarded: float = -math.inf,
-        guarded_left: bool = False,
+        settings: PlanSettings | None = None,
         most: int = 1,
     ) -> None:
         """Keep the reservation of the head.
 
-        ``guarded``: no job up to this priority gets a part of the head's nodes
-        (`PlanSettings.guarded`); ``guarded_left``: nor one that Slurm places. Never a heterogeneous
-        one, which Slurm starts seconds after its gate is open. ``most``: so many reservations are
-        kept.
+        ``settings``: who gets no part of the head's nodes (`PlanSettings.guarded`); a heterogeneous
+        job never does, as Slurm starts it seconds after its gate is open. None: all others do.
+        ``most``: so many reservations are kept.
         """
         self.now = cluster
         """All free resources."""
-        self.guarded, self.guarded_left = guarded, guarded_left
+        self.settings = settings or PlanSettings()
         self.head = head
         self.shadow = shadow
         self._outside = cluster
@@ -76,7 +76,7 @@ class BackfillRoom:
         self._outside = changed(cluster.copy(), asleep=cluster.asleep)
         self._set_outside(slice(None))
         if shadow.unpassed is not None:
-            self._add(BackfillRoom(cluster, head, shadow.unpassed, guarded=guarded))
+            self._add(BackfillRoom(cluster, head, shadow.unpassed, settings=settings))
 
     @property
     def full(self) -> bool:
@@ -165,11 +165,20 @@ class BackfillRoom:
     def beside(self, request: Request, now_s: float) -> Cluster:
         """The same by the reservation of the room's head alone."""
         view = self._beside(request, now_s)
-        left = request.left
-        slow = left is not None and (self.guarded_left or len(left.parts) > 1)
-        if self.shadow is None or (request.priority > self.guarded and not slow):
+        if self.shadow is None or (guarded := self._guarded(request)) is None:
             return view
-        return _without(view, np.isin(np.arange(view.shape[0]), [n for n, _ in self.shadow.gpus]))
+        nodes = np.isin(np.arange(view.shape[0]), [node for node, _ in self.shadow.gpus])
+        return _without(view, nodes & guarded)
+
+    def _guarded(self, request: Request) -> BoolArray | None:
+        """(N,) or (1,) nodes that the job does not get if they are the head's; None: it gets all."""
+        left, settings = request.left, self.settings
+        slow = left is not None and (settings.guarded_left or len(left.parts) > 1)
+        if settings.guarded or slow:
+            return np.ones(1, dtype=np.bool_)
+        if left is not None or request.priority > settings.guarded_against:
+            return None
+        return ~leaves_core(request, self.now)
 
     def _beside(self, request: Request, now_s: float) -> Cluster:
         if self.shadow is None or self.ends_before(request, now_s):

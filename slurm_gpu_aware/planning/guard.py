@@ -10,12 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_gpu_aware.model.arrays import BoolArray
 from slurm_gpu_aware.model.cluster import Cluster
 from slurm_gpu_aware.model.request import Request
 from slurm_gpu_aware.model.room import node_demand
 from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy, left_demand
 from slurm_gpu_aware.planning.plan import Guarded, Plan, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
+
+CORE_CPUS = 4
+"""CPUs that a core has at most, but with eight threads."""
 
 
 class _Held(NamedTuple):
@@ -55,21 +59,20 @@ def guarded(
     that need a part of a node only. ``outside``: pending jobs that do not wait at the gate
     (`admission.left.Outside`).
     """
-    busy = np.zeros(cluster.shape[0], np.bool_)
-    if cluster.starting is not None:
-        busy |= cluster.starting
-    if cluster.by_slurm is not None:
-        busy |= cluster.by_slurm.any(axis=1)
-    for one in plan.assignments:
-        busy[list(one.nodes)] = True
-    first = next((one for one in plan.waiting if one.reserved or one.postponement), None)
+    busy = _starts(plan, cluster)
+    first = _first(plan)
     gpus = _kept_for(first, cluster) if passing and first is not None else {}
     head = next((one for one in plan.waiting if one.held_up), None)
     early = {} if head is None else dict(head.held_up)
     whole = head is not None and _lacks_memory(early, queue[head.job_id], cluster)
     kept: dict[int, _Held] = {}
     late = None if first is None else first.shadow_start_s
+    rest = _rest(plan, cluster, queue)
+    cores = beside(plan, cluster, queue) if passing else frozenset()
     for node, slots in (gpus | early).items():
+        if first is not None and cluster.nodes[node] in cores:
+            core = Guarded(0, 0, False, 1)
+            kept[node] = _Held(core, queue[first.job_id].priority, above, -math.inf)
         if busy[node]:
             continue
         free, exist = int(cluster.free[node, list(slots)].sum()), int(cluster.exists[node].sum())
@@ -81,12 +84,63 @@ def guarded(
         guard = Guarded(len(slots), free, len(slots) == exist, cpus)
         until_s = -math.inf if late is None or node in early else late
         kept[node] = _Held(guard, priority, above, until_s)
+    left = _beside(kept, outside, rest, now)
+    return {cluster.nodes[node]: one for node, one in left.items()}
+
+
+def beside(plan: Plan, cluster: Cluster, queue: Mapping[str, Request]) -> frozenset[str]:
+    """Names of nodes of the first job that waits of which jobs that start there leave a core.
+
+    Without it no job of whole nodes starts there, however long the others take to do so.
+    """
+    if (first := _first(plan)) is None:
+        return frozenset()
+    exact, rest = _starts(plan, cluster), _rest(plan, cluster, queue)
+    for one in plan.assignments:
+        request = queue.get(one.job_id)
+        if request is None or request.left is not None or _fills(request):
+            exact[list(one.nodes)] = False
+    if cluster.by_slurm is not None:
+        exact &= ~cluster.by_slurm.any(axis=1)
+    exact &= rest.free_cpus >= CORE_CPUS
+    return frozenset(cluster.nodes[node] for node in _kept_for(first, cluster) if exact[node])
+
+
+def leaves_core(request: Request, cluster: Cluster) -> BoolArray:
+    """(N,) nodes on which a job leaves at least one core."""
+    most = max((request.cpus_on_node(n) for n in request.node_counts(cluster.shape[1])), default=0)
+    found = cluster.free_cpus >= most + CORE_CPUS
+    return np.asarray(found & (not _fills(request)), dtype=np.bool_)
+
+
+def _fills(request: Request) -> bool:
+    """Whether a job may get all free CPUs of its nodes."""
+    return request.nodes.whole or request.sockets.takes_all
+
+
+def _first(plan: Plan) -> Waiting | None:
+    return next((one for one in plan.waiting if one.reserved or one.postponement), None)
+
+
+def _starts(plan: Plan, cluster: Cluster) -> BoolArray:
+    """(N,) nodes on which jobs are about to start."""
+    busy = np.zeros(cluster.shape[0], np.bool_)
+    if cluster.starting is not None:
+        busy |= cluster.starting
+    if cluster.by_slurm is not None:
+        busy |= cluster.by_slurm.any(axis=1)
+    for one in plan.assignments:
+        busy[list(one.nodes)] = True
+    return busy
+
+
+def _rest(plan: Plan, cluster: Cluster, queue: Mapping[str, Request]) -> Cluster:
+    """The cluster without the CPUs and memory of the jobs that start."""
     rest = cluster.copy()
     for one in plan.assignments:
         for node, slots in one.gpus if one.job_id in queue else ():
             rest.take(node, (), *node_demand(queue[one.job_id], len(one.nodes), len(slots)))
-    left = _beside(kept, outside, rest, now)
-    return {cluster.nodes[node]: one for node, one in left.items()}
+    return rest
 
 
 def _beside(

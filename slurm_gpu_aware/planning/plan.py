@@ -30,21 +30,18 @@ class PlanSettings:
     auto_clocks: bool = False
     """Under a power limit a round chooses the clock of requests that name none, too."""
     guarded: bool = False
-    """Jobs that the gate does not hold wait beside the queue, so Slurm holds the GPUs of the head.
-    No job is backfilled on its nodes, as Slurm would have to give these GPUs free for that."""
-    guarded_against: float = math.inf
-    """Highest priority of these jobs, as of `in_tier`, if all need whole nodes. A job of a higher
-    one is backfilled there: Slurm tries it first, and none of them gets its nodes beside it."""
+    """Jobs that the gate does not hold, and that need a part of a node, wait beside the queue, so
+    Slurm holds the GPUs of the head. No job is backfilled on its nodes, as Slurm would have to give
+    these GPUs free for that."""
+    guarded_against: float = -math.inf
+    """Highest priority of such jobs that need whole nodes, as of `in_tier`. Where one that is
+    backfilled leaves a core this stays held. One that leaves none is backfilled on the head's nodes
+    if its priority is higher: Slurm tries it first, and none of them gets its nodes beside it."""
     guarded_left: bool = False
     """Such a job may be due at any time: none that Slurm places, which may not start there after
     all, is backfilled on the head's nodes."""
     due_order: str = "slurm"
     """How neighbours in Slurm's order with due dates exchange places (`due_dates.in_order`)."""
-
-    @property
-    def guarded_to(self) -> float:
-        """Priority up to which no job is backfilled on the head's nodes; -inf: each may be."""
-        return self.guarded_against if self.guarded else -math.inf
 
     def frees_clock(self, asked: str | int | None) -> bool:
         """Say whether a round under a power limit may choose the clock; ``asked``: ``freq``."""

@@ -276,9 +276,7 @@ class _Placing:
         else:
             self._wait_as_head(head, shadow)
         most = max(self.settings.reservations, 1 if wait is None else 2)
-        guarded, left = self.settings.guarded_to, self.settings.guarded_left
-        given = self.cluster, head, shadow
-        room = BackfillRoom(*given, guarded=guarded, guarded_left=left, most=most)
+        room = BackfillRoom(self.cluster, head, shadow, settings=self.settings, most=most)
         depth, why = 0, waits_behind(head.job_id)
         if self.settings.backfill:
             depth = self.settings.backfill_depth

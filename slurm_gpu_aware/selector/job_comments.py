@@ -28,10 +28,10 @@ from slurm_gpu_aware.gate.request_forms import kept_tasks
 from slurm_gpu_aware.model.facts import Facts
 from slurm_gpu_aware.model.job_phase import JobPhase
 from slurm_gpu_aware.planning.plan import NEXT
-from slurm_gpu_aware.selector.head_guard import passes_gate
 from slurm_gpu_aware.selector.isolation import contained
 from slurm_gpu_aware.selector.job_tracker import JobTracker, Tracked
 from slurm_gpu_aware.selector.live import Lives
+from slurm_gpu_aware.selector.passers import passes_gate
 from slurm_gpu_aware.slurm.client import SlurmClient
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob, split_arrays
 from slurm_gpu_aware.slurm.updates import JobUpdate

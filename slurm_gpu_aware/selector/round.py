@@ -16,7 +16,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.head_guard import HeadGuard, highest, outside, passers
+from slurm_gpu_aware.selector.head_guard import HeadGuard
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.job_comments import JobComments, OwnerChanges
@@ -27,6 +27,7 @@ from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.licences import Licences
 from slurm_gpu_aware.selector.limited_kinds import LimitedKinds
 from slurm_gpu_aware.selector.live import Done, Lives, Site
+from slurm_gpu_aware.selector.passers import highest, outside, passers
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_planner import Notes, RoundPlanner
@@ -94,7 +95,7 @@ class Rounds:
         )
         told = config.events.waiting_file
         self._guard = HeadGuard(client, config.gate.guard_head, timer, told)
-        called = timer, clock, self.start_monitor.add, self._guard.drop
+        called = timer, clock, self.start_monitor.add, self._guard.open
         self._placer = Placer(client, config.gate, self.tracker, *called)
         self.policy = PolicyInForce(config)
         self._policy_noted: str | None = None
@@ -288,6 +289,8 @@ class Rounds:
         self, view: View, outcome: Outcome, candidates: Candidates, plan: Plan, planning_s: float
     ) -> Sequence[GatedJob]:
         """Place, leave and restore jobs; return the parked ones that stay as they are."""
+        from slurm_gpu_aware.planning.guard import beside
+
         leave, nodes = candidates.leave, candidates.context.cluster.nodes
         left, stays = {job.id for job, _ in leave}, dict[str, str]()
         with contained("jobs that are left to Slurm"):
@@ -307,6 +310,9 @@ class Rounds:
         with contained("holding pool"):
             self._pool.take([job for job in untried if self._pool.holds(job.job)])
         if assignments and self._gate_held(self._clock()):
+            with contained("guard of the head"):
+                queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
+                self._guard.cores = beside(plan, candidates.context.cluster, queue)
             given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
             for job_id, why in failed.items():

@@ -15,10 +15,10 @@ from slurm_gpu_aware.planning.plan import Note, Plan, Waiting
 from slurm_gpu_aware.planning.record import record_round
 from slurm_gpu_aware.planning.stages import Stage, Step, World, steps, told
 from slurm_gpu_aware.selector.candidates import Candidates
-from slurm_gpu_aware.selector.head_guard import against, passers
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.live import Lives, Seen
+from slurm_gpu_aware.selector.passers import against, need_a_part, passers
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.selector.waiting_jobs import Promises
@@ -102,14 +102,14 @@ class RoundPlanner:
         """The input of the round."""
         context, config = candidates.context, self.lives.site.config
         guarded = config.gate.guard_head
-        settings = replace(self.policy.settings, guarded=guarded)
+        settings = replace(self.policy.settings, guarded=guarded, guarded_left=guarded)
         with contained("guard of the head"):
-            past = passers(view.jobs, context) if guarded else []
+            past = passers(view.jobs, context, later=True) if guarded else []
             settings = replace(
                 settings,
-                guarded=bool(past),
+                guarded=guarded and need_a_part(passers(view.jobs, context)),
                 guarded_against=against(past, context),
-                guarded_left=guarded and bool(passers(view.jobs, context, later=True)),
+                guarded_left=bool(past),
             )
         queue: Sequence[Request] = [one.request for one in candidates.to_plan.values()]
         inputs = self.lives.inputs(Seen(view, context, profile, settings, queue))

@@ -36,7 +36,7 @@ from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.selector.candidates import Candidate, Candidates
-from slurm_gpu_aware.selector.head_guard import passers
+from slurm_gpu_aware.selector.passers import passers
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from slurm_gpu_aware.placement.facts import Woken
 from slurm_gpu_aware.planning import backfill
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning.facts import Reserved
-from slurm_gpu_aware.planning.plan import PlanSettings
+from slurm_gpu_aware.planning.guard import beside, guarded
+from slurm_gpu_aware.planning.plan import Guarded, PlanSettings
 from slurm_gpu_aware.planning.reservation import reserve
 
 NOW = 1000.0
@@ -332,11 +334,36 @@ def test_no_job_is_backfilled_on_guarded_nodes():
     assert (started.job_id, started.nodes) == ("3", (1,))
     (why,) = [waits.reason for waits in guarded.waiting if waits.job_id == "2"]
     assert why.endswith("kept for job 1, as jobs that Slurm starts by itself wait")
-    for above, expected in ((1.0, {"3"}), (0.5, {"2", "3"})):
-        whole = PlanSettings(policy="packed", guarded=True, guarded_against=above)
-        ordered = [replace(one, priority=1.0) for one in queue]
-        found = plan_round(ordered, cluster, whole, 0.0).assignments
-        assert {one.job_id for one in found} == expected
+
+
+@pytest.mark.parametrize(
+    ("above", "fields", "starts"),
+    [
+        (1.0, {"cpus": 12}, True),
+        (1.0, {"cpus": 13}, False),
+        (0.5, {"cpus": 13}, True),
+        (1.0, {"whole": True}, False),
+    ],
+)
+def test_who_leaves_no_core_is_backfilled_on_the_nodes_of_the_head_by_priority(
+    above: float, fields: dict[str, Any], starts: bool
+) -> None:
+    """The core stays held against jobs of whole nodes, which would take the node before."""
+    held = RunningJob("r", ((0, (0,)),), 3600.0)
+    cluster = with_running(Cluster.uniform(1, 4, cpus_per_node=16), held)
+    queue = [
+        job_request("1", 4, time_limit_s=3600.0, priority=1.0),
+        job_request("2", 1, time_limit_s=60.0, priority=1.0, **fields),
+    ]
+    settings = PlanSettings(policy="packed", guarded_against=above)
+    plan = plan_round(queue, cluster, settings, 0.0)
+    assert bool(plan.assignments) is starts
+    requests = {one.job_id: one for one in queue}
+    there = beside(plan, cluster, requests)
+    assert there == ({"n0"} if starts and fields == {"cpus": 12} else set())
+    free = guarded(plan, cluster, requests, 0.0, passing=True)
+    core, every = Guarded(0, 0, False, 1), Guarded(4, 3, True, 0)
+    assert free == ({} if starts and not there else {"n0": core if there else every})
 
 
 @pytest.mark.parametrize(

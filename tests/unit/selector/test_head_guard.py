@@ -18,7 +18,8 @@ from slurm_gpu_aware.config.settings import Config, EventsConfig, SiteConfig
 from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.request import in_tier
 from slurm_gpu_aware.planning.plan import Guarded
-from slurm_gpu_aware.selector.head_guard import HeadGuard, against, highest, outside, passers
+from slurm_gpu_aware.selector.head_guard import HeadGuard
+from slurm_gpu_aware.selector.passers import against, highest, need_a_part, outside, passers
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmReservation
 from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
@@ -289,7 +290,7 @@ def test_a_job_is_released_before_its_guard_goes(
     slurm.write([parked("6")], ["n1"])
     done: list[str] = []
     dropped = lambda guard, nodes: done.extend(f"{node} dropped" for node in nodes)  # noqa: E731
-    monkeypatch.setattr(HeadGuard, "drop", dropped)
+    monkeypatch.setattr(HeadGuard, "open", dropped)
     bench = RoundsBench(slurm)
     send = bench.client.update_jobs
 
@@ -322,38 +323,55 @@ def test_a_node_of_which_slurm_gives_no_share_with_more_cpus_is_held() -> None:
 
 def test_a_node_is_held_as_long_as_it_has_too_few_cores_for_its_gpus() -> None:
     """A job without GPUs has them. 26.05 refuses cores in use, too."""
-    slurm, now = Reservations(4), 0.0
-    slurm.guard.timer = lambda: now
+    slurm = Reservations(4)
     slurm.cores = 2
-    assert slurm.guarded(3, 4) == [""]
-    slurm.cores = 16
-    for now, held in ((5.0, ""), (20.0, "gres/gpu=3,cpu=3")):
+    for now, held in ((0.0, ""), (5.0, ""), (20.0, "gres/gpu=3,cpu=3")):
+        slurm.guard.timer = lambda now=now: now
         assert slurm.guarded(3, 4) == [held]
+        slurm.cores = 16
     assert slurm.gaps == 0
 
 
 MIXED = {"gpu": ("n1", "n2"), "mixed": ("n1", "n2", "x1")}
 HIGH = in_tier(1, 0)
+ONE_GPU = {"tres_per_node": "gres/gpu:1"}
 
 
 @pytest.mark.parametrize(
-    ("jobs", "above"),
+    ("jobs", "above", "part"),
     [
-        ([], math.inf),
-        ([{"exclusive": True, "priority": 5}], HIGH + 5),
-        ([{"exclusive": True, "priority": 5}, {"exclusive": True, "priority": 9}], HIGH + 9),
-        ([{"exclusive": True, "exclusive_by": "topo"}], HIGH + 1),
-        ([{"exclusive": True, "exclusive_by": "topo", "tres_per_node": "gres/gpu:1"}], math.inf),
-        ([{"exclusive": True, "tres_per_node": "gres/gpu:1"}], HIGH + 1),
-        ([{"exclusive": True}, {"tres_per_node": "gres/gpu:1"}], math.inf),  # it takes a part
+        ([], -math.inf, False),
+        ([{"exclusive": True, "priority": 5}], HIGH + 5, False),
+        ([{"exclusive": True, "priority": 5}, {"exclusive": True, "priority": 9}], HIGH + 9, False),
+        ([{"exclusive": True, "dependency": "afterok:5(unfulfilled)"}], HIGH + 1, False),
+        ([{"exclusive": True, "priority": 0}], math.inf, False),  # known once it is released
+        ([{"exclusive": True, "exclusive_by": "topo"}], HIGH + 1, False),
+        ([{"exclusive": True, "exclusive_by": "topo", **ONE_GPU}], -math.inf, True),
+        ([{"exclusive": True, **ONE_GPU}], HIGH + 1, False),
+        ([{"exclusive": True}, ONE_GPU], HIGH + 1, True),
     ],
 )
 def test_what_whole_nodes_want_is_theirs_by_priority(
-    jobs: list[dict[str, Any]], above: float
+    jobs: list[dict[str, Any]], above: float, part: bool
 ) -> None:
     context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
-    found = passers([slurm_job(**fields) for fields in jobs], context)
+    found = passers([slurm_job(**fields) for fields in jobs], context, later=True)
     assert (len(found), against(found, context)) == (len(jobs), above)
+    assert need_a_part(found) is part
+
+
+def test_a_node_on_which_a_job_starts_keeps_a_core() -> None:
+    """No job of whole nodes starts there meanwhile, however long the other takes."""
+    slurm = Reservations(4)
+    slurm.guarded(4, 4, whole=True)
+    slurm.guard.cores = {"n1"}
+    slurm.guard.open(["n1", "n2"])
+    assert (slurm.held, slurm.gaps) == (["cpu=1"], 0)
+    assert slurm.guarded(0, 0, cpus=1) == ["cpu=1"]
+    assert (slurm.guarded(4, 3, whole=True), slurm.gaps) == (["gres/gpu=4,cpu=4"], 0)
+    slurm.guard.cores = frozenset()
+    slurm.guard.open(["n1"])
+    assert slurm.held == []
 
 
 @pytest.mark.parametrize(
