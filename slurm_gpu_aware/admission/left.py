@@ -352,7 +352,9 @@ def _spread(part: Part, nodes: int) -> Part:
 
 
 def _wanted(job: SlurmJob) -> tuple[object, ...]:
-    return job.partitions, job.features, job.req_nodes, job.exc_nodes, job.min_nodes
+    asked = job.cpus, job.min_cpus_node, job.memory_mb_per_node, job.memory_mb_per_cpu
+    nodes = job.req_nodes, job.exc_nodes, job.min_nodes, job.max_nodes
+    return job.partitions, job.features, nodes, asked
 
 
 def _may_get(job: SlurmJob, context: AdmissionContext) -> tuple[list[str], list[str]]:
@@ -362,7 +364,11 @@ def _may_get(job: SlurmJob, context: AdmissionContext) -> tuple[list[str], list[
     names = frozenset[str]().union(*named).difference(job.exc_nodes)
     if wanted and job.min_nodes <= len(wanted):
         names &= wanted
-    fit = _with_features(job, {one: context.nodes[one] for one in names if one in context.nodes})
+    nodes = {one: context.nodes[one] for one in names if one in context.nodes}
+    cpus = max(job.min_cpus_node, -(-job.cpus // (job.max_nodes or job.cpus or 1)))
+    memory_mb = job.memory_mb_per_node or cpus * (job.memory_mb_per_cpu or 0)
+    able = {i: one for i, one in nodes.items() if one.cpus >= cpus and one.memory_mb >= memory_mb}
+    fit = _with_features(job, able)
     return [one for one in fit if one in known], [one for one in fit if one not in known]
 
 

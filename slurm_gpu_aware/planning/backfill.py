@@ -171,7 +171,7 @@ class BackfillRoom:
         return _without(view, nodes & guarded)
 
     def _guarded(self, request: Request) -> BoolArray | None:
-        """(N,) or (1,) nodes that the job does not get if they are the head's; None: it gets all."""
+        """(N,) or (1,) nodes that it does not get if they are the head's; None: it gets all."""
         left, settings = request.left, self.settings
         slow = left is not None and (settings.guarded_left or len(left.parts) > 1)
         if settings.guarded or slow:

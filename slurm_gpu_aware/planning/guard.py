@@ -48,14 +48,16 @@ def guarded(
     now: float,
     *,
     passing: bool,
+    parts: bool = True,
     above: float = -math.inf,
     outside: Iterable[Request] = (),
 ) -> dict[str, Guarded]:
     """Node -> what jobs that do not wait at the gate must leave to the first job that waits.
 
     That is what it would start on now but for such jobs without GPUs, and if others may take GPUs
-    (``passing``), also the GPUs that the plan keeps for it. Without nodes on which a placed job is
-    about to start: it needs what a reservation would take. ``above``: highest priority of those
+    (``passing``), also the GPUs that the plan keeps for it; if these all need whole nodes (not
+    ``parts``), a core keeps them off. Without nodes on which a placed job is about to start, but
+    for that core: it needs what a reservation would take. ``above``: highest priority of those
     that need a part of a node only. ``outside``: pending jobs that do not wait at the gate
     (`admission.left.Outside`).
     """
@@ -70,10 +72,12 @@ def guarded(
     rest = _rest(plan, cluster, queue)
     cores = beside(plan, cluster, queue) if passing else frozenset()
     for node, slots in (gpus | early).items():
-        if first is not None and cluster.nodes[node] in cores:
-            core = Guarded(0, 0, False, 1)
+        if busy[node] and cluster.nodes[node] not in cores:
+            continue
+        if busy[node] or not (parts or node in early):
+            core = Guarded(0, 0, False, 1 if rest.free_cpus[node] >= CORE_CPUS else None)
+            assert first is not None  # noqa: S101 - else nothing is kept there
             kept[node] = _Held(core, queue[first.job_id].priority, above, -math.inf)
-        if busy[node]:
             continue
         free, exist = int(cluster.free[node, list(slots)].sum()), int(cluster.exists[node].sum())
         cpus: int | None = 0

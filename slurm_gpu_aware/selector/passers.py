@@ -6,12 +6,15 @@ kept for the first waiting job against them.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import fields, replace
+from functools import cache
 from operator import attrgetter
 
+import numpy as np
+
 from slurm_gpu_aware.admission.context import AdmissionContext
-from slurm_gpu_aware.admission.left import Outside
+from slurm_gpu_aware.admission.left import Outside, part_of
 from slurm_gpu_aware.admission.snapshot import NODES_TAKEN, is_usable, standing_of
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of, parse
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types
@@ -74,7 +77,8 @@ def passers(
     that needs a part of a node counts although it is held or waits for another job: its user lets
     it go in the moment in which a node is not guarded. ``later``: at any time, as users change what
     such a job waits for, or its nodes: each counts although it is held, or waits for a time,
-    another job or room, or asks for other nodes.
+    another job or room, or asks for other nodes. Not one that passes only as no node has its GPUs,
+    which no update can change.
     """
     there = _with_gpus(context)
     whole = {name for name in there if context.partitions[name].exclusive}
@@ -89,8 +93,14 @@ def passers(
         if not there.isdisjoint(job.partitions)
         if passes_gate(job, whole, components.get(job.raw_id, ()))
     ]
+    cluster, running = context.cluster, context.cluster.running
     if later:
-        return found
+        empty = Timeline(running, context.now).at(cluster, math.inf)
+        fixed = {job.raw_id for job in found if _is_fixed(job, components)}
+        asked = (_anywhere(job) for job in found if job.raw_id in fixed)
+        may = _able(_with_nodes(asked, context), context, lambda _: empty)
+        able = {job.raw_id for job in may}
+        return [job for job in found if job.raw_id in able or job.raw_id not in fixed]
     soon_s = context.now + _SOON_S
     managed = {*(context.config.site.partitions or there)}
     due = (
@@ -100,26 +110,48 @@ def passers(
         or not (_whole(one) or managed.isdisjoint(one.partitions))
         if (one.eligible_s or 0.0) <= soon_s
     )
-    found = _with_nodes(due, context)
-    others, running, room = Outside(context), context.cluster.running, dict[str, Cluster]()
-    answers, passing = dict[object, bool](), list[SlurmJob]()
-    for job in found:
+
+    @cache
+    def room(user: str) -> Cluster:  # without what the user may end now, or ends soon
+        gone = [one for one in running if one.user == user or one.end_s <= soon_s]
+        return Timeline(gone, context.now).at(cluster, math.inf)
+
+    return _able(_with_nodes(due, context), context, room)
+
+
+def _is_fixed(job: SlurmJob, components: Mapping[int, Sequence[SlurmJob]]) -> bool:
+    """Whether no update changes the GPUs for which a job asks: only then it would wait at the gate.
+
+    One of licences with ``|``, which Slurm lists like others, never does.
+    """
+    return not (_whole(job) or len(job.licenses) > 1 or components.get(job.raw_id))
+
+
+def _anywhere(job: SlurmJob) -> SlurmJob:
+    """The job without what it says of its nodes."""
+    return replace(job, req_nodes=(), exc_nodes=(), features=None)
+
+
+def _able(
+    jobs: Iterable[SlurmJob], context: AdmissionContext, room: Callable[[str], Cluster]
+) -> list[SlurmJob]:
+    """Those that Slurm might start on a cluster that is as free as it is for their user."""
+    others, answers, able = Outside(context), dict[object, bool](), list[SlurmJob]()
+    for job in jobs:
         if (like := _asked(job)) not in answers:
             if len(answers) == _MOST_OUTSIDE:
-                passing.append(job)
+                able.append(job)
                 continue
-            if (user := job.user) not in room:  # without what the user may end now, or ends soon
-                gone = [one for one in running if one.user == user or one.end_s <= soon_s]
-                room[user] = Timeline(gone, context.now).at(context.cluster, math.inf)
-            answers[like] = _may_take(job, others, room[user])
+            answers[like] = _may_take(job, others, room(job.user))
         if answers[like]:
-            passing.append(job)
-    return passing
+            able.append(job)
+    return able
 
 
 _OWN = {
     *("id", "raw_id", "name", "reason", "priority", "submit_s", "eligible_s", "start_s"),
     *("accrue_s", "tried_at_s", "comment", "submitted_with", "array_id", "array_tasks"),
+    *("time_limit_s", "time_min_s", "deadline_s", "account", "qos", "licenses", "extra"),
     "req_tres",  # it cannot be hashed
 }
 _ASKED = attrgetter(*(one.name for one in fields(SlurmJob) if one.name not in _OWN))
@@ -131,8 +163,11 @@ def _asked(job: SlurmJob) -> object:
 
 
 def _with_nodes(jobs: Iterable[SlurmJob], context: AdmissionContext) -> list[SlurmJob]:
-    """Those whose nodes and GPU types are there: no number of others may hide one that is."""
+    """Those whose nodes and GPUs are there: no number of others may hide one that is."""
     nodes, there = context.nodes, frozenset(context.cluster.nodes)
+    on_node = np.count_nonzero(context.cluster.exists, axis=1)
+    most, every = int(on_node.max(initial=0)), int(on_node.sum())
+    most_cpus = max((nodes[name].cpus for name in there), default=0)
     usable = {name for name, node in nodes.items() if is_usable(node)}
     types = {kind for name in there for kind, _ in nodes[name].gpus}
     return [
@@ -140,6 +175,8 @@ def _with_nodes(jobs: Iterable[SlurmJob], context: AdmissionContext) -> list[Slu
         for job in jobs
         if len(job.req_nodes) < job.min_nodes or not there.isdisjoint(job.req_nodes)
         if usable.issuperset(job.req_nodes) and types.issuperset(gpu_types(job))
+        if (part := part_of(job)).gpus <= every and (part.per_node or 0) <= most
+        if not part.gpus or -(-part.cpus // (part.max_nodes or part.cpus or 1)) <= most_cpus
     ]
 
 

@@ -27,7 +27,7 @@ from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.licences import Licences
 from slurm_gpu_aware.selector.limited_kinds import LimitedKinds
 from slurm_gpu_aware.selector.live import Done, Lives, Site
-from slurm_gpu_aware.selector.passers import highest, outside, passers
+from slurm_gpu_aware.selector.passers import highest, need_a_part, outside, passers
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_planner import Notes, RoundPlanner
@@ -343,6 +343,7 @@ class Rounds:
                 queue,
                 view.now,
                 passing=bool(past),
+                parts=need_a_part(past),
                 above=highest(past, context),
                 outside=outside(view.jobs, context),
             )

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.left import part_of
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
@@ -36,7 +37,7 @@ from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.selector.candidates import Candidate, Candidates
-from slurm_gpu_aware.selector.passers import passers
+from slurm_gpu_aware.selector.passers import need_a_part, passers
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
@@ -145,7 +146,7 @@ class Successors:
         stuck = may and self._is_stuck(candidates, started=self.opened.keys() != known.keys())
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
         wanted = self.wanted if may and not stuck and (long or pending) else 0
-        if wanted and passers(view.jobs, candidates.context):
+        if wanted and _are_passed(view.jobs, candidates.context):
             wanted = 0
         first, kept = list[Candidate](), set[str]()
         if wanted:
@@ -260,6 +261,11 @@ class Successors:
             if len(kept) >= _MOST:
                 break
         return first, kept
+
+
+def _are_passed(jobs: Sequence[SlurmJob], context: AdmissionContext) -> bool:
+    """Whether a job that waits at no gate may take the GPUs that opened jobs are to get."""
+    return bool(passers(jobs, context)) or need_a_part(passers(jobs, context, later=True))
 
 
 def _without(cluster: Cluster, job_id: str) -> Cluster:

@@ -285,16 +285,26 @@ def test_nodes_without_gpus_may_have_room(fields, elsewhere: bool) -> None:
     assert [(part.whole, part.elsewhere) for part in found.left.parts] == [(True, False)]
 
 
+LARGE = {"cpus": 64, "memory_mb": 200_000}
+
+
 @pytest.mark.parametrize(
     ("fields", "nodes"),
-    [({}, (1, 9)), ({"min_nodes": 3, "tasks": 3}, (1, 3)), ({"req_nodes": ("c1",)}, None)],
+    [
+        *(({}, (1, 9)), ({"min_nodes": 3, "tasks": 3}, (1, 3)), ({"req_nodes": ("c1",)}, None)),
+        *(({"memory_mb_per_node": 70_000}, None), ({"memory_mb_per_node": 60_000}, (1, 9))),
+        *(({"memory_mb_per_cpu": 8_000, "max_nodes": 1}, None), ({"min_cpus_node": 17}, None)),
+        *(({"cpus": 17, "max_nodes": 1}, None), ({"cpus": 17, "max_nodes": 2}, (1, 17))),
+    ],
 )
 def test_whole_nodes_wait_for_those_with_gpus(
     fields: dict[str, Any], nodes: tuple[int, int] | None
 ) -> None:
     """Slurm may give them a node with GPUs, past the jobs that wait for it, also beside others."""
-    where = context_of([slurm_node("n1"), *(slurm_node(f"c{i}", gpus=()) for i in range(3))])
-    other = slurm_job(8, cpus=9, **{"exclusive": True, **fields})
+    where = context_of(
+        [slurm_node("n1"), *(slurm_node(f"c{i}", gpus=(), **LARGE) for i in range(3))]
+    )
+    other = slurm_job(8, **{"cpus": 9, "exclusive": True, **fields})
     (_, part) = left_job(where, components=(other,)).left.parts
     assert part.whole
     assert (None if part.elsewhere else (part.min_nodes, part.cpus)) == nodes

@@ -250,10 +250,17 @@ def test_no_number_of_jobs_that_can_take_none_counts(fields: dict[str, Any]) -> 
     nodes.append(slurm_node("d1", states=frozenset({"DOWN"})))
     context = context_of(nodes)
     usual: dict[str, Any] = {"tres_per_node": "gres/gpu:1", **fields}
-    jobs = [slurm_job(i, **usual) for i in range(1, 150)]
+    jobs = [slurm_job(i, time_limit_s=60.0 * i, **usual) for i in range(1, 150)]
+    if fields == {"tres_per_node": "gres/gpu:5"}:
+        jobs += [replace(one, memory_mb_per_node=one.raw_id) for one in jobs]
     assert passers(jobs, context) == []
     last = slurm_job(150, tres_per_node="gres/gpu:1")
     assert passers([*jobs, last], context) == [last]
+    fixed = "req_nodes" not in fields and "features" not in fields
+    assert passers(jobs, context, later=True) == ([] if fixed else jobs)
+    if fixed:  # users change what others ask for
+        jobs = [replace(one, licenses=(("a", 1), ("b", 1))) for one in jobs]
+        assert passers(jobs, context, later=True) == jobs
 
 
 @pytest.mark.parametrize(("first", "expected"), [(PARKED, False), ({}, True)])
@@ -466,7 +473,7 @@ def test_of_many_jobs_some_are_looked_at() -> None:
     before = slurm_job(201, reason="Resources", priority=5, partitions=("gpu", "high"))
     found = [job.job_id for job in outside([*many, before], context)]
     assert (len(found), found[:2]) == (100, ["201", "200"])
-    large = [slurm_job(i, tres_per_node="gres/gpu:5", cpus=i) for i in range(1, 201)]
+    large = [slurm_job(i, tres_per_node="gres/gpu:1", features=f"f{i}") for i in range(1, 201)]
     assert len(passers(large, context)) == 100
 
 

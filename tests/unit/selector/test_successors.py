@@ -85,6 +85,18 @@ def test_a_held_job_without_gpus_that_shares_no_node_changes_nothing(slurm: Slur
     assert opened(slurm) - {"9"} == FIRST
 
 
+@pytest.mark.parametrize("fields", [{}, {"priority": 0, "reason": "JobHeldUser"}], ids=str)
+def test_none_is_opened_while_one_that_passes_the_gate_needs_a_part_of_a_node(
+    slurm: SlurmFolder, fields: dict[str, Any]
+) -> None:
+    """No GPU is guarded meanwhile; one of licences with | took the next that was free."""
+    usual: dict[str, Any] = {"admin_comment": "", "licenses": "", "priority": 1}
+    passer = one_gpu("9", **{**usual, **fields})
+    bench = quick(slurm, passer, *ones(10, 18))
+    bench.run()
+    assert opened(slurm) - {"9"} == set()
+
+
 def test_none_is_opened_behind_one_to_which_a_node_is_closed(slurm: SlurmFolder) -> None:
     """Slurm would start the next user's there first."""
     of_bob = short("99", 3, user_name="bob", exclusive=2)
