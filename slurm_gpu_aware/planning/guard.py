@@ -70,7 +70,7 @@ def guarded(
     kept: dict[int, _Held] = {}
     late = None if first is None else first.shadow_start_s
     rest = _rest(plan, cluster, queue)
-    cores = beside(plan, cluster, queue) if passing else frozenset()
+    cores = cores_left(plan, cluster, queue) if passing else frozenset()
     for node, slots in (gpus | early).items():
         if busy[node] and cluster.nodes[node] not in cores:
             continue
@@ -92,7 +92,7 @@ def guarded(
     return {cluster.nodes[node]: one for node, one in left.items()}
 
 
-def beside(plan: Plan, cluster: Cluster, queue: Mapping[str, Request]) -> frozenset[str]:
+def cores_left(plan: Plan, cluster: Cluster, queue: Mapping[str, Request]) -> frozenset[str]:
     """Names of nodes of the first job that waits of which jobs that start there leave a core.
 
     Without it no job of whole nodes starts there, however long the others take to do so.

@@ -1,22 +1,22 @@
-"""Guard of the head: short reservations of the GPUs that are kept for the first job that waits.
+"""Guard of the head: short reservations of what is kept for the first job that waits.
 
-A few kinds of jobs cannot wait at the gate (``passes_gate`` in gpu_aware_unsupported.lua), and the
-filter does not see all that get whole nodes with their GPUs. Slurm starts none at its submission
-while a job of higher priority waits, but soon after, as soon as GPUs are free. So while such a job
-is pending or soon due, a reservation holds the head's number of GPUs on each node, also those that
-running jobs still use, and as many cores. Before the next round has made it, Slurm may give such a
-job what is free; those that the filter sees begin some seconds later while a job waits
-(`HeadGuard.keep`). Slurm 26.05 refuses to reserve GPUs that are in use: there the whole node is
-held if the head gets all its GPUs, else only the free ones, from the next round on.
+Some jobs cannot wait at the gate (`selector.passers`). Slurm starts none at its submission while a
+job of higher priority waits, but soon after, as soon as GPUs are free. So while such a job is
+pending or soon due, there is a reservation on each node of the head. A core keeps jobs of whole
+nodes off. Against others it holds the head's number of GPUs, also those that running jobs still
+use, and as many cores. Before the next round has made it, Slurm may give such a job what is free;
+those that the filter sees begin some seconds later while a job waits (`HeadGuard.keep`). Slurm
+26.05 refuses to reserve GPUs and cores that are in use (`_shares`).
 
 Jobs without GPUs start at their submission. While nothing but such jobs holds up the head
 (`Waiting.held_up`), its GPUs and CPUs are held, so that no more of them come.
 
 A job that waits at no gate and has a higher priority than the head starts before it: nodes that it
-needs are not held against it (`outside`).
+needs are not held against it (`passers.outside`).
 
-- When a job has been released to a node, its reservation goes. Slurm then tries jobs in their
-  order; before, it would start there what the reservation has kept off.
+- When a job has been released to a node, its reservation gives way, but for a core if the job
+  leaves one. Slurm then tries jobs in their order; before, it would start there what the
+  reservation has kept off.
 - Another share of a node is held before the former one goes: Slurm starts jobs within milliseconds.
 - Each ends with the gate's lease: a dead selector leaves none behind.
 """
@@ -64,7 +64,7 @@ class HeadGuard:
     timer: Callable[[], float] = time.monotonic
     waiting_file: Path | None = None
     cores: Set[str] = frozenset()
-    """Nodes of which jobs that start leave a core (`planning.guard.beside`)."""
+    """Nodes of which jobs that start leave a core (`planning.guard.cores_left`)."""
     _told: bool | None = True
     """Whether that file says that a job waits; None: it cannot be written."""
     _held: dict[str, _Held] = field(default_factory=dict)

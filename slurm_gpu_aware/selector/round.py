@@ -289,7 +289,7 @@ class Rounds:
         self, view: View, outcome: Outcome, candidates: Candidates, plan: Plan, planning_s: float
     ) -> Sequence[GatedJob]:
         """Place, leave and restore jobs; return the parked ones that stay as they are."""
-        from slurm_gpu_aware.planning.guard import beside
+        from slurm_gpu_aware.planning.guard import cores_left
 
         leave, nodes = candidates.leave, candidates.context.cluster.nodes
         left, stays = {job.id for job, _ in leave}, dict[str, str]()
@@ -312,7 +312,7 @@ class Rounds:
         if assignments and self._gate_held(self._clock()):
             with contained("guard of the head"):
                 queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
-                self._guard.cores = beside(plan, candidates.context.cluster, queue)
+                self._guard.cores = cores_left(plan, candidates.context.cluster, queue)
             given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
             for job_id, why in failed.items():

@@ -14,7 +14,7 @@ from slurm_gpu_aware.placement.facts import Woken
 from slurm_gpu_aware.planning import backfill
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning.facts import Reserved
-from slurm_gpu_aware.planning.guard import beside, guarded
+from slurm_gpu_aware.planning.guard import cores_left, guarded
 from slurm_gpu_aware.planning.plan import Guarded, PlanSettings
 from slurm_gpu_aware.planning.reservation import reserve
 
@@ -359,7 +359,7 @@ def test_who_leaves_no_core_is_backfilled_on_the_nodes_of_the_head_by_priority(
     plan = plan_round(queue, cluster, settings, 0.0)
     assert bool(plan.assignments) is starts
     requests = {one.job_id: one for one in queue}
-    there = beside(plan, cluster, requests)
+    there = cores_left(plan, cluster, requests)
     assert there == ({"n0"} if starts and fields == {"cpus": 12} else set())
     free = guarded(plan, cluster, requests, 0.0, passing=True, parts=False)
     core = Guarded(0, 0, False, 1)
