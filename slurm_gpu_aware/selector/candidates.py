@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from slurm_gpu_aware.admission.context import AdmissionContext, CannotPlanError
@@ -27,6 +28,7 @@ from slurm_gpu_aware.selector.holding_pool import (
 from slurm_gpu_aware.selector.kept_candidates import KeptCandidates
 from slurm_gpu_aware.selector.licences import Licences
 from slurm_gpu_aware.selector.live import Lives, Told
+from slurm_gpu_aware.selector.passers import passers
 from slurm_gpu_aware.selector.waiting_jobs import EARLIER_TASK
 from slurm_gpu_aware.slurm.records import (
     HOLDING,
@@ -137,6 +139,7 @@ class Candidates:
     unplaceable: Mapping[int, str] = field(default_factory=dict)
     """Number of a record that planning cannot place -> why; such a job is left to Slurm in turn."""
     by_choice: Set[str] = frozenset()  # Jobs that waited by choice in the last round.
+    jobs: Sequence[SlurmJob] = ()  # All, as the round read them.
     _order: TaskOrder = field(default_factory=TaskOrder)
     _components: Mapping[int, Sequence[SlurmJob]] = field(default_factory=dict)
     _room: dict[Hashable, int] = field(default_factory=dict)
@@ -145,6 +148,16 @@ class Candidates:
     """Kind that a limit has held -> jobs that may start now."""
     _tried: Counter[Hashable] = field(default_factory=Counter)
     """`_place` -> jobs to plan that may start there now."""
+
+    @cached_property
+    def passers(self) -> list[SlurmJob]:
+        """Jobs that may soon take GPUs past the gate."""
+        return passers(self.jobs, self.context)
+
+    @cached_property
+    def later_passers(self) -> list[SlurmJob]:
+        """Those that may at any time."""
+        return passers(self.jobs, self.context, later=True)
 
     def sort_out(
         self,

@@ -27,7 +27,7 @@ from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.licences import Licences
 from slurm_gpu_aware.selector.limited_kinds import LimitedKinds
 from slurm_gpu_aware.selector.live import Done, Lives, Site
-from slurm_gpu_aware.selector.passers import highest, need_a_part, outside, passers
+from slurm_gpu_aware.selector.passers import highest, need_a_part, outside
 from slurm_gpu_aware.selector.placer import Placer
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_planner import Notes, RoundPlanner
@@ -245,6 +245,7 @@ class Rounds:
             kept=self._kept,
             unplaceable=self._turns.unplaceable,
             by_choice=self._by_choice,
+            jobs=view.jobs,
         )
         candidates.sort_out(view.parked, view.jobs, rooms)
         return candidates
@@ -336,7 +337,8 @@ class Rounds:
         context = candidates.context
         with contained("guard of the head"):
             queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
-            past = passers(view.jobs, context, later=not self._successors.opened)
+            ahead = self._successors.opened
+            past = candidates.passers if ahead else candidates.later_passers
             wanted = guarded(
                 plan,
                 context.cluster,

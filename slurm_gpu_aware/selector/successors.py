@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slurm_gpu_aware.admission.context import AdmissionContext
 from slurm_gpu_aware.admission.fitting import fits
 from slurm_gpu_aware.admission.left import part_of
 from slurm_gpu_aware.gate.gated_job import GatedJob, queue_order
@@ -37,7 +36,7 @@ from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy
 from slurm_gpu_aware.planning.plan import Plan, PlanSettings
 from slurm_gpu_aware.planning.preempt import can_preempt
 from slurm_gpu_aware.selector.candidates import Candidate, Candidates
-from slurm_gpu_aware.selector.passers import need_a_part, passers
+from slurm_gpu_aware.selector.passers import need_a_part
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.slurm.records import HOLDING, SlurmJob
 
@@ -146,8 +145,8 @@ class Successors:
         stuck = may and self._is_stuck(candidates, started=self.opened.keys() != known.keys())
         long = len(pending) + len(view.parked) >= max(_LEAST, len(self._running))
         wanted = self.wanted if may and not stuck and (long or pending) else 0
-        if wanted and _are_passed(view.jobs, candidates.context):
-            wanted = 0
+        if wanted and (candidates.passers or need_a_part(candidates.later_passers)):
+            wanted = 0  # such a job would take the GPUs that these are to get
         first, kept = list[Candidate](), set[str]()
         if wanted:
             queue = [*pending, *view.parked]
@@ -261,11 +260,6 @@ class Successors:
             if len(kept) >= _MOST:
                 break
         return first, kept
-
-
-def _are_passed(jobs: Sequence[SlurmJob], context: AdmissionContext) -> bool:
-    """Whether a job that waits at no gate may take the GPUs that opened jobs are to get."""
-    return bool(passers(jobs, context)) or need_a_part(passers(jobs, context, later=True))
 
 
 def _without(cluster: Cluster, job_id: str) -> Cluster:
