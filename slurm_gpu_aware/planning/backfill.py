@@ -173,12 +173,10 @@ class BackfillRoom:
     def _guarded(self, request: Request) -> BoolArray | None:
         """(N,) or (1,) nodes that it does not get if they are the head's; None: it gets all."""
         left, settings = request.left, self.settings
-        slow = left is not None and (settings.guarded_left or len(left.parts) > 1)
+        slow = left is not None and (settings.guarded_core or len(left.parts) > 1)
         if settings.guarded or slow:
             return np.ones(1, dtype=np.bool_)
-        if left is not None or request.priority > settings.guarded_against:
-            return None
-        return ~leaves_core(request, self.now)
+        return ~leaves_core(request, self.now) if settings.guarded_core else None
 
     def _beside(self, request: Request, now_s: float) -> Cluster:
         if self.shadow is None or self.ends_before(request, now_s):

@@ -33,13 +33,10 @@ class PlanSettings:
     """Jobs that the gate does not hold, and that need a part of a node, wait beside the queue, so
     Slurm holds the GPUs of the head. No job is backfilled on its nodes, as Slurm would have to give
     these GPUs free for that."""
-    guarded_against: float = -math.inf
-    """Highest priority of such jobs that need whole nodes, as of `in_tier`. Where one that is
-    backfilled leaves a core this stays held. One that leaves none is backfilled on the head's nodes
-    if its priority is higher: Slurm tries it first, and none of them gets its nodes beside it."""
-    guarded_left: bool = False
-    """Such a job may be due at any time: none that Slurm places, which may not start there after
-    all, is backfilled on the head's nodes."""
+    guarded_core: bool = False
+    """Such jobs may be due at any time, of whole nodes, too, against which a core is held: no job
+    that leaves none is backfilled on the head's nodes, nor one that Slurm places, which may not
+    start there after all. Priorities say nothing: users change those of their jobs in between."""
     due_order: str = "slurm"
     """How neighbours in Slurm's order with due dates exchange places (`due_dates.in_order`)."""
 

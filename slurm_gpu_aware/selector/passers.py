@@ -190,16 +190,6 @@ def _may_take(job: SlurmJob, others: Outside, cluster: Cluster) -> bool:
     return LeftPolicy().place(others.request(job), cluster) is not None
 
 
-def against(passing: Iterable[SlurmJob], context: AdmissionContext) -> float:
-    """Up to which priority Slurm may try some of these before a job, and give them whole nodes.
-
-    That of a held one is not known before it is released.
-    """
-    whole = [job for job in passing if _whole(job)]
-    found = (standing_of(j, context.partitions) if j.priority else math.inf for j in whole)
-    return max(found, default=-math.inf)
-
-
 def need_a_part(passing: Iterable[SlurmJob]) -> bool:
     """Whether some of these may get GPUs beside those of another job on its node."""
     return not all(_whole(job) for job in passing)

@@ -18,7 +18,7 @@ from slurm_gpu_aware.selector.candidates import Candidates
 from slurm_gpu_aware.selector.isolation import Isolation, contained
 from slurm_gpu_aware.selector.ledger_writer import LedgerWriter
 from slurm_gpu_aware.selector.live import Lives, Seen
-from slurm_gpu_aware.selector.passers import against, need_a_part
+from slurm_gpu_aware.selector.passers import need_a_part
 from slurm_gpu_aware.selector.policy_options import PolicyInForce
 from slurm_gpu_aware.selector.round_state import View
 from slurm_gpu_aware.selector.waiting_jobs import Promises
@@ -102,14 +102,12 @@ class RoundPlanner:
         """The input of the round."""
         context, config = candidates.context, self.lives.site.config
         guarded = config.gate.guard_head
-        settings = replace(self.policy.settings, guarded=guarded, guarded_left=guarded)
+        settings = replace(self.policy.settings, guarded=guarded, guarded_core=guarded)
         with contained("guard of the head"):
-            past = candidates.later_passers if guarded else []
             settings = replace(
                 settings,
                 guarded=guarded and need_a_part(candidates.passers),
-                guarded_against=against(past, context),
-                guarded_left=bool(past),
+                guarded_core=guarded and bool(candidates.later_passers),
             )
         queue: Sequence[Request] = [one.request for one in candidates.to_plan.values()]
         inputs = self.lives.inputs(Seen(view, context, profile, settings, queue))

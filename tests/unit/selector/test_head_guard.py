@@ -19,7 +19,7 @@ from slurm_gpu_aware.errors import SourceError
 from slurm_gpu_aware.model.request import in_tier
 from slurm_gpu_aware.planning.plan import Guarded
 from slurm_gpu_aware.selector.head_guard import HeadGuard
-from slurm_gpu_aware.selector.passers import against, highest, need_a_part, outside, passers
+from slurm_gpu_aware.selector.passers import highest, need_a_part, outside, passers
 from slurm_gpu_aware.slurm.records import NodeShare, SlurmReservation
 from slurm_gpu_aware.slurm.updates import JobUpdate, NewReservation
 
@@ -345,26 +345,20 @@ ONE_GPU = {"tres_per_node": "gres/gpu:1"}
 
 
 @pytest.mark.parametrize(
-    ("jobs", "above", "part"),
+    ("jobs", "part"),
     [
-        ([], -math.inf, False),
-        ([{"exclusive": True, "priority": 5}], HIGH + 5, False),
-        ([{"exclusive": True, "priority": 5}, {"exclusive": True, "priority": 9}], HIGH + 9, False),
-        ([{"exclusive": True, "dependency": "afterok:5(unfulfilled)"}], HIGH + 1, False),
-        ([{"exclusive": True, "priority": 0}], math.inf, False),  # known once it is released
-        ([{"exclusive": True, "exclusive_by": "topo"}], HIGH + 1, False),
-        ([{"exclusive": True, "exclusive_by": "topo", **ONE_GPU}], -math.inf, True),
-        ([{"exclusive": True, **ONE_GPU}], HIGH + 1, False),
-        ([{"exclusive": True}, ONE_GPU], HIGH + 1, True),
+        ([], False),
+        ([{"exclusive": True}], False),
+        ([{"exclusive": True, "exclusive_by": "topo"}], False),
+        ([{"exclusive": True, "exclusive_by": "topo", **ONE_GPU}], True),
+        ([{"exclusive": True, **ONE_GPU}], False),
+        ([{"exclusive": True}, ONE_GPU], True),
     ],
 )
-def test_what_whole_nodes_want_is_theirs_by_priority(
-    jobs: list[dict[str, Any]], above: float, part: bool
-) -> None:
+def test_who_needs_a_part_of_a_node(jobs: list[dict[str, Any]], part: bool) -> None:
     context = context_of([slurm_node("n1")], {"gpu": ("n1",)})
     found = passers([slurm_job(**fields) for fields in jobs], context, later=True)
-    assert (len(found), against(found, context)) == (len(jobs), above)
-    assert need_a_part(found) is part
+    assert (len(found), need_a_part(found)) == (len(jobs), part)
 
 
 def test_a_node_on_which_a_job_starts_keeps_a_core() -> None:
@@ -482,7 +476,7 @@ def test_a_job_of_several_partitions_gets_gpus_with_whole_nodes_only() -> None:
     context = context_of([slurm_node("n1")], parts, told={"ex": {"exclusive": True}})
     for names in (("ex",), ("gpu", "ex")):
         found = passers([slurm_job(partitions=names)], context)
-        assert (len(found), against(found, context)) == (1, HIGH + 1)
+        assert (len(found), need_a_part(found)) == (1, False)
 
 
 BARE = {"admin_comment": "gpuaware/1;mc=1;lf=het;sel=left:0:1790000000", "het_id": 7}
