@@ -5,7 +5,7 @@ All functions are pure.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +18,7 @@ from slurm_gpu_aware.placement.left_to_slurm import LeftPolicy, left_demand
 from slurm_gpu_aware.planning.plan import Guarded, Plan, Waiting
 from slurm_gpu_aware.planning.postponing import row_of
 
-CORE_CPUS = 4
-"""CPUs that a core has at most, but with eight threads."""
+CORE_CPUS = 4  # A core has up to four threads.
 
 
 class _Held(NamedTuple):
@@ -49,6 +48,7 @@ def guarded(
     *,
     passing: bool,
     parts: bool = True,
+    cores: Set[str] = frozenset(),
     above: float = -math.inf,
     outside: Iterable[Request] = (),
 ) -> dict[str, Guarded]:
@@ -57,9 +57,9 @@ def guarded(
     That is what it would start on now but for such jobs without GPUs, and if others may take GPUs
     (``passing``), also the GPUs that the plan keeps for it; if these all need whole nodes (not
     ``parts``), a core keeps them off. Without nodes on which a placed job is about to start, but
-    for that core: it needs what a reservation would take. ``above``: highest priority of those
-    that need a part of a node only. ``outside``: pending jobs that do not wait at the gate
-    (`admission.left.Outside`).
+    for that core (``cores``, as of `cores_left`): it needs what a reservation would take.
+    ``above``: highest priority of those that need a part of a node only. ``outside``: pending jobs
+    that do not wait at the gate (`admission.left.Outside`).
     """
     busy = _starts(plan, cluster)
     first = _first(plan)
@@ -70,14 +70,14 @@ def guarded(
     kept: dict[int, _Held] = {}
     late = None if first is None else first.shadow_start_s
     rest = _rest(plan, cluster, queue)
-    cores = cores_left(plan, cluster, queue) if passing else frozenset()
     for node, slots in (gpus | early).items():
-        if busy[node] and cluster.nodes[node] not in cores:
+        if busy[node] and (node not in gpus or cluster.nodes[node] not in cores):
             continue
         if busy[node] or not (parts or node in early):
             core = Guarded(0, 0, False, 1 if rest.free_cpus[node] >= CORE_CPUS else None)
             assert first is not None  # noqa: S101 - else nothing is kept there
-            kept[node] = _Held(core, queue[first.job_id].priority, above, -math.inf)
+            until_s = -math.inf if late is None else late
+            kept[node] = _Held(core, queue[first.job_id].priority, above, until_s)
             continue
         free, exist = int(cluster.free[node, list(slots)].sum()), int(cluster.exists[node].sum())
         cpus: int | None = 0
@@ -92,18 +92,24 @@ def guarded(
     return {cluster.nodes[node]: one for node, one in left.items()}
 
 
-def cores_left(plan: Plan, cluster: Cluster, queue: Mapping[str, Request]) -> frozenset[str]:
+def cores_left(
+    plan: Plan, cluster: Cluster, queue: Mapping[str, Request], before: Set[str]
+) -> frozenset[str]:
     """Names of nodes of the first job that waits of which jobs that start there leave a core.
 
     Without it no job of whole nodes starts there, however long the others take to do so.
+    ``before``: those of the last round. A core that is held later may be one that they need.
     """
     if (first := _first(plan)) is None:
         return frozenset()
     exact, rest = _starts(plan, cluster), _rest(plan, cluster, queue)
+    if cluster.starting is not None:
+        exact &= ~cluster.starting | np.array([name in before for name in cluster.nodes])
     for one in plan.assignments:
-        request = queue.get(one.job_id)
-        if request is None or request.left is not None or _fills(request):
-            exact[list(one.nodes)] = False
+        request, nodes = queue.get(one.job_id), list(one.nodes)
+        exact[nodes] &= (
+            request is not None and request.left is None and leaves_core(request, cluster)[nodes]
+        )
     if cluster.by_slurm is not None:
         exact &= ~cluster.by_slurm.any(axis=1)
     exact &= rest.free_cpus >= CORE_CPUS
@@ -112,14 +118,16 @@ def cores_left(plan: Plan, cluster: Cluster, queue: Mapping[str, Request]) -> fr
 
 def leaves_core(request: Request, cluster: Cluster) -> BoolArray:
     """(N,) nodes on which a job leaves at least one core."""
+    if request.nodes.whole or request.sockets.takes_all:
+        return np.zeros(cluster.shape[0], dtype=np.bool_)
+    free = cluster.free_cpus
+    if request.sockets.bound:  # Slurm may reserve a core of any socket
+        if (sockets := cluster.sockets) is None:
+            return np.zeros(cluster.shape[0], dtype=np.bool_)
+        beside = np.take_along_axis(sockets.free_cpus, np.maximum(sockets.gpu, 0), axis=1)
+        free = np.where(sockets.gpu >= 0, beside, cluster.free_cpus[:, None]).min(axis=1)
     most = max((request.cpus_on_node(n) for n in request.node_counts(cluster.shape[1])), default=0)
-    found = cluster.free_cpus >= most + CORE_CPUS
-    return np.asarray(found & (not _fills(request)), dtype=np.bool_)
-
-
-def _fills(request: Request) -> bool:
-    """Whether a job may get all free CPUs of its nodes."""
-    return request.nodes.whole or request.sockets.takes_all
+    return np.asarray(free >= most + CORE_CPUS, dtype=np.bool_)
 
 
 def _first(plan: Plan) -> Waiting | None:

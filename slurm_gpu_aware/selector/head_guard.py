@@ -119,8 +119,8 @@ class HeadGuard:
         """
         self._tell(until_s if waits else 0.0)
         now = self.timer()
-        busy = {node: one for node, one in self._busy.items() if node in kept}
-        self._busy = {i: (n, at) for i, (n, at) in busy.items() if n < 2 or now - at < _AGAIN_S}
+        busy = self._busy.items()
+        self._busy = {i: one for i, one in busy if i in kept and now - one[1] < _AGAIN_S}
         tried = {node: self._busy.get(node, (0, now))[0] for node in kept}
         shares = {node: _shares(guarded, tried[node]) for node, guarded in kept.items()}
         wanted = {node: left for node, left in shares.items() if left}
@@ -134,7 +134,7 @@ class HeadGuard:
             self._refused[node] = now
             if node in self._held and _exceeds(self._held[node].share, wanted[node][0]):
                 self.drop([node])
-            log.info("GPUs of %s that the first job waits for are not guarded: %s", node, why)
+            log.info("%s, for which the first job waits, is not guarded: %s", node, why)
 
     def _hold_one(self, node: str, shares: Sequence[_Share | None], until_s: float) -> str:
         """Hold the first of some shares that Slurm reserves; return why it refuses them, or ""."""
@@ -143,7 +143,8 @@ class HeadGuard:
                 self._hold(node, share, until_s)
                 return ""
             except SourceError as exc:
-                if _BUSY not in str(exc) or share is None or not share.gpus:
+                last = share is shares[-1] and (share is None or not share.gpus)
+                if _BUSY not in str(exc) or last:
                     return str(exc)
                 self._busy[node] = self._busy.get(node, (0, 0.0))[0] + 1, self.timer()
         return ""  # no GPU is free there
@@ -186,18 +187,19 @@ class HeadGuard:
 
 def _shares(guarded: Guarded, tried: int) -> Sequence[_Share | None]:
     """What to hold of a node, the first that Slurm reserves. Slurm 26.05 refuses GPUs and cores
-    that are in use, as it did ``tried`` shares: then only the free GPUs, or the whole node."""
+    that are in use, as it did ``tried`` shares: then only the free GPUs, or the whole node, also
+    where a core is enough."""
     gpus, free, every, cpus = guarded
     if cpus is None:
         return [None]
-    if not gpus:
+    if not gpus and cpus != 1:
         return [_Share(0, cpus)] if cpus else []
     shares: list[_Share | None] = [_Share(gpus, max(gpus, cpus))]
-    if every or cpus > free:
+    if every or not gpus or cpus > free:
         shares.append(None)
     elif free:
         shares += [_Share(free, max(free, cpus)), None]
-    return shares[tried:]
+    return shares[min(tried, len(shares) - 1) :] if shares[-1] is None else shares[tried:]
 
 
 def _tres(share: _Share) -> str:

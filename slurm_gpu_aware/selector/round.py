@@ -310,10 +310,11 @@ class Rounds:
             candidates.waits(job.id, UNTRIED)
         with contained("holding pool"):
             self._pool.take([job for job in untried if self._pool.holds(job.job)])
+        before, self._guard.cores = self._guard.cores, frozenset()
+        with contained("guard of the head"):
+            queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
+            self._guard.cores = cores_left(plan, candidates.context.cluster, queue, before)
         if assignments and self._gate_held(self._clock()):
-            with contained("guard of the head"):
-                queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
-                self._guard.cores = cores_left(plan, candidates.context.cluster, queue)
             given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
             for job_id, why in failed.items():
@@ -337,8 +338,7 @@ class Rounds:
         context = candidates.context
         with contained("guard of the head"):
             queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
-            ahead = self._successors.opened
-            past = candidates.passers if ahead else candidates.later_passers
+            past = candidates.later_passers
             wanted = guarded(
                 plan,
                 context.cluster,
@@ -346,6 +346,7 @@ class Rounds:
                 view.now,
                 passing=bool(past),
                 parts=need_a_part(past),
+                cores=self._guard.cores,
                 above=highest(past, context),
                 outside=outside(view.jobs, context),
             )

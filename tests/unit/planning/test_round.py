@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from make import job_request, placements, plan_round, reasons, with_held, with_running
 
-from slurm_gpu_aware.model.cluster import Cluster, RunningJob
+from slurm_gpu_aware.model.cluster import Cluster, RunningJob, Sockets
 from slurm_gpu_aware.model.request import LeftToSlurm, Part, PreemptionRights, Request
 from slurm_gpu_aware.placement.facts import Woken
 from slurm_gpu_aware.planning import backfill
 from slurm_gpu_aware.planning import round as planning
 from slurm_gpu_aware.planning.facts import Reserved
-from slurm_gpu_aware.planning.guard import cores_left, guarded
-from slurm_gpu_aware.planning.plan import Guarded, PlanSettings
+from slurm_gpu_aware.planning.guard import cores_left, guarded, leaves_core
+from slurm_gpu_aware.planning.plan import Guarded, Plan, PlanSettings, Waiting
 from slurm_gpu_aware.planning.reservation import reserve
 
 NOW = 1000.0
@@ -353,10 +353,54 @@ def test_who_leaves_no_core_is_not_backfilled_on_the_nodes_of_the_head(
     plan = plan_round(queue, cluster, settings, 0.0)
     assert bool(plan.assignments) is starts
     requests = {one.job_id: one for one in queue}
-    there = cores_left(plan, cluster, requests)
+    there = cores_left(plan, cluster, requests, frozenset())
     assert there == ({"n0"} if starts else set())
-    free = guarded(plan, cluster, requests, 0.0, passing=True, parts=False)
+    free = guarded(plan, cluster, requests, 0.0, passing=True, parts=False, cores=there)
     assert free == {"n0": Guarded(0, 0, False, 1)}
+    cluster.free_cpus[:] = 3
+    whole = guarded(plan, cluster, requests, 0.0, passing=True, parts=False)
+    assert whole == ({} if starts else {"n0": Guarded(0, 0, False, None)})
+
+
+def test_a_core_that_is_held_when_a_job_was_placed_stays_until_it_starts() -> None:
+    """One that is held later may be one that the job needs."""
+    cluster = with_running(Cluster.uniform(2, 4, cpus_per_node=16))
+    cluster = replace(cluster, starting=np.array([True, True]))
+    head = job_request("1", 8, max_nodes=2)
+    plan = Plan((), (Waiting("1", "", reserved=((0, (0,)), (1, (0,)))),))
+    assert cores_left(plan, cluster, {"1": head}, {"n0"}) == {"n0"}
+    cluster.free_cpus[0] = 3
+    assert cores_left(plan, cluster, {"1": head}, {"n0"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("fields", "free", "expected"),
+    [
+        ({"cpus": 4}, (8, 8), True),
+        ({"cpus": 4, "bound": True}, (8, 8), True),
+        ({"cpus": 5, "bound": True}, (8, 8), False),
+        ({"cpus": 4, "bound": True}, (8, 7), False),
+        ({"cpus": 5}, (8, 1), True),
+        ({"cpus": 6}, (8, 1), False),
+        ({"cpus": 1, "bound": True, "fills": True}, (8, 8), False),
+    ],
+)
+def test_a_job_leaves_a_core_of_each_socket_to_which_it_may_be_bound(
+    fields: dict[str, Any], free: tuple[int, int], expected: bool
+) -> None:
+    """Slurm may reserve any of them."""
+    cluster = Cluster.uniform(1, 4, cpus_per_node=sum(free))
+    sockets = Sockets(
+        gpu=np.array([[0, 0, 1, 1]]),
+        cpus=np.array([[8, 8]]),
+        free_cpus=np.array([free]),
+        per_core=np.array([1]),
+        quiet=np.array([True]),
+    )
+    job = job_request("1", 1, **fields)
+    assert leaves_core(job, replace(cluster, sockets=sockets)).tolist() == [expected]
+    if "bound" in fields:
+        assert not leaves_core(job, cluster).any()
 
 
 @pytest.mark.parametrize(

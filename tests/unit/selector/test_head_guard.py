@@ -375,6 +375,30 @@ def test_a_node_on_which_a_job_starts_keeps_a_core() -> None:
     assert slurm.held == []
 
 
+def test_a_node_without_a_free_core_is_held_against_whole_nodes() -> None:
+    """26.05 refuses a core that is in use. The next try comes after some seconds."""
+    slurm = Reservations(0)
+    slurm.cores = 0
+    for now, held in ((0.0, ""), (5.0, ""), (20.0, "cpu=1")):
+        slurm.guard.timer = lambda now=now: now
+        assert slurm.guarded(0, 0, cpus=1) == [held]
+        slurm.cores = 1
+    assert slurm.gaps == 0
+    slurm.cores = 0
+    slurm.guard.cores = {"n1"}
+    slurm.guarded(4, 0, whole=True)
+    slurm.guard.open(["n1"])
+    assert slurm.held == []
+
+
+@pytest.mark.parametrize("after", [(4, 0, True), (3, 0, False), (3, 2, False)])
+def test_what_is_held_stays_whatever_is_wanted_next(after: tuple[int, int, bool]) -> None:
+    """Slurm has refused two shares before."""
+    slurm = Reservations(1)
+    assert slurm.guarded(3, 2) == [""]
+    assert slurm.guarded(*after) == ([] if after[1:] == (0, False) else [""])
+
+
 @pytest.mark.parametrize(
     ("jobs", "above"),
     [

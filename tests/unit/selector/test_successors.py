@@ -85,7 +85,11 @@ def test_a_held_job_without_gpus_that_shares_no_node_changes_nothing(slurm: Slur
     assert opened(slurm) - {"9"} == FIRST
 
 
-@pytest.mark.parametrize("fields", [{}, {"priority": 0, "reason": "JobHeldUser"}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"priority": 0}, {"eligible_time": 1_790_000_900, "reason": "BeginTime"}],
+    ids=str,
+)
 def test_none_is_opened_while_one_that_passes_the_gate_needs_a_part_of_a_node(
     slurm: SlurmFolder, fields: dict[str, Any]
 ) -> None:
