@@ -74,7 +74,7 @@ def guarded(
         if busy[node] and (node not in gpus or cluster.nodes[node] not in cores):
             continue
         if busy[node] or not (parts or node in early):
-            core = Guarded(0, 0, False, 1 if rest.free_cpus[node] >= CORE_CPUS else None)
+            core = Guarded(0, 0, False, 1)
             assert first is not None  # noqa: S101 - else nothing is kept there
             until_s = -math.inf if late is None else late
             kept[node] = _Held(core, queue[first.job_id].priority, above, until_s)
