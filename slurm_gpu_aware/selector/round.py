@@ -344,7 +344,8 @@ class Rounds:
                 context.cluster,
                 queue,
                 view.now,
-                passing=bool(past),
+                # One that no filter sees starts before a round would see it.
+                passing=bool(past) or context.slurm.hides_core_spec,
                 parts=need_a_part(past),
                 cores=self._guard.cores,
                 above=highest(past, context),

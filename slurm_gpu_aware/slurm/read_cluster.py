@@ -234,6 +234,8 @@ def config_of(settings: Mapping[str, str]) -> SlurmConfig:
         exclusive_kinds=_exclusive_kinds(settings),
         topology_optional="TOPOOPTIONAL" in _modes(settings.get("TopologyParam", "")),
         age_per_s=_age_per_s(settings),
+        hides_core_spec="YES" in _modes(settings.get("AllowSpecResourcesUsage", ""))
+        and version[:2] < ["26", "05"],
     )
 
 

@@ -386,5 +386,7 @@ class SlurmConfig:
     age_per_s: float | None = None
     """What a second of age adds to a job's priority; None: priorities say only the order of the
     jobs (``priority/basic``)."""
+    hides_core_spec: bool = False
+    """Users may ask for whole nodes by --core-spec, and a filter does not see it (before 26.05)."""
     default_topology: str = "default"
     """Topology of the partitions that name none; ``default`` without topology.yaml."""

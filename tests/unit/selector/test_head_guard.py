@@ -375,6 +375,22 @@ def test_a_node_on_which_a_job_starts_keeps_a_core() -> None:
     assert slurm.held == []
 
 
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_core_is_held_where_no_filter_sees_who_gets_whole_nodes(
+    slurm: SlurmFolder, monkeypatch: pytest.MonkeyPatch, hidden: bool
+) -> None:
+    """--core-spec=1 before 26.05 started at once, past the first job that waits."""
+    slurm.write([parked(one, gpus=4) for one in "78"], ["n1"])
+    bench, seen = RoundsBench(slurm), list[Any]()
+    known = replace(bench.client.config(), hides_core_spec=hidden)
+    monkeypatch.setattr(bench.client, "config", lambda: known)
+    keep = lambda guard, kept, until_s, **_: seen.append(dict(kept))  # noqa: E731
+    monkeypatch.setattr(HeadGuard, "keep", keep)
+    bench.run()
+    bench.run(60.0)
+    assert seen[-1] == ({"n1": Guarded(0, 0, False, 1)} if hidden else {})
+
+
 def test_a_node_without_a_free_core_is_held_against_whole_nodes() -> None:
     """26.05 refuses a core that is in use. The next try comes after some seconds."""
     slurm = Reservations(0)

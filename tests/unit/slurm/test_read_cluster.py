@@ -329,6 +329,19 @@ def test_other_settings() -> None:
     assert not config_of(settings(TopologyParam="(null)")).topology_optional
 
 
+@pytest.mark.parametrize(
+    ("version", "allowed", "hidden"),
+    [
+        *(("24.11.5", "yes", True), ("25.11.2", "Yes", True), ("26.05.0", "yes", False)),
+        *(("24.11.5", "no", False), ("24.11.5", "", False)),
+    ],
+)
+def test_a_filter_sees_core_spec_since_26_05(version: str, allowed: str, hidden: bool) -> None:
+    known = settings(AllowSpecResourcesUsage=allowed)
+    found = config_of({**known, "SLURM_VERSION": version})
+    assert found.hides_core_spec is hidden
+
+
 # -- small values ----------------------------------------------------------------------------------
 
 
