@@ -365,7 +365,7 @@ def _may_get(job: SlurmJob, context: AdmissionContext) -> tuple[list[str], list[
     if wanted and job.min_nodes <= len(wanted):
         names &= wanted
     nodes = {one: context.nodes[one] for one in names if one in context.nodes}
-    cpus = max(job.min_cpus_node, -(-job.cpus // (job.max_nodes or job.cpus or 1)))
+    cpus = job.least_cpus
     memory_mb = job.memory_mb_per_node or cpus * (job.memory_mb_per_cpu or 0)
     able = {i: one for i, one in nodes.items() if one.cpus >= cpus and one.memory_mb >= memory_mb}
     fit = _with_features(job, able)

@@ -176,7 +176,7 @@ def _with_nodes(jobs: Iterable[SlurmJob], context: AdmissionContext) -> list[Slu
         if len(job.req_nodes) < job.min_nodes or not there.isdisjoint(job.req_nodes)
         if usable.issuperset(job.req_nodes) and types.issuperset(gpu_types(job))
         if (part := part_of(job)).gpus <= every and (part.per_node or 0) <= most
-        if not part.gpus or -(-part.cpus // (part.max_nodes or part.cpus or 1)) <= most_cpus
+        if not part.gpus or job.least_cpus <= most_cpus
     ]
 
 

@@ -144,6 +144,11 @@ class SlurmJob:
         return math.inf if self.time_limit_s is None else self.time_limit_s
 
     @property
+    def least_cpus(self) -> int:
+        """CPUs that it needs on one of its nodes at least."""
+        return max(self.min_cpus_node, -(-self.cpus // (self.max_nodes or self.cpus or 1)))
+
+    @property
     def het(self) -> bool:
         """Whether it is a component of a heterogeneous job."""
         return self.het_id is not None
