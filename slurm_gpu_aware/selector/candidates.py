@@ -149,6 +149,11 @@ class Candidates:
     _tried: Counter[Hashable] = field(default_factory=Counter)
     """`_place` -> jobs to plan that may start there now."""
 
+    @property
+    def requests(self) -> dict[str, Request]:
+        """Job to plan -> its request."""
+        return {job_id: one.request for job_id, one in self.to_plan.items()}
+
     @cached_property
     def passers(self) -> list[SlurmJob]:
         """Jobs that may soon take GPUs past the gate."""

@@ -312,8 +312,8 @@ class Rounds:
             self._pool.take([job for job in untried if self._pool.holds(job.job)])
         before, self._guard.cores = self._guard.cores, frozenset()
         with contained("guard of the head"):
-            queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
-            self._guard.cores = cores_left(plan, candidates.context.cluster, queue, before)
+            seen = candidates.context.cluster, candidates.requests
+            self._guard.cores = cores_left(plan, *seen, before)
         if assignments and self._gate_held(self._clock()):
             given = assignments, candidates.to_plan, nodes
             outcome.placed, failed = self._placer.place(*given, planning_s)
@@ -337,12 +337,11 @@ class Rounds:
 
         context = candidates.context
         with contained("guard of the head"):
-            queue = {job_id: one.request for job_id, one in candidates.to_plan.items()}
             past = candidates.later_passers
             wanted = guarded(
                 plan,
                 context.cluster,
-                queue,
+                candidates.requests,
                 view.now,
                 # One that no filter sees starts before a round would see it.
                 passing=bool(past) or context.slurm.hides_core_spec,
