@@ -82,14 +82,12 @@ local function decide_submit(job, part_list, uid, conf)
     local parts, besides = request.gpu_request(job)
     local leader = number32(job.het_job_offset) == 0 -- only here can a heterogeneous job be gated
     local asks = #parts > 0 or besides.sharing or besides.uncounted
-    local whole, may = settings.takes_gpus(job, part_list, conf)
-    whole, may = not asks and whole, not asks and may
+    local whole, others = settings.takes_gpus(job, part_list, conf)
+    whole = not asks and whole
     asks = asks or whole or leader
     local all, some = settings.is_managed(job, part_list, conf)
     if not asks or forbidden.index_type(job) or forbidden.licence_option(job, conf.licence) then
-        -- It must take no GPU that is kept for the first job that waits.
-        local wakes = may and some
-        return { wakes = wakes, new = { begin_time = wakes and defer.behind_guard(job, conf) or nil } }
+        return {}
     end
     --- Slurm chooses the GPUs, at once.
     local function left(text)
@@ -102,7 +100,6 @@ local function decide_submit(job, part_list, uid, conf)
         local verdict = left(text)
         local new = verdict.new or {}
         request.park_left(job, new, reason, defer.begin_time(job, conf), conf)
-        new.begin_time = new.begin_time or leader and may and defer.behind_guard(job, conf) or nil
         verdict.new, verdict.parked = new, true
         return verdict
     end
@@ -153,7 +150,8 @@ local function decide_submit(job, part_list, uid, conf)
     reason = unsupported.reason(job, parts, besides, hints, conf)
     reason = reason or not all and "a partition that is not managed"
     if reason then
-        local quiet = #parts == 0 and not hints and not besides.uncounted and reason ~= rules.whole_nodes
+        local quiet = #parts == 0 and not hints and not besides.uncounted
+        quiet = quiet and (reason ~= rules.whole_nodes or others) -- those it gets at any time
         texts[#texts + 1] = not quiet and unsupported.sentence(reason, job, parts, conf) or hint
         local text = #texts > 0 and table.concat(texts, "\n") or nil
         local of_node = reason:find("GPU type ", 1, true) and forbidden.index_type(job, conf.type_sums)
@@ -280,13 +278,12 @@ local function modify(job, record, part_list, uid)
     elseif conf.admins[uid] and change.interferes(job, record, conf) then
         return refusal("gpu-aware: its owner has just changed this job; try again in some seconds")
     end
-    local wakes = change.wakes(job, record, part_list, conf)
     local verdict = conf.admins[uid] and {} or change.decide(job, record, part_list, uid, conf)
     if verdict.refuse then
         return refusal(verdict.text)
     end
     apply(job, verdict.new or {}, {})
-    if (verdict.changed or wakes) and conf.submit_file then
+    if verdict.changed and conf.submit_file then
         pcall(append_byte, conf.submit_file)
     end
     return success()

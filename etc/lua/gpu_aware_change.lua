@@ -297,14 +297,11 @@ local function grows(update, record)
     return more or is_set(update.threads_per_core, U16) or text_of(update.mem_per_tres) ~= nil
 end
 
---- What `settings.takes_gpus` says of a job in managed partitions, if it has whole nodes: a record does not
---- show --exclusive.
-local function gets_whole_nodes(record, part_list, conf)
+--- May a job get GPUs in managed partitions, if it has whole nodes? A record does not show --exclusive.
+local function may_be_whole(record, part_list, conf)
     local _, some = settings.is_managed(record, part_list, conf)
-    if some then
-        return settings.takes_gpus(setmetatable({ shared = 0 }, { __index = record }), part_list, conf)
-    end
-    return false, false
+    local view = setmetatable({ shared = 0 }, { __index = record })
+    return some and (settings.takes_gpus(view, part_list, conf))
 end
 
 --- What becomes of an update of a pending gated job: {refuse=, text=, new=, changed=}. `new`: fields
@@ -326,10 +323,6 @@ local function decide(job, record, part_list, conf)
     end
     if original.left == rules.whole_nodes and not has_gpus(view) then
         hints, sentence = nil, nil -- they are about GPUs
-        local _, passes = gets_whole_nodes(view, part_list, conf)
-        if passes and given.partition then -- its gate would open before the first job is guarded
-            return { refuse = true, text = rules.sentences.moved_in:format(base.shown(job.partition)) }
-        end
     end
     local bare = request.bare_entry(job)
     if bare then
@@ -510,43 +503,17 @@ end
 --- with their GPUs?
 local function may_pass(update, record, part_list, conf)
     local starts = lets_go(update) or starts_sooner(update)
-    return starts and comes_back(record, PARKS_S) and gets_whole_nodes(record, part_list, conf)
-end
-
---- Does an update let a held job go that passes the gate, and that may get whole nodes with their GPUs?
-function C.wakes(update, record, part_list, conf)
-    if not lets_go(update) or record.priority ~= 0 or not is_pending(record) then
-        return false
-    end
-    local _, may = gets_whole_nodes(record, part_list, conf)
-    return may and not base.is_record(record.admin_comment)
-end
-
---- Does a job pass the gate that may get whole nodes with their GPUs?
-local function passes_whole(view, part_list, conf)
-    local _, some = settings.is_managed(view, part_list, conf)
-    local _, may = settings.takes_gpus(view, part_list, conf)
-    return some and may
-end
-
---- May a job without GPUs get whole nodes with their GPUs? Its record does not show --exclusive.
-local function may_be_whole(record, part_list, conf)
-    local whole, may = gets_whole_nodes(record, part_list, conf)
-    return whole or may
+    return starts and comes_back(record, PARKS_S) and may_be_whole(record, part_list, conf)
 end
 
 --- Begin time in place of that of an update, for a waiting job that passes the gate; nil: as it says.
 local function begins_later(update, record, part_list, conf)
-    local moved = { partition = text_of(update.partition) }
-    local view = setmetatable(moved, { __index = record })
-    local passes = starts_sooner(update)
-        and (may_be_whole(view, part_list, conf) or is_for_the_gate({}, record, part_list, conf))
+    local passes = starts_sooner(update) and is_for_the_gate({}, record, part_list, conf)
     return passes and defer.behind_guard({ begin_time = base.number32(update.begin_time) }, conf) or nil
 end
 
---- The refusal of an update by which a waiting job that is not at the gate would become such a job, or one
---- of whole nodes that passes it (no reservation guards the first job against it); or, where it is at the
---- gate and stays so, ask for something else, and pass those that wait there: Slurm keeps what no
+--- The refusal of an update by which a waiting job that is not at the gate would become such a job; or,
+--- where it is one and stays so, ask for something else, and pass those that wait there: Slurm keeps what no
 --- node can have as long as a hold or a limit holds it. A later component of a heterogeneous job
 --- (`follows`) waits with the first. nil: it may be updated.
 local function passes_by(update, record, part_list, conf, follows)
@@ -558,11 +525,7 @@ local function passes_by(update, record, part_list, conf, follows)
     if takes_gpus(update, record, view) then
         return rules.sentences.gpus_kept
     elseif not is_for_the_gate(view, record, part_list, conf) then
-        -- Slurm sets the partition first, so that it never keeps the rest alone
-        local becomes = passes_whole(view, part_list, conf) and not passes_whole(record, part_list, conf)
-        if becomes then
-            return refusal
-        end
+        -- No reservation guards the first job against it yet
         local enters = moved and may_be_whole(view, part_list, conf) and not may_be_whole(record, part_list, conf)
         return enters and defer.jobs_wait(conf) and rules.sentences.moved_whole:format(base.shown(update.partition))
             or nil

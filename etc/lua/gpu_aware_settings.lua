@@ -160,9 +160,9 @@ function S.is_managed(job, part_list, conf)
     return all, some
 end
 
---- Does a job get whole nodes with all their GPUs, though it asks for none: by an option, or in a
---- partition with OverSubscribe=EXCLUSIVE? Two answers: it gets some in any case; it may, as one of its
---- partitions has nodes without GPUs as well. Neither where the configuration does not name those.
+--- May a job get whole nodes with all their GPUs, though it asks for none: by an option, or in a partition
+--- with OverSubscribe=EXCLUSIVE? And has one of its partitions nodes without GPUs as well? Neither where the
+--- configuration does not name those.
 function S.takes_gpus(job, part_list, conf)
     if not conf.with_others then
         return false, false
@@ -176,7 +176,7 @@ function S.takes_gpus(job, part_list, conf)
         others = others or conf.with_others[name] or false
         gpus = gpus or not conf.without_gpus[name]
     end
-    return whole and not others, whole and others and gpus
+    return whole and gpus, others
 end
 
 return S

@@ -14,7 +14,6 @@ from slurm_gpu_aware.admission.context import (
     CannotPlanError,
     QueueEntry,
     Standing,
-    partial_reservations,
 )
 from slurm_gpu_aware.admission.fitting import (
     allowed_nodes,
@@ -23,7 +22,7 @@ from slurm_gpu_aware.admission.fitting import (
 )
 from slurm_gpu_aware.admission.holds import Hold
 from slurm_gpu_aware.admission.node_use import gets_whole_nodes, is_alone, sharing_of
-from slurm_gpu_aware.admission.snapshot import is_usable, standing_of
+from slurm_gpu_aware.admission.reach import of_partitions, on_other_nodes, open_to, reach
 from slurm_gpu_aware.bounds import MAX_GPUS
 from slurm_gpu_aware.filter_rules import WHOLE_NODES
 from slurm_gpu_aware.gate.admin_comment import OriginalRequest
@@ -41,7 +40,7 @@ from slurm_gpu_aware.model.request import (
 from slurm_gpu_aware.slurm.gres import GpuItem, gpus_and_shards
 from slurm_gpu_aware.slurm.records import SlurmJob, SlurmNode, SlurmPartition, SlurmReservation
 from slurm_gpu_aware.slurm.updates import TRES_FIELDS
-from slurm_gpu_aware.slurm.words import matches, understood
+from slurm_gpu_aware.slurm.words import understood
 
 _NO_FORM = Form("node", GpuItem(1, None, ()))
 
@@ -75,7 +74,7 @@ def left_request(
     last = entries[-1]  # Slurm may start it in any of them: it stands as in the lowest one
     limit_s = max(entry.limit_s for entry in entries)
     found = [_nodes(entry, limit_s) for entry in entries]
-    found += [_of_partitions(one, context) for one in components]
+    found += [of_partitions(one, context) for one in components]
     masks = zip(*found, strict=True)
     eligible, allowed = (_same(np.logical_or.reduce(kind), context) for kind in masks)
     places = {name: i for i, name in enumerate(context.cluster.nodes)}
@@ -128,7 +127,8 @@ def _parts(
     if not whole:
         raise CannotPlanError("it asks for no GPUs")
     if all(part.elsewhere for part in parts):
-        raise CannotPlanError("it asks for no GPUs, and nodes without GPUs may have room for it")
+        why = "it asks for no GPUs, and nodes without GPUs may have room for it"
+        raise CannotPlanError(why, leave=bool(components) or not on_other_nodes(own, context))
     return parts
 
 
@@ -166,14 +166,6 @@ def _nodes(entry: QueueEntry, limit_s: float) -> tuple[BoolArray, BoolArray]:
     return (eligible if eligible.any() else allowed), allowed  # none is up: it waits for one
 
 
-def _of_partitions(job: SlurmJob, context: AdmissionContext) -> tuple[BoolArray, BoolArray]:
-    """The same for another component of a heterogeneous job: all nodes of its partitions."""
-    known = [context.partitions[p].nodes for p in job.partitions if p in context.partitions]
-    names = frozenset[str]().union(*known)
-    mask = np.array([name in names for name in context.cluster.nodes], dtype=np.bool_)
-    return mask, mask
-
-
 def _same(mask: BoolArray, context: AdmissionContext) -> BoolArray:
     """The same array for equal masks, as `AdmissionContext.eligible` asks for."""
     return context.eligible.setdefault(("left", mask.tobytes()), mask)
@@ -199,12 +191,13 @@ def hold_of_left(
     there &= set(job.req_nodes) or there
     there -= {*job.exc_nodes}
     if not components:
-        there &= _open_to(job, nodes, reservations, now)
+        there &= open_to(job, nodes, reservations, now)
     names = tuple(name for name in nodes if name in there)
     part = _own_part(job, gated.original)
     more = sum(part_of(one).gpus for one in components)
     whole = gets_whole_nodes(job, partitions)
-    fewest = min((sum(count for _, count in nodes[name].gpus) for name in names), default=0)
+    on_each = (sum(count for _, count in nodes[name].gpus) for name in names)
+    fewest = min(filter(None, on_each), default=0)
     return Hold(
         job_id=job.id,
         nodes=names,
@@ -223,94 +216,11 @@ def hold_of_left(
     )
 
 
-class Outside:
-    """Pending jobs that wait at no gate. Equal ones cost little: a user may submit thousands."""
-
-    def __init__(self, context: AdmissionContext) -> None:
-        self.context = context
-        self._masks: dict[object, BoolArray] = {}
-        self._numbers: dict[object, int] = {}
-        self._places = {name: i for i, name in enumerate(context.cluster.nodes)}
-
-    def request(self, job: SlurmJob) -> Request:
-        """Where Slurm might start it now, without what it may get of nodes that no round knows."""
-        partitions, places = self.context.partitions, self._places
-        whole = gets_whole_nodes(job, partitions)
-        part = replace(part_of(job), whole=whole)
-        if not part.gpus:  # of sockets and cores in other words it may need all
-            cpus = max(part.cpus, job.min_cpus_node * part.min_nodes)
-            part = replace(part, cpus=cpus, whole=part.whole or bool(job.unsupported))
-        if part.min_nodes > 1 and (others := self.others(job)):
-            part = _spread(part, max(1, part.min_nodes - others))
-        return Request(
-            job_id=job.id,
-            gpus=min(max(1, part.gpus), MAX_GPUS),
-            app_class="",
-            user=job.user,
-            nodes=NodeRules(
-                self._mask(job),
-                required=tuple(places[name] for name in job.req_nodes if name in places),
-                whole=part.whole,
-                alone=is_alone(job, partitions),
-                sharing=sharing_of(job, partitions),
-            ),
-            time_limit_s=job.longest_s,
-            priority=standing_of(job, partitions),
-            left=LeftToSlurm("it waits at no gate", (part,)),
-        )
-
-    def others(self, job: SlurmJob) -> int:
-        """Number of usable nodes that no round knows and that a job without GPUs may get."""
-        if part_of(job).gpus:
-            return 0
-        nodes, key = self.context.nodes, _wanted(job)
-        if key not in self._numbers:
-            _, there = _may_get(job, self.context)
-            self._numbers[key] = sum(is_usable(nodes[name]) for name in there)
-        return self._numbers[key]
-
-    def _mask(self, job: SlurmJob) -> BoolArray:
-        """(N,) nodes that it may get."""
-        context, lone = self.context, is_alone(job, self.context.partitions)
-        key = job.partitions, job.features, job.exc_nodes, job.reservation, lone and job.user
-        if key not in self._masks:
-            open_to = _open_to(job, context.nodes, context.reservations, context.now)
-            open_to.difference_update(job.exc_nodes)
-            there = np.array([name in open_to for name in self._places], dtype=np.bool_)
-            others = (one for one in context.cluster.running if lone and one.user != job.user)
-            there[[node for one in others for node in one.on_nodes]] = False
-            self._masks[key] = there & _of_partitions(job, context)[0]
-        return self._masks[key]
-
-
-def _open_to(
-    job: SlurmJob,
-    nodes: Mapping[str, SlurmNode],
-    reservations: Sequence[SlurmReservation],
-    now: float,
-) -> set[str]:
-    """Names of the nodes that features and reservations leave to a job, whatever else holds.
-
-    On one of the others its GPUs would count twice: as taken there, and as free where it starts.
-    """
-    able = _with_features(job, nodes)
-    names = set((job.reservation or "").split(",")) - {""}
-    own = [one for one in reservations if one.name in names]
-    if own and all(one.nodes and "FLEX" not in one.flags for one in own):
-        return able.intersection(set().union(*(one.nodes for one in own)))
-    shut = [one for one in reservations if one.active_at(now) and "MAGNETIC" not in one.flags]
-    partial = partial_reservations(shut, nodes)
-    whole = (one.nodes for one in shut if one.name not in partial)
-    return able if names else able.difference(*whole)
-
-
-def _with_features(job: SlurmJob, nodes: Mapping[str, SlurmNode]) -> set[str]:
-    """Names of those that have the features that a job asks for, as far as these are understood."""
-    if not (job.features and understood(job.features)):
-        return set(nodes)
-    kinds = {node.features for node in nodes.values()}  # fewer than nodes
-    fit = {kind for kind in kinds if matches(job.features, kind)}
-    return {name for name, node in nodes.items() if node.features in fit}
+def spread(part: Part, nodes: int) -> Part:
+    """What of a part is on so many of its nodes."""
+    of, fields = max(1, part.min_nodes), ("cpus", "memory_mb", "tasks")
+    share = {name: -(-getattr(part, name) * nodes // of) for name in fields}
+    return replace(part, min_nodes=nodes, **share)
 
 
 def part_of(job: SlurmJob) -> Part:
@@ -334,42 +244,10 @@ def _on_nodes(job: SlurmJob, part: Part, context: AdmissionContext) -> Part:
     whole = gets_whole_nodes(job, context.partitions)
     if part.gpus:
         return replace(part, whole=whole)
-    key = _wanted(job)
-    if ("here", key) not in context.idle:
-        here, others = _may_get(job, context)
-        context.idle["here", key], context.idle["others", key] = len(here), len(others)
-    most = context.idle["here", key]
+    most, others = reach(job, context)
     if whole and most:  # with their GPUs: they wait for as many as there are
-        return replace(_spread(part, min(part.min_nodes, most)), whole=True)
-    return replace(part, whole=whole, elsewhere=context.idle["others", key] > 0)
-
-
-def _spread(part: Part, nodes: int) -> Part:
-    """What of a part is on so many of its nodes."""
-    of, fields = max(1, part.min_nodes), ("cpus", "memory_mb", "tasks")
-    share = {name: -(-getattr(part, name) * nodes // of) for name in fields}
-    return replace(part, min_nodes=nodes, **share)
-
-
-def _wanted(job: SlurmJob) -> tuple[object, ...]:
-    asked = job.cpus, job.min_cpus_node, job.memory_mb_per_node, job.memory_mb_per_cpu
-    nodes = job.req_nodes, job.exc_nodes, job.min_nodes, job.max_nodes
-    return job.partitions, job.features, nodes, asked
-
-
-def _may_get(job: SlurmJob, context: AdmissionContext) -> tuple[list[str], list[str]]:
-    """Names of the nodes that a job may get: those of rounds, and those that no round knows."""
-    known, wanted = frozenset(context.cluster.nodes), {*job.req_nodes}
-    named = (context.partitions[p].nodes for p in job.partitions if p in context.partitions)
-    names = frozenset[str]().union(*named).difference(job.exc_nodes)
-    if wanted and job.min_nodes <= len(wanted):
-        names &= wanted
-    nodes = {one: context.nodes[one] for one in names if one in context.nodes}
-    cpus = job.least_cpus
-    memory_mb = job.memory_mb_per_node or cpus * (job.memory_mb_per_cpu or 0)
-    able = {i: one for i, one in nodes.items() if one.cpus >= cpus and one.memory_mb >= memory_mb}
-    fit = _with_features(job, able)
-    return [one for one in fit if one in known], [one for one in fit if one not in known]
+        return replace(spread(part, min(part.min_nodes, most)), whole=True)
+    return replace(part, whole=whole, elsewhere=others > 0)
 
 
 def _own_part(job: SlurmJob, asked: OriginalRequest) -> Part:

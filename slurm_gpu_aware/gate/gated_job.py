@@ -32,6 +32,7 @@ from slurm_gpu_aware.gate.admin_comment import (
     marker_of,
     noted_record,
     parse,
+    state_of,
     unmarked,
     with_features,
 )
@@ -44,6 +45,7 @@ from slurm_gpu_aware.slurm.updates import JobUpdate
 
 log = logging.getLogger(__name__)
 
+ELSEWHERE = "other-nodes"  # State of a job that may start on nodes without GPUs.
 _PARKED = frozenset({JobPhase.WAITING, JobPhase.HELD, JobPhase.PREPARED})
 
 
@@ -69,7 +71,12 @@ class GatedJob:
     @property
     def released(self) -> bool:
         """Whether it is pending with a binding, and the gate is open."""
-        return self.phase in (JobPhase.RELEASED, JobPhase.REQUEUED)
+        return self.phase in (JobPhase.RELEASED, JobPhase.REQUEUED) and not self.elsewhere
+
+    @cached_property
+    def elsewhere(self) -> bool:
+        """Whether it may start on nodes without GPUs before its turn (`selector.elsewhere`)."""
+        return self.phase is JobPhase.RELEASED and state_of(self.job.admin_comment) == ELSEWHERE
 
     @property
     def bound(self) -> bool:

@@ -300,6 +300,11 @@ def excluded(original: OriginalRequest, nodes: Sequence[str]) -> Fields:
     return (("ExcNodeList", hostlist(names)),) if nodes else ()
 
 
+def own_excluded(original: OriginalRequest) -> tuple[str, ...]:
+    """Names of the nodes that a job's user has excluded."""
+    return tuple(sorted(_names(original.exc_nodes)))
+
+
 def excluded_again(job: SlurmJob, original: OriginalRequest) -> Fields:
     """Field that takes back what `excluded` has added."""
     own = _names(original.exc_nodes)

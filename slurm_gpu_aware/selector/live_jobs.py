@@ -67,7 +67,7 @@ def live_job(job: SlurmJob, config: Config) -> LiveJob:
     return LiveJob(
         job,
         reason="Licenses" if waits_for_us else job.reason,
-        parked=gated is not None and gated.parked,
+        parked=gated is not None and (gated.parked or gated.elsewhere),
         placed_at=marker.at if marker is not None and marker.phase is JobPhase.RELEASED else None,
         ours=is_ours(job.admin_comment),
         by_hand=marker is not None and marker.phase in (JobPhase.LEFT, JobPhase.OPENED),

@@ -14,7 +14,8 @@ from operator import attrgetter
 import numpy as np
 
 from slurm_gpu_aware.admission.context import AdmissionContext
-from slurm_gpu_aware.admission.left import Outside, part_of
+from slurm_gpu_aware.admission.left import part_of
+from slurm_gpu_aware.admission.outside import Outside
 from slurm_gpu_aware.admission.snapshot import NODES_TAKEN, is_usable, standing_of
 from slurm_gpu_aware.gate.admin_comment import is_ours, marker_of, parse
 from slurm_gpu_aware.gate.typed_requests import can_start, gpu_types

@@ -16,6 +16,7 @@ from slurm_gpu_aware.model.profile import Profile
 from slurm_gpu_aware.planning.plan import Plan
 from slurm_gpu_aware.selector.backoff import Backoff
 from slurm_gpu_aware.selector.candidates import Candidates
+from slurm_gpu_aware.selector.elsewhere import Elsewhere, goes_elsewhere, to_plan
 from slurm_gpu_aware.selector.head_guard import HeadGuard
 from slurm_gpu_aware.selector.holding_pool import UNTRIED, HoldingPool, stranded
 from slurm_gpu_aware.selector.isolation import Isolation, contained
@@ -103,6 +104,7 @@ class Rounds:
         self._changes = OwnerChanges(self.lives)
         self._site_reader = SiteReader(client, config, clock, timer)
         self._turns = Turns(self._backoff, wake)
+        self._elsewhere = Elsewhere(client, config.gate, timer)
         self._successors = Successors(self.start_monitor.recall, config.selector.ahead_s, timer)
         self.planner = RoundPlanner(self.policy, self.lives, Notes(ledger))
 
@@ -139,7 +141,7 @@ class Rounds:
             ungated = [job for job in pending if job.raw_id not in gated]
             self._pool.free([*ungated, *stranded(parked, view.split)], view.split)
         outcome.queued = len(parked)
-        queued = view.parked or view.released
+        queued = view.parked or view.released or view.elsewhere
         if queued or self.lives.any(lambda one: one.wants_round(view.gated, view.now)):
             self._plan_and_place(view, outcome)
         else:
@@ -213,6 +215,7 @@ class Rounds:
             outdated=outdated,
             complete=not unread,
             all_ids=len(still) == len(unread),
+            elsewhere=[job for job in gated if job.elsewhere and job.id not in outdated],
         )
 
     def _all_jobs(self) -> Sequence[SlurmJob]:
@@ -228,7 +231,8 @@ class Rounds:
         """The jobs that this round may place, and the cluster as they find it."""
         held = [job.id for job in view.released if job.id not in self._turns.lasting]
         victims = {job_id: self.tracker.victims(job_id) for job_id in held}
-        waiting = (*view.parked, *view.released)
+        beside = to_plan(view.elsewhere)
+        waiting = (*view.parked, *beside, *view.released)
         known = self.lives.through(Known(), lambda one, known: one.know(known, view))
         context = self._site_reader.context(
             view.jobs, waiting, view.reservations, victims, profile, known
@@ -247,7 +251,7 @@ class Rounds:
             by_choice=self._by_choice,
             jobs=view.jobs,
         )
-        candidates.sort_out(view.parked, view.jobs, rooms)
+        candidates.sort_out([*view.parked, *beside], view.jobs, rooms)
         return candidates
 
     def _plan_and_place(self, view: View, outcome: Outcome) -> None:
@@ -265,7 +269,8 @@ class Rounds:
             given = context.cluster, self.policy.settings
             plan = self.lives.through(plan, lambda one, plan: one.order(plan, *given))
         with contained("verdicts"):
-            impossible = infeasible(plan.waiting, candidates.to_plan, view.parked, context)
+            bound = [one for one in view.parked if not goes_elsewhere(one, context)]
+            impossible = infeasible(plan.waiting, candidates.to_plan, bound, context)
             self._turns.leave(
                 self._turns.without_waiting_before(impossible, plan, candidates), candidates
             )
@@ -303,7 +308,8 @@ class Rounds:
         stay = [job for job in view.parked if job.id not in chosen]
         with contained("jobs of an interrupted round"):
             self._interrupted.restore(stay, view.now, view.split)
-        assignments, untried = candidates.placeable(plan.assignments)
+        planned = self._elsewhere.called(plan.assignments, candidates, view)
+        assignments, untried = candidates.placeable(planned)
         outcome.note_full(candidates.context.cluster, assignments)
         outcome.untried = len(untried)
         for job in untried:
@@ -353,6 +359,8 @@ class Rounds:
             self._guard.keep(wanted, self._gate_held_until(), waits=bool(plan.waiting))
         arrays = {candidates.to_plan[one.job_id].gated.job.array_id for one in plan.assignments}
         split = view.split | arrays
+        with contained("jobs of nodes without GPUs"):
+            stay = self._elsewhere.keep(stay, candidates, view, arrays)
         room = self._config.gate.queue_tests // max(1, len(context.nodes))
         with contained("holding pool"):
             outcome.unpooled = self._pool.fill(stay, room, split, self._gate_held_until())

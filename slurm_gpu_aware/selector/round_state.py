@@ -96,6 +96,7 @@ class View:
     owners have just changed, and jobs whose own record could not be looked up."""
     complete: bool  # every record was read; else some GPUs and CPUs in use are not known
     all_ids: bool  # the id of every record is known
+    elsewhere: Sequence[GatedJob] = ()  # open for nodes without GPUs only
 
 
 @dataclass

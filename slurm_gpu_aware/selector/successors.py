@@ -149,7 +149,7 @@ class Successors:
             wanted = 0  # such a job would take the GPUs that these are to get
         first, kept = list[Candidate](), set[str]()
         if wanted:
-            queue = [*pending, *view.parked]
+            queue = [*pending, *view.parked, *view.elsewhere]
             first, kept = self._first(wanted, queue, plan, candidates)
         self.recall(
             frozenset(self.opened.keys() - kept) | self._in_the_way(plan, candidates, view, lasting)

@@ -49,11 +49,9 @@ def test_a_job_begins_soon_and_the_record_says_so(filter_: Filter, submitted: Pa
 
 
 OR = {**NODE, "licenses": "a|b"}
-MIXED = 'partitions = { "gpu", "mixed" }, partitions_with_others = { "mixed" }'
-WHOLE = {"partition": "mixed", "shared": 0, "tres_per_node": None}
 
 
-@pytest.mark.parametrize("asked", [OR, {**OR, "shared": 0}, WHOLE])
+@pytest.mark.parametrize("asked", [OR, {**OR, "shared": 0}])
 @pytest.mark.parametrize(
     "fields", [{}, {"script": None}, {"begin_time": 1_600_000_000}, {"dependency": "afterok:7"}]
 )
@@ -61,7 +59,7 @@ def test_a_job_that_passes_the_gate_begins_when_the_first_job_is_guarded(
     make_filter: MakeFilter, asked: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     """While a job waits; on an idle cluster it starts at once."""
-    filter_ = make_filter(more=MIXED)
+    filter_ = make_filter()
     waiting = EventsConfig(filter_.folder / "submitted").waiting_file
     given = begin_of(filter_.submit(**asked, **fields).job)
     assert given == fields.get("begin_time")
@@ -72,34 +70,18 @@ def test_a_job_that_passes_the_gate_begins_when_the_first_job_is_guarded(
     assert begin_of(filter_.submit(**asked, **fields).job) == given
 
 
-def test_a_heterogeneous_job_begins_so_if_a_component_gets_whole_nodes_there(
-    make_filter: MakeFilter,
-) -> None:
-    filter_ = make_filter(more=MIXED)
-    defer_until(EventsConfig(filter_.folder / "submitted").waiting_file, time.time() + 90)
-    for component in (0, 1):
-        before = time.time()
-        job = filter_.submit(**WHOLE, het_job_offset=component).job
-        assert is_ahead(begin_of(job), 5, before)
-        record = parse(job.get("admin_comment"))
-        assert (record is None) == (component == 1)
-        assert record is None or record.begin_s is None  # it is planned when it begins
-    assert begin_of(filter_.submit(**WHOLE | {"shared": 1}, het_job_offset=0).job) is None
-
-
 def test_other_jobs_that_pass_the_gate_begin_as_they_say(make_filter: MakeFilter) -> None:
-    filter_ = make_filter(more=MIXED)
+    filter_ = make_filter()
     defer_until(EventsConfig(filter_.folder / "submitted").waiting_file, time.time() + 90)
     several = filter_.submit(**NODE, clusters="a,b").job
     assert begin_of(several) is None  # sbatch would choose the cluster that starts it sooner
     assert begin_of(filter_.submit(**OR, comment="gpu:test-only").job) is None
     later = {"begin_time": 1_900_000_000}
     for fields in (later, {"immediate": 1}):
-        for asked in (OR, WHOLE):
-            job = filter_.submit(**asked, **fields).job
-            assert begin_of(job) == fields.get("begin_time")
+        job = filter_.submit(**OR, **fields).job
+        assert begin_of(job) == fields.get("begin_time")
     for fields in ({"shared": 1}, {"partition": "elsewhere"}):
-        assert filter_.submit(**WHOLE | fields).written == []
+        assert filter_.submit(**NODE | {"tres_per_node": None} | fields).written == []
 
 
 @pytest.mark.parametrize(

@@ -377,17 +377,17 @@ def test_a_requeued_job_of_whole_nodes_keeps_its_delay_until_it_is_parked(
         assert (out.rc, out.written) == (ERROR, [])
         assert "on its way back to the queue; try again" in out.messages[0]
         later = {"submit_time": int(time.time()) - 12}
-        for other in (later, {"restart_cnt": 0}, {"partition": "mixed"}, {"partition": "cpu"}):
+        for other in (later, {"restart_cnt": 0}, {"partition": "cpu"}):
             assert filter_.modify(back | other, **change).rc == SUCCESS, other
+        assert filter_.modify(back | {"partition": "mixed"}, **change).rc == ERROR
         assert filter_.modify(back, OPERATOR, **change).rc == SUCCESS
     for more in ({"comment": "mine"}, {"time_limit": 5}, {"priority": 0}):
         assert filter_.modify(back, **more).rc == SUCCESS, more
 
 
-def test_no_update_makes_a_waiting_job_one_of_whole_nodes_that_passes_the_gate(
+def test_no_update_makes_a_waiting_job_one_of_whole_nodes_that_waits_at_no_gate(
     make_filter: MakeFilter,
 ) -> None:
-    """No reservation guards the first job against it yet."""
     filter_ = make_filter(more='partitions = { "gpu", "cpu" }, partitions_with_others = { "cpu" }')
     waiting = {"tres_per_node": "", "partition": "gpu"}
     for change, told in (
@@ -400,8 +400,6 @@ def test_no_update_makes_a_waiting_job_one_of_whole_nodes_that_passes_the_gate(
         assert filter_.modify(waiting, OPERATOR, **change, exclusive={"cpu"}).rc == SUCCESS
     out = filter_.modify(waiting | {"partition": "cpu"}, shared=0)
     assert (out.rc, "cannot be given GPUs" in out.messages[0]) == (ERROR, True)
-    there = waiting | {"partition": "cpu"}
-    assert filter_.modify(there, min_nodes=1, partition="cpu,gpu", exclusive={"cpu"}).rc == SUCCESS
 
 
 MIXED = (
@@ -439,7 +437,7 @@ def test_no_waiting_job_without_gpus_moves_to_nodes_with_gpus_while_others_wait_
 @pytest.mark.parametrize(
     ("job", "later"),
     [
-        ({"tres_per_node": "", "partition": "mixed"}, True),
+        ({"tres_per_node": "", "partition": "mixed"}, False),
         ({"tres_per_node": "gres/gpu:1", "partition": "gpu", "licenses": "a|b"}, True),
         ({"tres_per_node": "", "partition": "cpu"}, False),
         ({"tres_per_node": "", "partition": "elsewhere"}, False),
@@ -461,27 +459,6 @@ def test_no_update_starts_a_job_that_passes_the_gate_before_the_first_job_is_gua
             (ALICE, {"time_limit": 5}),
         ):
             assert filter_.modify(job, uid, **change).written == [], change
-
-
-@pytest.mark.parametrize("uid", [ALICE, OPERATOR])
-def test_a_held_job_that_may_get_whole_nodes_wakes_the_selector_when_it_is_released(
-    make_filter: MakeFilter, uid: int
-) -> None:
-    """It passes the gate, but takes no GPUs that are kept for the first job that waits."""
-    lists = 'partitions = { "gpu", "mixed" }, partitions_with_others = { "mixed" }'
-    filter_ = make_filter(more=lists)
-    held = {"tres_per_node": "", "priority": 0, "partition": "mixed"}
-    release = {"priority": 4294967295, "bitflags": 1}
-    for other in (
-        *({"partition": "gpu"}, {"partition": "cpu"}, {"priority": 5}, {"job_state": 1}),
-        {"admin_comment": RECORD},
-    ):
-        filter_.modify(held | other, uid, **release)
-    filter_.modify(held, uid, priority=0)
-    assert not (filter_.folder / "submitted").exists()
-    out = filter_.modify(held, uid, **release)
-    assert (out.rc, out.log, out.written) == (SUCCESS, [], [])
-    assert (filter_.folder / "submitted").exists()
 
 
 @pytest.mark.parametrize(
@@ -1005,11 +982,8 @@ def test_a_waiting_job_of_whole_nodes_may_be_changed(make_filter: MakeFilter) ->
 def test_a_waiting_job_of_whole_nodes_stays_at_the_gate(
     make_filter: MakeFilter, partition: str
 ) -> None:
-    """Where nodes without GPUs may have room it would be opened before the first job is guarded."""
     out = make_filter(more=MIXED).modify(WHOLE, partition=partition)
-    assert (out.rc, out.written) == (ERROR, [])
-    assert f"cannot move to partition {partition}; cancel it" in out.messages[0]
-    assert make_filter(more=MIXED).modify(WHOLE, partition="cpu").rc == SUCCESS
+    assert (out.rc, out.job["licenses"]) == (SUCCESS, "gpuaware:2")
 
 
 def test_no_waiting_job_moves_to_a_partition_of_whole_nodes(make_filter: MakeFilter) -> None:

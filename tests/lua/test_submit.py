@@ -1265,24 +1265,26 @@ def test_a_test_of_whole_nodes_is_held(make_filter: MakeFilter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("partition", "wakes"),
+    ("partition", "waits"),
     [
         *(("mixed", True), ("gpu,mixed", True), ("elsewhere,mixed", True), ("cpu,mixed", True)),
         *(("elsewhere", False), ("cpu", False)),
     ],
 )
-def test_whole_nodes_that_may_have_no_gpus_wake_the_selector(
-    make_filter: MakeFilter, partition: str, *, wakes: bool
+@pytest.mark.parametrize("fields", [{}, {"priority": 0}, {"dependency": "afterok:7"}])
+def test_whole_nodes_that_may_have_no_gpus_wait_at_the_gate(
+    make_filter: MakeFilter, fields: dict[str, Any], partition: str, *, waits: bool
 ) -> None:
-    """The job starts at once, but takes no GPUs that are kept for the first job that waits."""
+    """The selector opens it for nodes without GPUs at once, so nothing is told."""
     lists = (
         'partitions = { "cpu", "gpu", "mixed" }, partitions_with_others = { "cpu", "mixed" },'
         ' partitions_without_gpus = { "cpu" }'
     )
     filter_ = make_filter(more=lists)
-    outcome = filter_.submit(**WHOLE, partition=partition)
-    assert (outcome.rc, outcome.messages, outcome.written) == (SUCCESS, [], [])
-    assert (filter_.folder / "submitted").exists() == wakes
+    outcome = filter_.submit(**WHOLE, **fields, partition=partition)
+    assert (outcome.rc, outcome.messages) == (SUCCESS, [])
+    assert sorted(outcome.written) == (["admin_comment", "licenses"] if waits else [])
+    assert (filter_.folder / "submitted").exists() == waits
 
 
 def test_without_a_list_of_partitions_with_other_nodes_whole_nodes_pass(
