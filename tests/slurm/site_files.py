@@ -85,18 +85,33 @@ def several_clusters(cluster: Cluster) -> contextlib.AbstractContextManager[None
     return filter_says(cluster, several_clusters="true")
 
 
+CPU_NODE = """
+NodeName=c1 NodeHostname=ctl NodeAddr=ctl Port=6999 Sockets=2 CoresPerSocket=8 RealMemory=64000
+PartitionName=mixed Nodes=n[1-4],c1 DefaultTime=60
+PartitionName=cpus Nodes=c1 DefaultTime=60
+"""
+
+
 @contextlib.contextmanager
 def mixed_partition(cluster: Cluster) -> Iterator[None]:
-    """In the block jobs of ``mixed`` may get nodes without GPUs; those of ``cpus`` wait for one."""
-    mixed = "partitionname=mixed nodes=n[1-4] defaulttime=60"
-    cluster.sh("ctl", f"scontrol create {mixed}; scontrol create partitionname=cpus state=down")
+    """In the block there is a node without GPUs, c1; ``mixed`` has all nodes, ``cpus`` only this.
+
+    Running jobs go on.
+    """
+    begin = "setsid nohup slurmd -D -N c1 >/var/log/cluster/c1.log 2>&1 </dev/null &"
+    cluster.sh("ctl", f"cp -p {SLURM_CONF} {SLURM_CONF}.kept; cat >>{SLURM_CONF}", stdin=CPU_NODE)
+    cluster.sh("ctl", f"scontrol reconfigure; mkdir -p /var/spool/slurmd; {begin}")
+    idle = lambda: "idle" in cluster.sh("ctl", "sinfo -h -n c1 -o %T -p cpus")  # noqa: E731
     lists = {"with_others": '{ "mixed", "cpus" }', "without_gpus": '{ "cpus" }'}
     try:
+        cluster.wait_until(idle, 60, lambda: cluster.sh("ctl", "cat /var/log/cluster/c1.log"))
         with filter_says(cluster, **{f"partitions_{name}": text for name, text in lists.items()}):
             yield
     finally:
         cluster.end_all()
-        cluster.sh("ctl", "for p in mixed cpus; do scontrol delete partitionname=$p; done")
+        cluster.sh("ctl", "pkill -f 'slurmd -D -N c[1]'", check=False)
+        cluster.sh("ctl", f"mv {SLURM_CONF}.kept {SLURM_CONF}; scontrol reconfigure")
+        cluster.await_answer()
 
 
 @contextlib.contextmanager

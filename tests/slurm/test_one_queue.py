@@ -257,7 +257,7 @@ def test_a_job_of_whole_nodes_waits_for_its_turn(
 def test_no_job_of_whole_nodes_passes_where_some_nodes_have_no_gpus(
     cluster: Cluster, full: dict[str, list[str]]
 ) -> None:
-    """It does not wait at the gate, but begins when a reservation keeps it off the head's nodes."""
+    """On nodes with GPUs it waits for its turn, on the others it starts at once."""
     free, busy = NODES[0], NODES[1]
     whole = ["-p", "mixed", "--exclusive", *LOWER]
     with mixed_partition(cluster):
@@ -265,21 +265,33 @@ def test_no_job_of_whole_nodes_passes_where_some_nodes_have_no_gpus(
         for job in full[free]:
             end_job(cluster, "bob", job)
         cluster.wait_until(lambda: told_to_wait(cluster, head), 60, "a reservation for the head")
-        moved = cluster.submit("bob", ["-p", "cpus", "--exclusive", *LOWER])
+        moved = cluster.submit("bob", ["-p", "cpus", "--exclusive", "--hold", *LOWER])
         told = cluster.run("ctl", ["scontrol", "update", f"jobid={moved}", "partition=gpu"], "bob")
         assert b"while GPU jobs wait" in told.stderr
-        past = [cluster.submit("bob", [*whole, "-w", free]) for _ in range(2)]
-        change = ["scontrol", "update", f"jobid={past[0]}", "starttime=now"]
-        assert cluster.run("ctl", change, "bob").returncode == 0
-        het = HET.replace("--gres=gpu:1 -t 60\nsleep", f"{' '.join(whole)}\nsleep")
+        cluster.sh("ctl", ["scancel", moved])
+        past = [cluster.submit("bob", [*whole, "-w", free]), cluster.submit("bob", ["-H", *whole])]
+        het = HET.replace("--gres=gpu:1 -t 60\nsleep", f"{' '.join(whole)} -w {free}\nsleep")
         past.append(cluster.submit("bob", LOWER, het.replace("--gres=gpu:1 -t 60", "-n1")))
+        first = cluster.running_job("bob", whole, WAIT)
+        assert cluster.job(first)["NodeList"] == "c1"
+        cluster.sh("ctl", ["scontrol", "release", past[1]], "bob")
+        past.append(cluster.submit("bob", whole))
+        excluded = lambda: cluster.job(past[1])["ExcNodeList"] == "n[1-4]"  # noqa: E731
+        cluster.wait_until(excluded, 60, lambda: story(cluster, [head, *past]))
         time.sleep(10)
         states = {job: cluster.job(job)["JobState"] for job in (head, *past)}
         assert set(states.values()) == {"PENDING"}, story(cluster, [head, *past])
+        told_why = in_one_line(cluster.sh("ctl", ["gpu-aware", "explain", past[1]], "bob"))
+        assert "on nodes without GPUs it may start at any time" in told_why
         for job in full[busy]:
             end_job(cluster, "bob", job)
         cluster.wait(head, {"RUNNING", "COMPLETED"})
         cluster.wait_all((head, *past), "COMPLETED", 120)
+        alone = {past[0], past[1], past[3]}
+        at = {run.job: run for run in accounted(cluster, {head, *alone})}
+        assert all(at[job].start >= at[head].start for job in alone)
+        assert {at[job].gpus for job in alone} == {4}  # c1 was not free
+        end_job(cluster, "bob", first)
 
 
 def test_a_job_of_whole_nodes_starts_as_soon_as_a_gpu_job(cluster: Cluster) -> None:
