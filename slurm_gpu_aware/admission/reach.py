@@ -1,6 +1,6 @@
 """Nodes that a job may get by what it asks for, whatever else runs there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -72,14 +72,14 @@ def may_get(job: SlurmJob, context: AdmissionContext) -> tuple[list[str], list[s
 
 def on_other_nodes(job: SlurmJob, context: AdmissionContext) -> bool:
     """Whether nodes that no round knows suffice for a job of whole nodes."""
-    if not frozenset(context.cluster.nodes).isdisjoint(job.req_nodes):
+    if job.req_nodes and not frozenset(context.cluster.nodes).isdisjoint(job.req_nodes):
         return False
     return reach(job, context)[1] >= job.min_nodes
 
 
-def rounds_nodes(job: SlurmJob, context: AdmissionContext) -> frozenset[str]:
-    """Nodes of rounds in the partitions of a job."""
-    named = (context.partitions[p].nodes for p in job.partitions if p in context.partitions)
+def rounds_nodes(partitions: Iterable[str], context: AdmissionContext) -> frozenset[str]:
+    """Nodes of rounds in these partitions."""
+    named = (context.partitions[p].nodes for p in partitions if p in context.partitions)
     return frozenset(context.cluster.nodes).intersection(frozenset[str]().union(*named))
 
 

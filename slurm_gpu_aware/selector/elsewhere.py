@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 
 from slurm_gpu_aware.admission.context import AdmissionContext
@@ -32,7 +33,7 @@ from slurm_gpu_aware.slurm.updates import JobUpdate
 log = logging.getLogger(__name__)
 
 OPEN = "on nodes without GPUs it may start at any time"  # Of its reason, for its user.
-_AT_ONCE = 100  # records of which one round opens the gate, or closes it
+_AT_ONCE = 250  # records of which one round opens the gate, or closes it
 _AGAIN_S = 60.0  # pause after Slurm refused an update
 _MOST_PLANNED = 200
 """Records that rounds plan: thousands of these jobs need no GPUs."""
@@ -138,12 +139,16 @@ class Elsewhere:
 
     def outdated(self, jobs: Iterable[GatedJob], context: AdmissionContext) -> list[GatedJob]:
         """Those that their owners hold, or that might get a node of rounds by now."""
+
+        @cache
+        def closed(partitions: tuple[str, ...], off: tuple[str, ...]) -> bool:
+            return rounds_nodes(partitions, context).issubset(off)
+
         return [
             one
             for one in jobs
-            if held_by_record(one, context.now, (one.job,))
-            or not rounds_nodes(one.job, context).issubset(one.job.exc_nodes)
-            or not goes_elsewhere(as_parked(one), context)
+            if not closed(one.job.partitions, one.job.exc_nodes)
+            or held_by_record(one, context.now, (one.job,))
         ]
 
     def open(
@@ -162,7 +167,7 @@ class Elsewhere:
         fields: dict[str, tuple[GatedJob, Fields]] = {}
         for one in chosen:
             try:
-                off = excluded(one.original, sorted(rounds_nodes(one.job, context)))
+                off = excluded(one.original, sorted(rounds_nodes(one.job.partitions, context)))
             except ValueError as exc:
                 log.warning("job %s waits for nodes with GPUs: %s", one.id, exc)
                 continue
@@ -192,9 +197,9 @@ class Elsewhere:
         return {job_id for job_id in ready if ids[job_id] not in wrong}
 
     def _may(self, one: GatedJob, context: AdmissionContext) -> bool:
-        free = one.id not in self._refused and not is_changed(one.job, self.gate)
         return (
-            free
-            and goes_elsewhere(one, context)
+            goes_elsewhere(one, context)
+            and one.id not in self._refused
             and held_by_record(one, context.now, (one.job,)) is None
+            and not is_changed(one.job, self.gate)
         )
